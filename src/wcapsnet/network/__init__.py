@@ -1,0 +1,27 @@
+"""Sections III and IV of the paper."""
+
+from .decoder import BestCapsule
+from .routing import Routing
+from .wcapsnet import (
+    CIFAR10_LEVELS,
+    CIFAR100_LEVELS,
+    ConfigError,
+    Level,
+    Output,
+    RoutingConfig,
+    WCapsNet,
+    WCapsNetConfig,
+)
+
+__all__ = [
+    "CIFAR100_LEVELS",
+    "CIFAR10_LEVELS",
+    "BestCapsule",
+    "ConfigError",
+    "Level",
+    "Output",
+    "Routing",
+    "RoutingConfig",
+    "WCapsNet",
+    "WCapsNetConfig",
+]

@@ -1,0 +1,87 @@
+"""The N capsule blocks of a level: Dense Blocks, then CapsTrans (Fig. 2, Sections III-A and IV-A)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .per_capsule import BatchNorm, PerCapsuleConv2d, for_each_capsule, shared_over_capsules
+
+
+class ConvPlus(nn.Module):
+    """conv+: batch normalisation, ReLU, convolution."""
+
+    def __init__(self, capsules: int, channels: int, out_channels: int, kernel: int, stride: int = 1):
+        super().__init__()
+        self.norm = BatchNorm(capsules, channels)
+        self.conv = PerCapsuleConv2d(capsules, channels, out_channels, kernel, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(F.relu(self.norm(x)))  # type: ignore[no-any-return]
+
+
+class DenseBlock(nn.Module):
+    """n_D Dense Layers: each adds g channels computed from all before it. The first one carries the stride (Fig. 2)."""
+
+    def __init__(self, capsules: int, channels: int, growth: int, layers: int, stride: int):
+        super().__init__()
+        self.shortcut = (
+            PerCapsuleConv2d(capsules, channels, channels, kernel=stride, stride=stride)
+            if stride > 1
+            else nn.Identity()
+        )
+        self.layers = nn.ModuleList(
+            ConvPlus(
+                capsules, channels + layer * growth, growth, kernel=3, stride=stride if layer == 0 else 1
+            )
+            for layer in range(layers)
+        )
+        self.out_channels = channels + layers * growth
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, *rest = self.layers
+        x = torch.cat([self.shortcut(x), first(x)], dim=2)
+        for layer in rest:
+            x = torch.cat([x, layer(x)], dim=2)
+        return x  # (m, n, c + n_D·g, i, j)
+
+
+class CapsTrans(nn.Module):
+    """conv+ to k elements, a batch norm shared by the level's capsules (D4), then the vector non-linearity."""
+
+    def __init__(
+        self, capsules: int, channels: int, dimension: int, nonlinearity: Callable[[Tensor], Tensor]
+    ):
+        super().__init__()
+        self.conv_plus = ConvPlus(capsules, channels, dimension, kernel=1)
+        self.norm = BatchNorm(dimension)
+        self.nonlinearity = nonlinearity
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv_plus(x)
+        return self.nonlinearity(shared_over_capsules(self.norm, x))
+
+
+class CapsuleBlocks(nn.Module):
+    """All capsule blocks of one level: x (m, c, i, j) → c (m, n, k, i/s, j/s)"""
+
+    def __init__(
+        self,
+        capsules: int,
+        channels: int,
+        growth: int,
+        dense_layers: int,
+        dimension: int,
+        stride: int,
+        nonlinearity: Callable[[Tensor], Tensor],
+    ):
+        super().__init__()
+        self.capsules = capsules
+        self.dense = DenseBlock(capsules, channels, growth, dense_layers, stride)
+        self.trans = CapsTrans(capsules, self.dense.out_channels, dimension, nonlinearity)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.trans(self.dense(for_each_capsule(x, self.capsules)))  # type: ignore[no-any-return]

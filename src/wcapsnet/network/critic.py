@@ -1,0 +1,119 @@
+"""f, the critics: what says how fit a capsule is (Section IV-B), and the two indifferent ones of Table IV.
+
+Each answers c (m, n, k, i, j) with a fitness in [0, 1]: (m, n) for whole blocks, (m, n, i, j) for single vectors.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .per_capsule import BatchNorm, shared_over_capsules
+
+
+class SpectralConv2d(nn.Module):
+    """Convolution with w / σ(w): the kernel, reshaped to (out, in·3·3), has largest singular value one (D9)."""
+
+    u: Tensor
+    v: Tensor
+
+    def __init__(self, channels: int, out_channels: int, kernel: int, stride: int):
+        super().__init__()
+        self.stride, self.padding = stride, kernel // 2
+        self.weight = nn.Parameter(torch.empty(out_channels, channels, kernel, kernel))
+        self.bias = nn.Parameter(torch.zeros(out_channels))
+        nn.init.kaiming_normal_(self.weight, nonlinearity="relu")
+        self.register_buffer("u", F.normalize(torch.randn(out_channels), dim=0))
+        self.register_buffer("v", F.normalize(torch.randn(channels * kernel * kernel), dim=0))
+        for _ in range(15):
+            self._power_iteration()
+
+    @torch.no_grad()
+    def _power_iteration(self) -> tuple[Tensor, Tensor]:
+        w = self.weight.flatten(1)
+        v = F.normalize(w.mT @ self.u, dim=0)
+        u = F.normalize(w @ v, dim=0)
+        self.u.copy_(u)
+        self.v.copy_(v)
+        return u, v
+
+    def normalized_weight(self) -> Tensor:
+        """w / σ,  σ = uᵀ w v,  one power iteration a training step"""
+        with torch.autocast(self.weight.device.type, enabled=False):  # σ in half precision would drift from 1
+            u, v = self._power_iteration() if self.training else (self.u, self.v)
+            sigma = torch.dot(u, self.weight.flatten(1) @ v)
+            return self.weight / sigma.clamp_min(1e-12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv2d(x, self.normalized_weight(), self.bias, self.stride, self.padding)
+
+
+class Critic(nn.Module):
+    """Convolutions with ReLU and dropout; the last to one channel; batch norm and sigmoid on what it says."""
+
+    def __init__(self, channels: list[int], kernel: int, stride: int, dropout: float):
+        super().__init__()
+        self.dropout = dropout
+        self.layers = nn.ModuleList(
+            SpectralConv2d(before, after, kernel, stride)
+            for before, after in zip(channels, channels[1:], strict=False)
+        )
+        self.norm = BatchNorm(1)
+
+    def judge(self, x: Tensor) -> Tensor:
+        *hidden, last = self.layers
+        for layer in hidden:
+            x = F.dropout(F.relu(layer(x)), self.dropout, self.training)
+        return self.norm(last(x)).float().sigmoid()  # type: ignore[no-any-return]
+
+    def forward(self, c: Tensor) -> Tensor:
+        # Detached: a critic judges the capsules, it does not change them. Shared: it sees one capsule at a time.
+        return shared_over_capsules(self.judge, c.detach()).squeeze(2)  # (m, n, i', j')
+
+
+class BlockCritic(Critic):
+    """3×3 convolutions of stride 2 until one value is left of a block: a (m, n)"""
+
+    def __init__(self, dimension: int, height: int, width: int, base: int, dropout: float):
+        layers = max(1, (max(height, width) - 1).bit_length())  # each halves the side, rounding up
+        super().__init__([dimension, *(j * base for j in range(1, layers)), 1], 3, 2, dropout)
+
+    def forward(self, c: Tensor) -> Tensor:
+        return super().forward(c).flatten(1)
+
+
+class VectorCritic(Critic):
+    """Four 1×1 convolutions: a fitness for every capsule vector, a (m, n, i, j)"""
+
+    def __init__(self, dimension: int, base: int, dropout: float):
+        super().__init__([dimension, base, 2 * base, 3 * base, 1], 1, 1, dropout)
+
+
+class ConstantFitness(nn.Module):
+    """Every capsule is as good as any other (*Uniform* in Table IV)."""
+
+    def __init__(self, *shape: int):
+        super().__init__()
+        self.shape = shape
+
+    def forward(self, c: Tensor) -> Tensor:
+        return c.new_ones(c.shape[0], *self.shape, dtype=torch.float32)
+
+
+class RandomFitness(nn.Module):
+    """Fitness drawn from U(0, 1), anew for every sample in training (*Random* in Table IV).
+
+    Evaluation uses one draw, made with the weights and kept with them: an answer must not depend on when it is asked
+    for, nor on the other images of its batch (D16).
+    """
+
+    drawn: Tensor
+
+    def __init__(self, *shape: int):
+        super().__init__()
+        self.register_buffer("drawn", torch.rand(shape))
+
+    def forward(self, c: Tensor) -> Tensor:
+        drawn = self.drawn.expand(c.shape[0], *self.drawn.shape)
+        return torch.rand_like(drawn) if self.training else drawn

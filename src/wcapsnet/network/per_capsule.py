@@ -1,0 +1,82 @@
+"""How one layer serves all N capsules of a level at once. With `kernels/`, the only place that knows of speed.
+
+A layer is either *per capsule* (every capsule has weights of its own) or *shared over capsules* (all have the same).
+Tensors that carry capsules are (m, n, …) everywhere; the n axis is merged with a neighbour in this file only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class PerCapsuleConv2d(nn.Module):
+    """y_n = x_n ∗ w_n: capsule n convolves its own channels with its own kernel. No bias.
+
+    Padded so that stride s takes a side of h to ⌈h/s⌉, for the 3×3 kernels of the Dense Layers and for the shortcuts
+    (kernel = stride) alike: only then can the two be concatenated when s does not divide h.
+    """
+
+    def __init__(self, capsules: int, channels: int, out_channels: int, kernel: int, stride: int = 1):
+        super().__init__()
+        self.kernel, self.stride = kernel, stride
+        self.weight = nn.Parameter(torch.empty(capsules, out_channels, channels, kernel, kernel))
+        nn.init.normal_(self.weight, std=math.sqrt(2 / (channels * kernel * kernel)))  # He
+
+    def forward(self, x: Tensor) -> Tensor:
+        n = x.shape[1]
+        x = x.flatten(1, 2)  # (m, n·c, i, j): capsules become the groups of a grouped convolution
+        padding = 0
+        if self.kernel == self.stride:
+            i, j = x.shape[-2:]
+            x = F.pad(x, (0, -j % self.stride, 0, -i % self.stride))
+        else:
+            padding = self.kernel // 2
+        y = F.conv2d(x, self.weight.flatten(0, 1), None, self.stride, padding, groups=n)
+        return y.unflatten(1, (n, -1))
+
+
+class BatchNorm(nn.Module):
+    """y = γ·(x − μ)/√(σ² + ε) + β over axis 1, or over axes 1 and 2 when `shape` is (capsules, channels)."""
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, *shape: int, momentum: float = 0.1, eps: float = 1e-5):
+        super().__init__()
+        self.shape, self.momentum, self.eps = shape, momentum, eps
+        self.weight = nn.Parameter(torch.ones(shape))
+        self.bias = nn.Parameter(torch.zeros(shape))
+        self.register_buffer("running_mean", torch.zeros(shape))
+        self.register_buffer("running_var", torch.ones(shape))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.flatten(1, len(self.shape))
+        # One value per channel has no variance to divide by: then the running statistics serve.
+        estimate = self.training and y.numel() > y.shape[1]
+        y = F.batch_norm(
+            y,
+            self.running_mean.view(-1),
+            self.running_var.view(-1),
+            self.weight.view(-1),
+            self.bias.view(-1),
+            estimate,
+            self.momentum,
+            self.eps,
+        )
+        return y.view(x.shape)
+
+
+def shared_over_capsules(layer: Callable[[Tensor], Tensor], c: Tensor) -> Tensor:
+    """The same layer for every capsule: capsules count as samples, so each is treated alone (and by one statistic)."""
+    m, n = c.shape[:2]
+    return layer(c.flatten(0, 1)).unflatten(0, (m, n))
+
+
+def for_each_capsule(x: Tensor, capsules: int) -> Tensor:
+    """(m, c, i, j) → (m, n, c, i, j): every capsule of a level sees the same input."""
+    return x.unsqueeze(1).expand(-1, capsules, -1, -1, -1)

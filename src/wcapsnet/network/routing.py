@@ -1,0 +1,72 @@
+"""From fitness to weights, and from weights to the next level or the prediction (Sections III-C to III-F)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+
+class Routing(NamedTuple):
+    """What one critic said of one level. (m, n) for a feature level, (m, n, i, j) for the last."""
+
+    fitness: Tensor  # a, as the critic gave it, without noise
+    weights: Tensor  # b, over all capsules of a sample they sum to 1
+
+
+def softmax_weights(a: Tensor) -> Tensor:
+    """Eq. 6:  b_n = softmax(a_n), over capsules, and over capsules × positions in the last level"""
+    return a.flatten(1).softmax(1).view_as(a)
+
+
+def normalized_weights(a: Tensor) -> Tensor:
+    """Eq. 7:  b_n = a_n / Σ_n a_n"""
+    # Noise can push a fitness below zero, and Eq. 7 needs weights that sum to one: negative counts as none,
+    # and where nothing is left the ε makes the weights equal.
+    a = a.clamp_min(0) + 1e-6
+    return a / a.flatten(1).sum(1).view(-1, *[1] * (a.dim() - 1))
+
+
+WEIGHTINGS: dict[str, Callable[[Tensor], Tensor]] = {
+    "softmax": softmax_weights,
+    "normalized": normalized_weights,
+}
+
+
+def add_noise(a: Tensor, share: float, std: float) -> Tensor:
+    """a_n + ε max_n(a_n),  ε ~ N(0, 0.5), on a random 5 % of the values (III-F, D8)"""
+    largest = a.detach().flatten(1).amax(1).view(-1, *[1] * (a.dim() - 1))
+    chosen = torch.rand_like(a) < share
+    return a + chosen * torch.randn_like(a) * std * largest
+
+
+class Router(nn.Module):
+    """c → a (Eq. 5) → noise in training → b (Eq. 6 or 7)"""
+
+    def __init__(
+        self, critic: nn.Module, weighting: Callable[[Tensor], Tensor], noise_share: float, noise_std: float
+    ):
+        super().__init__()
+        self.critic = critic
+        self.weighting = weighting
+        self.noise_share, self.noise_std = noise_share, noise_std
+
+    def forward(self, c: Tensor) -> Routing:
+        a = self.critic(c)
+        noisy = (
+            add_noise(a, self.noise_share, self.noise_std) if self.training and self.noise_share > 0 else a
+        )
+        return Routing(fitness=a, weights=self.weighting(noisy))
+
+
+def route(b: Tensor, c: Tensor) -> Tensor:
+    """Eq. 13:  c̃ = Σ_n b_n c_n"""
+    return torch.einsum("mn,mnkij->mkij", b.to(c.dtype), c)
+
+
+def predict(b: Tensor, c: Tensor, w: Tensor) -> Tensor:
+    """Eq. 14:  p_r = Σ_nij b_nij Σ_k c_nijk W_kr"""
+    with torch.autocast(c.device.type, enabled=False):  # the logits are worth their full precision
+        return torch.einsum("mnij,mnkij,kr->mr", b.float(), c.float(), w.float())

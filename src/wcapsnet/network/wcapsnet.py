@@ -1,0 +1,251 @@
+"""The Wasserstein Routed Capsule Network: Fig. 1 as `forward`, Table I as configuration. Read this file first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .capsules import CapsuleBlocks
+from .critic import BlockCritic, ConstantFitness, RandomFitness, VectorCritic
+from .decoder import BestCapsule, Decoder, best_capsule
+from .nonlinearity import NONLINEARITIES
+from .routing import WEIGHTINGS, Router, Routing, predict, route
+
+FITNESSES = ("critic", "random", "constant")
+
+
+class ConfigError(ValueError):
+    """A network that cannot be built. The message is one sentence that names the field."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """One row of Table I."""
+
+    capsules: int  # N
+    growth: int  # g
+    dimension: int  # k
+    stride: int  # s
+
+
+@dataclass(frozen=True)
+class RoutingConfig:
+    """How fitness becomes weights, and what disturbs it in training (Sections III-C and III-F)."""
+
+    fitness: str = "critic"  # who judges: critic, random, constant
+    weighting: str = "softmax"  # Eq. 6 (softmax) or Eq. 7 (normalized)
+    stop_gradient: bool = False  # True: the cross entropy does not train the critics (WS in Table IV)
+    noise_share: float = 0.05  # share of the fitness values that noise is added to
+    noise_std: float = 0.5  # its standard deviation, in units of the largest fitness (D8)
+    dropout: float = 0.1  # on b
+
+
+# Table I. The CIFAR-10 column serves SVHN and MNIST too (D11).
+CIFAR10_LEVELS = (Level(16, 8, 16, 2), Level(8, 8, 32, 1), Level(4, 8, 64, 2), Level(2, 8, 8, 1))
+CIFAR100_LEVELS = (*CIFAR10_LEVELS[:3], Level(2, 8, 24, 1))
+
+
+@dataclass(frozen=True)
+class WCapsNetConfig:
+    """Everything that shapes the network. The defaults are the paper's CIFAR-10 network."""
+
+    classes: int = 10
+    channels: int = 3
+    height: int = 32
+    width: int = 32
+    levels: tuple[Level, ...] = CIFAR10_LEVELS
+    init_channels: int = 24
+    dense_layers: int = 6  # n_D
+    nonlinearity: str = "tilt"
+    routing: RoutingConfig = field(default_factory=RoutingConfig)
+    critic_channels: int = 32  # k_critic
+    critic_dropout: float = 0.3
+    projection_dropout: float = 0.3  # before W
+    decoder_channels: tuple[int, int] = (32, 64)
+    extra_class: bool = True  # the paper's output N + 1, "none of these", never a target (D5)
+
+    def __post_init__(self) -> None:
+        self._check()
+
+    @property
+    def outputs(self) -> int:
+        """r = 1 … N_Classes + 1"""
+        return self.classes + self.extra_class
+
+    def maps(self) -> list[tuple[int, int]]:
+        """Height and width of each level's capsules."""
+        height, width, sizes = self.height, self.width, []
+        for level in self.levels:
+            height, width = -(-height // level.stride), -(-width // level.stride)
+            sizes.append((height, width))
+        return sizes
+
+    def _check(self) -> None:
+        def require(holds: bool, name: str, value: object, needs: str) -> None:
+            if not holds:
+                raise ConfigError(f"model.{name} is {value!r}, but it must be {needs}.")
+
+        def number(value: object) -> bool:
+            return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+        def count(name: str, value: object, least: int) -> None:
+            whole = isinstance(value, int) and not isinstance(value, bool) and value >= least
+            require(whole, name, value, f"a whole number of at least {least}")
+
+        def probability(name: str, value: float) -> None:
+            require(number(value) and 0 <= value < 1, name, value, "a probability: at least 0, below 1")
+
+        def one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+            require(value in known, name, value, "one of " + ", ".join(known))
+
+        def switch(name: str, value: object) -> None:
+            require(isinstance(value, bool), name, value, "true or false")
+
+        count("classes", self.classes, 2)
+        count("channels", self.channels, 1)
+        count("height", self.height, 8)
+        count("width", self.width, 8)
+        count("init_channels", self.init_channels, 1)
+        count("dense_layers", self.dense_layers, 1)
+        count("critic_channels", self.critic_channels, 1)
+        require(len(self.decoder_channels) == 2, "decoder_channels", self.decoder_channels, "two numbers")
+        for index, value in enumerate(self.decoder_channels):
+            count(f"decoder_channels.{index}", value, 1)
+        probability("critic_dropout", self.critic_dropout)
+        probability("projection_dropout", self.projection_dropout)
+        one_of("nonlinearity", self.nonlinearity, tuple(NONLINEARITIES))
+        switch("extra_class", self.extra_class)
+
+        one_of("routing.fitness", self.routing.fitness, FITNESSES)
+        one_of("routing.weighting", self.routing.weighting, tuple(WEIGHTINGS))
+        switch("routing.stop_gradient", self.routing.stop_gradient)
+        share, std = self.routing.noise_share, self.routing.noise_std
+        require(number(share) and 0 <= share <= 1, "routing.noise_share", share, "between 0 and 1")
+        require(number(std) and std >= 0, "routing.noise_std", std, "zero or more")
+        probability("routing.dropout", self.routing.dropout)
+
+        require(len(self.levels) >= 1, "levels", self.levels, "at least one level")
+        height, width = self.height, self.width
+        for index, level in enumerate(self.levels):
+            for name in ("capsules", "growth", "dimension", "stride"):
+                count(f"levels.{index}.{name}", getattr(level, name), 1)
+            fits = (
+                f"at most {min(height, width)}, the smaller side of the {height}×{width} map it strides over"
+            )
+            require(level.stride <= min(height, width), f"levels.{index}.stride", level.stride, fits)
+            height, width = -(-height // level.stride), -(-width // level.stride)
+
+
+class Output(NamedTuple):
+    """What every forward pass returns."""
+
+    logits: Tensor  # p  (m, r): the N classes, then "none of these" where the configuration has it
+    reconstruction: Tensor  # (m, ch, h, w)
+    routings: tuple[Routing, ...]  # one for each level
+    best: BestCapsule  # what the reconstruction was made from
+
+
+class WCapsNet(nn.Module):
+    def __init__(self, config: WCapsNetConfig | None = None):
+        super().__init__()
+        self.config = config = config or WCapsNetConfig()
+        self.init_conv = nn.Conv2d(config.channels, config.init_channels, 3, padding=1, bias=False)
+        nn.init.kaiming_normal_(self.init_conv.weight, nonlinearity="relu")
+        self.capsules = nn.ModuleList()
+        self.routers = nn.ModuleList()
+        channels = config.init_channels
+        for index, (level, size) in enumerate(zip(config.levels, config.maps(), strict=True)):
+            nonlinearity = NONLINEARITIES[config.nonlinearity]
+            self.capsules.append(
+                CapsuleBlocks(
+                    level.capsules,
+                    channels,
+                    level.growth,
+                    config.dense_layers,
+                    level.dimension,
+                    level.stride,
+                    nonlinearity,
+                )
+            )
+            self.routers.append(_router(config, level, size, last=index == len(config.levels) - 1))
+            channels = level.dimension
+        self.projection = nn.Parameter(torch.empty(channels, config.outputs))  # W
+        nn.init.uniform_(self.projection, -(channels**-0.5), channels**-0.5)
+        self.decoder = Decoder(
+            channels, config.channels, config.height, config.width, config.decoder_channels
+        )
+
+    def forward(self, images: Tensor) -> Output:
+        self._check(images)
+        routings = []
+        x = self.init_conv(images)  # (m, ch, h, w) → (m, k, i, j)
+        *feature_levels, (last_capsules, last_router) = zip(self.capsules, self.routers, strict=True)
+        for capsules, router in feature_levels:
+            c = capsules(x)  # (m, n, k, i, j)
+            routing = router(c)  # a, b: (m, n)
+            x = route(self.applied(routing.weights), c)  # (m, k, i, j)
+            routings.append(routing)
+        c = last_capsules(x)  # (m, n, k, i, j)
+        routing = last_router(c)  # a, b: (m, n, i, j)
+        routings.append(routing)
+        dropped = F.dropout(c, self.config.projection_dropout, self.training)
+        logits = predict(self.applied(routing.weights), dropped, self.projection)  # (m, r)
+        best = best_capsule(routing.weights, c)  # vector (m, k), position (m, 2)
+        return Output(logits, self.decoder(best), tuple(routings), best)
+
+    def applied(self, b: Tensor) -> Tensor:
+        """b as it weighs capsules: with dropout, and for WS cut off from the cross entropy (III-F, Table IV)."""
+        if self.config.routing.stop_gradient:
+            b = b.detach()
+        return F.dropout(b, self.config.routing.dropout, self.training)
+
+    def class_logits(self, output: Output) -> Tensor:
+        """The N real classes, without "none of these": what predictions and probabilities are made of (D5)."""
+        return output.logits[:, : self.config.classes]
+
+    def decayed_parameters(self) -> list[nn.Parameter]:
+        """What L₂ falls on: the convolution kernels outside the critics (III-F, D10)."""
+        outside = [self.init_conv, self.capsules, self.decoder]
+        return [
+            p for part in outside for name, p in part.named_parameters() if p.dim() >= 4 and "weight" in name
+        ]
+
+    def parameter_counts(self) -> dict[str, int]:
+        """As Table I counts them: W goes with the critics."""
+
+        def total(*parts: nn.Module) -> int:
+            return sum(p.numel() for part in parts for p in part.parameters())
+
+        return {
+            "classifier": total(self.init_conv, self.capsules),
+            "critics": total(self.routers) + self.projection.numel(),
+            "decoder": total(self.decoder),
+        }
+
+    def _check(self, images: Tensor) -> None:
+        config = self.config
+        expected = (config.channels, config.height, config.width)
+        if images.dim() != 4 or images.shape[1:] != expected:
+            raise ValueError(
+                f"The network takes images of shape (m, {', '.join(map(str, expected))}), not {tuple(images.shape)}."
+            )
+
+
+def _router(config: WCapsNetConfig, level: Level, size: tuple[int, int], last: bool) -> Router:
+    shape = (level.capsules, *size) if last else (level.capsules,)
+    critic: nn.Module
+    if config.routing.fitness == "constant":
+        critic = ConstantFitness(*shape)
+    elif config.routing.fitness == "random":
+        critic = RandomFitness(*shape)
+    elif last:
+        critic = VectorCritic(level.dimension, config.critic_channels, config.critic_dropout)
+    else:
+        critic = BlockCritic(level.dimension, *size, config.critic_channels, config.critic_dropout)
+    return Router(
+        critic, WEIGHTINGS[config.routing.weighting], config.routing.noise_share, config.routing.noise_std
+    )
