@@ -14,8 +14,8 @@ from .wcapsnet import (
 )
 
 __all__ = [
-    "CIFAR100_LEVELS",
     "CIFAR10_LEVELS",
+    "CIFAR100_LEVELS",
     "BestCapsule",
     "ConfigError",
     "Level",

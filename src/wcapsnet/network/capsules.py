@@ -20,7 +20,7 @@ class ConvPlus(nn.Module):
         self.conv = PerCapsuleConv2d(capsules, channels, out_channels, kernel, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.conv(F.relu(self.norm(x)))  # type: ignore[no-any-return]
+        return self.conv(F.relu(self.norm(x)))
 
 
 class DenseBlock(nn.Module):
@@ -34,9 +34,7 @@ class DenseBlock(nn.Module):
             else nn.Identity()
         )
         self.layers = nn.ModuleList(
-            ConvPlus(
-                capsules, channels + layer * growth, growth, kernel=3, stride=stride if layer == 0 else 1
-            )
+            ConvPlus(capsules, channels + layer * growth, growth, kernel=3, stride=stride if layer == 0 else 1)
             for layer in range(layers)
         )
         self.out_channels = channels + layers * growth
@@ -52,9 +50,7 @@ class DenseBlock(nn.Module):
 class CapsTrans(nn.Module):
     """conv+ to k elements, a batch norm shared by the level's capsules (D4), then the vector non-linearity."""
 
-    def __init__(
-        self, capsules: int, channels: int, dimension: int, nonlinearity: Callable[[Tensor], Tensor]
-    ):
+    def __init__(self, capsules: int, channels: int, dimension: int, nonlinearity: Callable[[Tensor], Tensor]):
         super().__init__()
         self.conv_plus = ConvPlus(capsules, channels, dimension, kernel=1)
         self.norm = BatchNorm(dimension)
@@ -84,4 +80,4 @@ class CapsuleBlocks(nn.Module):
         self.trans = CapsTrans(capsules, self.dense.out_channels, dimension, nonlinearity)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.trans(self.dense(for_each_capsule(x, self.capsules)))  # type: ignore[no-any-return]
+        return self.trans(self.dense(for_each_capsule(x, self.capsules)))

@@ -5,6 +5,8 @@ Each answers c (m, n, k, i, j) with a fitness in [0, 1]: (m, n) for whole blocks
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -56,8 +58,7 @@ class Critic(nn.Module):
         super().__init__()
         self.dropout = dropout
         self.layers = nn.ModuleList(
-            SpectralConv2d(before, after, kernel, stride)
-            for before, after in zip(channels, channels[1:], strict=False)
+            SpectralConv2d(before, after, kernel, stride) for before, after in itertools.pairwise(channels)
         )
         self.norm = BatchNorm(1)
 
@@ -65,7 +66,7 @@ class Critic(nn.Module):
         *hidden, last = self.layers
         for layer in hidden:
             x = F.dropout(F.relu(layer(x)), self.dropout, self.training)
-        return self.norm(last(x)).float().sigmoid()  # type: ignore[no-any-return]
+        return self.norm(last(x)).float().sigmoid()
 
     def forward(self, c: Tensor) -> Tensor:
         # Detached: a critic judges the capsules, it does not change them. Shared: it sees one capsule at a time.

@@ -16,7 +16,7 @@ class BestCapsule(NamedTuple):
 
     vector: Tensor  # (m, k)
     position: Tensor  # (m, 2): x and y in [-1, 1]
-    index: Tensor  # (m, 3): n, i, j
+    place: Tensor  # (m, 3): n, i, j
 
 
 def best_capsule(b: Tensor, c: Tensor) -> BestCapsule:
@@ -53,6 +53,4 @@ class Decoder(nn.Module):
         x = self.linear(torch.cat([best.vector, best.position], dim=1)).unflatten(1, self.patch)
         x = self.conv1(F.relu(self.norm1(x)))
         x = self.conv2(F.relu(self.norm2(x)))
-        return x[
-            :, :, : self.height, : self.width
-        ]  # the patch is rounded up where 4 does not divide the image
+        return x[:, :, : self.height, : self.width]  # the patch is rounded up where 4 does not divide the image

@@ -45,9 +45,7 @@ def add_noise(a: Tensor, share: float, std: float) -> Tensor:
 class Router(nn.Module):
     """c → a (Eq. 5) → noise in training → b (Eq. 6 or 7)"""
 
-    def __init__(
-        self, critic: nn.Module, weighting: Callable[[Tensor], Tensor], noise_share: float, noise_std: float
-    ):
+    def __init__(self, critic: nn.Module, weighting: Callable[[Tensor], Tensor], noise_share: float, noise_std: float):
         super().__init__()
         self.critic = critic
         self.weighting = weighting
@@ -55,9 +53,7 @@ class Router(nn.Module):
 
     def forward(self, c: Tensor) -> Routing:
         a = self.critic(c)
-        noisy = (
-            add_noise(a, self.noise_share, self.noise_std) if self.training and self.noise_share > 0 else a
-        )
+        noisy = add_noise(a, self.noise_share, self.noise_std) if self.training and self.noise_share > 0 else a
         return Routing(fitness=a, weights=self.weighting(noisy))
 
 

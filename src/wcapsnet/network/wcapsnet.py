@@ -133,9 +133,7 @@ class WCapsNetConfig:
         for index, level in enumerate(self.levels):
             for name in ("capsules", "growth", "dimension", "stride"):
                 count(f"levels.{index}.{name}", getattr(level, name), 1)
-            fits = (
-                f"at most {min(height, width)}, the smaller side of the {height}×{width} map it strides over"
-            )
+            fits = f"at most {min(height, width)}, the smaller side of the {height}×{width} map it strides over"
             require(level.stride <= min(height, width), f"levels.{index}.stride", level.stride, fits)
             height, width = -(-height // level.stride), -(-width // level.stride)
 
@@ -175,9 +173,7 @@ class WCapsNet(nn.Module):
             channels = level.dimension
         self.projection = nn.Parameter(torch.empty(channels, config.outputs))  # W
         nn.init.uniform_(self.projection, -(channels**-0.5), channels**-0.5)
-        self.decoder = Decoder(
-            channels, config.channels, config.height, config.width, config.decoder_channels
-        )
+        self.decoder = Decoder(channels, config.channels, config.height, config.width, config.decoder_channels)
 
     def forward(self, images: Tensor) -> Output:
         self._check(images)
@@ -210,9 +206,7 @@ class WCapsNet(nn.Module):
     def decayed_parameters(self) -> list[nn.Parameter]:
         """What L₂ falls on: the convolution kernels outside the critics (III-F, D10)."""
         outside = [self.init_conv, self.capsules, self.decoder]
-        return [
-            p for part in outside for name, p in part.named_parameters() if p.dim() >= 4 and "weight" in name
-        ]
+        return [p for part in outside for name, p in part.named_parameters() if p.dim() >= 4 and "weight" in name]
 
     def parameter_counts(self) -> dict[str, int]:
         """As Table I counts them: W goes with the critics."""
@@ -246,6 +240,4 @@ def _router(config: WCapsNetConfig, level: Level, size: tuple[int, int], last: b
         critic = VectorCritic(level.dimension, config.critic_channels, config.critic_dropout)
     else:
         critic = BlockCritic(level.dimension, *size, config.critic_channels, config.critic_dropout)
-    return Router(
-        critic, WEIGHTINGS[config.routing.weighting], config.routing.noise_share, config.routing.noise_std
-    )
+    return Router(critic, WEIGHTINGS[config.routing.weighting], config.routing.noise_share, config.routing.noise_std)
