@@ -1,0 +1,179 @@
+"""A trained network with what it takes to use it: the names of its classes and how a picture becomes its input.
+
+One safetensors file holds all of it: the weights, and in its metadata the configuration, names and normalisation.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, TypeAlias, overload
+
+import numpy as np
+import torch
+from PIL import Image
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from .atomic import replacing
+from .data import read_image
+from .data.loader import normalize
+from .errors import InputError
+from .network import Output, WCapsNet, WCapsNetConfig
+from .settings import from_dict, to_dict
+
+METADATA = "wcapsnet"  # the key of our metadata in a safetensors file
+
+Picture: TypeAlias = "str | Path | bytes | BinaryIO | Image.Image | np.ndarray[Any, Any]"
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the network said of one picture."""
+
+    label: str  # the most probable class
+    probability: float
+    top: tuple[tuple[str, float], ...]  # the most probable classes with their probabilities, best first
+    capsules: tuple[int, ...]  # the winning capsule of each level, counted from 0
+    routing: tuple[Tensor, ...]  # the weights b of each level: (n,), and (n, i, j) for the last
+    source: str | None = None  # the file, where it was one
+
+    def __str__(self) -> str:
+        return f"{self.label} ({self.probability:.1%})"
+
+
+class Classifier(nn.Module):
+    """`classifier(images)` runs the network on normalised images; `classifier.predict(picture)` on any picture."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, network: WCapsNet, classes: Sequence[str], mean: Sequence[float], std: Sequence[float]):
+        super().__init__()
+        if len(classes) != network.config.classes:
+            raise InputError(f"{len(classes)} class names were given for {network.config.classes} classes.")
+        self.network = network
+        self.classes = tuple(classes)
+        # float64, as in the metadata: what is saved again is what was loaded.
+        self.normalization = (tuple(mean), tuple(std))
+        self.register_buffer("mean", torch.tensor(mean).view(1, -1, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(std).view(1, -1, 1, 1), persistent=False)
+
+    @property
+    def config(self) -> WCapsNetConfig:
+        return self.network.config
+
+    def forward(self, images: Tensor) -> Output:
+        return self.network(images)
+
+    def probabilities(self, output: Output) -> Tensor:
+        """(m, N): over the real classes"""
+        return self.network.class_logits(output).float().softmax(1)
+
+    def preprocess(self, pictures: Iterable[Picture]) -> Tensor:
+        """Pictures of any kind and size → normalised images (m, ch, h, w) on the classifier's device"""
+        shape = {"channels": self.config.channels, "height": self.config.height, "width": self.config.width}
+        pixels = np.stack([read_image(_readable(p), **shape) for p in pictures])
+        return normalize(torch.from_numpy(pixels).to(self.mean.device), self.mean, self.std)
+
+    @overload
+    def predict(self, pictures: Picture, top: int = 3) -> Prediction: ...
+    @overload
+    def predict(self, pictures: Sequence[Picture], top: int = 3) -> list[Prediction]: ...
+    def predict(self, pictures: Picture | Sequence[Picture], top: int = 3) -> Prediction | list[Prediction]:
+        """Class, probability and routing of one picture, or of each in a list.
+
+        A picture is a file name, an open file, its bytes, a PIL image or an array (h, w) or (h, w, ch) of uint8.
+        """
+        if isinstance(pictures, (list, tuple)):
+            return self._predict(pictures, top)
+        return self._predict([pictures], top)[0]  # type: ignore[list-item]
+
+    def _predict(self, pictures: Sequence[Picture], top: int) -> list[Prediction]:
+        answers: list[Prediction] = []
+        was_training = self.training
+        self.eval()
+        try:
+            for start in range(0, len(pictures), 64):
+                batch = pictures[start : start + 64]
+                with torch.no_grad():
+                    output = self(self.preprocess(batch))
+                answers += self.explain_output(output, top, [_name(p) for p in batch])
+        finally:
+            self.train(was_training)
+        return answers
+
+    def explain_output(self, output: Output, top: int, names: Sequence[str | None]) -> list[Prediction]:
+        probabilities, order = self.probabilities(output).cpu().sort(descending=True, stable=True)
+        weights = [r.weights.float().cpu() for r in output.routings]
+        winners = winning_capsules(output).tolist()
+        top = max(1, min(top, len(self.classes)))
+        return [
+            Prediction(
+                label=self.classes[int(order[m, 0])],
+                probability=float(probabilities[m, 0]),
+                top=tuple((self.classes[int(order[m, r])], float(probabilities[m, r])) for r in range(top)),
+                capsules=tuple(winners[m]),
+                routing=tuple(b[m] for b in weights),
+                source=name,
+            )
+            for m, name in enumerate(names)
+        ]
+
+    def save(self, path: Path, **more: Any) -> None:
+        mean, std = self.normalization
+        facts = {"model": to_dict(self.config), "classes": self.classes, "mean": mean, "std": std, **more}
+        save_tensors(path, self.network.state_dict(), facts)
+
+    @staticmethod
+    def load(path: Path, device: torch.device | str = "cpu") -> Classifier:
+        tensors, facts = load_tensors(path)
+        network = WCapsNet(from_dict(WCapsNetConfig, facts["model"], "model"))
+        try:
+            network.load_state_dict(tensors)
+        except RuntimeError as error:
+            raise InputError(f"The weights in {path} do not fit the network they describe.") from error
+        return Classifier(network, facts["classes"], facts["mean"], facts["std"]).to(device).eval()
+
+
+def winning_capsules(output: Output) -> Tensor:
+    """(m, levels): the capsule with the largest weight in each level; in the last, the one the best vector is of."""
+    feature_levels = [r.weights.argmax(1) for r in output.routings[:-1]]
+    return torch.stack([*feature_levels, output.best.place[:, 0]], dim=1)
+
+
+def save_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    with replacing(path) as partial:
+        save_file(plain, partial, {METADATA: json.dumps(facts)})
+
+
+def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    try:
+        with safe_open(path, "pt") as file:
+            facts = (file.metadata() or {}).get(METADATA)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except FileNotFoundError as error:
+        raise InputError(f"There is no file {path}.") from error
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path} is not a readable safetensors file ({error}).") from error
+    if facts is None:
+        raise InputError(f"{path} was not written by wcapsnet: it does not say which network its weights belong to.")
+    return tensors, json.loads(facts)
+
+
+def _readable(picture: Picture) -> Any:
+    if isinstance(picture, np.ndarray):
+        if picture.dtype != np.uint8 or not (picture.ndim == 2 or (picture.ndim == 3 and picture.shape[2] in (3, 4))):
+            raise InputError(
+                f"An array must be uint8 of shape (h, w), (h, w, 3) or (h, w, 4), not {picture.dtype} {picture.shape}."
+            )
+        return Image.fromarray(picture)
+    return picture
+
+
+def _name(picture: Picture) -> str | None:
+    return str(picture) if isinstance(picture, (str, Path)) else None

@@ -1,0 +1,565 @@
+"""The command line: `wcapsnet demo | train | evaluate | predict | list`."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from dataclasses import replace
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, Optional
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from . import __version__
+from .classifier import Classifier, Prediction
+from .data import DATASETS, Dataset, default_data_dir, image_files, load_dataset, scan_folder
+from .data.loader import DeviceSplit
+from .errors import InputError
+from .experiment import Experiment
+from .models import MODELS, load, model_config
+from .network import ConfigError
+from .recipes import RECIPES, quick, recipe
+from .settings import suggestion, with_setting
+from .training.evaluate import Evaluation, evaluate
+from .training.precision import choose_device
+from .training.progress import clock, make_progress
+from .training.run import Run, describe_environment, free_path, read_experiment
+from .training.trainer import Diverged, Interrupted, Trainer
+
+# Piped output is for files and programs: no 80 columns there.
+out = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
+err = Console(stderr=True, width=None if sys.stderr.isatty() else 200, highlight=False)
+
+app = typer.Typer(
+    name="wcapsnet",
+    help="Wasserstein Routed Capsule Networks: train, evaluate, use.",
+    epilog="Start with [bold]wcapsnet demo[/], or with your own pictures: [bold]wcapsnet train FOLDER[/].",
+    rich_markup_mode="rich",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+DataDir = Annotated[
+    Optional[Path],  # noqa: UP045 (typer reads this on Python 3.10)
+    typer.Option(help="Where data sets lie; else $WCAPSNET_DATA, else ./data.", show_default=False),
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but the result.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+class SplitName(str, Enum):
+    train = "train"
+    validation = "validation"
+    test = "test"
+
+
+def examples(*lines: str) -> str:
+    return "[bold]Examples[/]\n\n" + "\n\n".join(lines)
+
+
+@app.callback(invoke_without_command=True)
+def root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        typer.echo(f"wcapsnet {__version__} (torch {torch.__version__})")
+        raise typer.Exit
+
+
+@app.command(epilog=examples("wcapsnet demo", "wcapsnet demo --out runs/first"))
+def demo(
+    out_dir: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--out", help="Run folder; default runs/demo, or the next free runs/demo-N.", show_default=False),
+    ] = None,
+    device: Device = "auto",
+    epochs: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=1, help="Train for another number of epochs.", show_default=False),
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Train a small WCapsNet on the digits inside the package, and show what happened."""
+    experiment = recipe("demo")
+    if epochs:
+        experiment = replace(experiment, training=experiment.training.with_epochs(epochs))
+    trainer = _start(experiment, out_dir, choose_device(device), None, False, quiet)
+    test = _run(trainer, quiet)
+    if test:
+        _show_mean_weights(test, trainer.dataset.classes)
+    out.print(f"\nThe run folder is [bold]{trainer.run.path}[/]. Next:", soft_wrap=True)
+    out.print(f"  wcapsnet predict {trainer.run.path} PICTURE.png", soft_wrap=True)
+    out.print(f"  wcapsnet evaluate {trainer.run.path}", soft_wrap=True)
+
+
+@app.command(
+    epilog=examples(
+        "wcapsnet train photos/                        one folder per class, or train/ val/ test/ of those",
+        "wcapsnet train photos/ --size 48 --epochs 60",
+        "wcapsnet train mnist --download",
+        "wcapsnet train cifar10 --data-dir ~/data --seed 1",
+        "wcapsnet train cifar10-squash                 a row of the paper's tables",
+        "wcapsnet train quick --set model.levels.0.capsules=4 --set objective.lambda_ws=0.5",
+        "wcapsnet train --resume runs/mnist            go on where it was stopped",
+        "wcapsnet train runs/mnist --seed 1            the same experiment again",
+    )
+)
+def train(
+    target: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Argument(
+            metavar="RECIPE|FOLDER|RUN",
+            help="A recipe (see `wcapsnet list`), a folder of pictures, or a run to repeat.",
+            show_default=False,
+        ),
+    ] = None,
+    epochs: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=1, help="Length of the schedule; its milestones move along.", show_default=False),
+    ] = None,
+    batch_size: Annotated[Optional[int], typer.Option(min=1, help="Images a step.", show_default=False)] = None,  # noqa: UP045
+    lr: Annotated[Optional[float], typer.Option(help="Learning rate.", show_default=False)] = None,  # noqa: UP045
+    seed: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=0, help="Of weights, order, noise.", show_default=False),
+    ] = None,
+    size: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="Folders: side, or HEIGHTxWIDTH, pictures are brought to.", show_default=False),
+    ] = None,
+    model: Annotated[
+        str, typer.Option(help=f"Folders: {', '.join(MODELS)}; auto takes the quick one without a GPU.")
+    ] = "auto",
+    device: Device = "auto",
+    precision: Annotated[str, typer.Option(help="fp32, bf16; auto: bf16 on a GPU, fp32 else.")] = "auto",
+    data_dir: DataDir = None,
+    download: Annotated[bool, typer.Option("--download", help="Fetch the data set if it is not there.")] = False,
+    out_dir: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--out", help="Run folder; default runs/NAME, or the next free runs/NAME-N.", show_default=False),
+    ] = None,
+    resume: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(metavar="RUN", help="Go on with this run folder.", show_default=False),
+    ] = None,
+    settings: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option("--set", metavar="FIELD=VALUE", help="Change any field of experiment.json.", show_default=False),
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Train a network: a recipe of the paper, your own pictures, or an earlier experiment again."""
+    chosen = choose_device(device)
+    if resume is not None:
+        given = {
+            "a recipe": target,
+            "--epochs": epochs,
+            "--batch-size": batch_size,
+            "--lr": lr,
+            "--seed": seed,
+            "--size": size,
+            "--out": out_dir,
+            "--set": settings,
+        }
+        for name, value in given.items():
+            if value is not None and value != []:
+                raise InputError(f"--resume goes on with a run as it was begun, so {name} cannot be given with it.")
+        trainer = _resume(resume, chosen, data_dir, download, quiet)
+        if trainer is None:
+            return
+    else:
+        if target is None:
+            raise InputError("Say what to train: a recipe (see `wcapsnet list`), a folder of pictures, or --resume RUN.")
+        experiment = _experiment(target, size, model, chosen)
+        changes = {"batch_size": batch_size, "lr": lr, "seed": seed}
+        training = replace(experiment.training, **{k: v for k, v in changes.items() if v is not None})
+        if epochs:
+            training = training.with_epochs(epochs)
+        if precision != "auto" or not Run.is_run(Path(target)):
+            auto = "bf16" if chosen.type == "cuda" else "fp32"
+            training = replace(training, precision=auto if precision == "auto" else precision)
+        experiment = replace(experiment, training=training)
+        for assignment in settings or []:
+            experiment = with_setting(experiment, assignment)
+        trainer = _start(experiment, out_dir, chosen, data_dir, download, quiet)
+    _run(trainer, quiet)
+    out.print(f"The run folder is [bold]{trainer.run.path}[/].", soft_wrap=True)
+
+
+@app.command("evaluate", epilog=examples("wcapsnet evaluate runs/demo", "wcapsnet evaluate runs/demo --split validation --json"))
+def evaluate_command(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    split: Annotated[SplitName, typer.Option(help="Which part of its data set.")] = SplitName.test,
+    data_dir: DataDir = None,
+    device: Device = "auto",
+    precision: Annotated[str, typer.Option(help="fp32 or bf16.")] = "fp32",
+    as_json: AsJson = False,
+) -> None:
+    """Measure a run's best weights on its own data: nothing needs to be typed again."""
+    folder, chosen = Run.open(run), choose_device(device)
+    if precision not in ("fp32", "bf16"):
+        raise InputError(f"--precision is fp32 or bf16, not {precision!r}.")
+    classifier = Classifier.load(folder.weights(), chosen)
+    dataset = _dataset(folder.experiment, data_dir or _remembered(folder), False, as_json)
+    part = getattr(dataset, split.value)
+    if len(part.labels) == 0:
+        raise InputError(f"The data of {run} has no {split.value} images.")
+    result = evaluate(classifier.network, DeviceSplit(part, *classifier.normalization, chosen), precision)
+    if as_json:
+        facts = {"run": str(run), "split": split.value, **result.summary(classifier.classes)}
+        typer.echo(json.dumps(facts, ensure_ascii=False))
+        return
+    out.print(
+        f"{split.value} accuracy [bold]{result.accuracy:.2%}[/] on {len(part.labels):,} images, "
+        f"cross entropy {result.loss:.4f}"
+    )
+    _show_classes(result, classifier.classes)
+
+
+@app.command(
+    epilog=examples(
+        "wcapsnet predict runs/demo digit.png",
+        "wcapsnet predict runs/photos holiday/ --csv > answers.csv",
+        "cat cat.jpg | wcapsnet predict runs/photos - --json",
+    )
+)
+def predict(
+    run: Annotated[str, typer.Argument(help="A run folder or a .safetensors file.")],
+    pictures: Annotated[list[str], typer.Argument(metavar="IMAGE...", help="Files, folders, or - for standard input.")],
+    top: Annotated[int, typer.Option(min=1, help="How many classes to show.")] = 3,
+    device: Device = "auto",
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Classify pictures: class, probability, and the winning capsule of each level."""
+    if as_csv and as_json:
+        raise InputError("Choose one of --csv and --json.")
+    classifier = load(run, device=str(choose_device(device)))
+    answers, failures = _predict_all(classifier, _sources(pictures), top)
+    if as_json:
+        typer.echo(json.dumps([_as_json(a) for a in answers], ensure_ascii=False, indent=2))
+    elif as_csv:
+        _print_csv(answers, classifier, top)
+    elif answers:
+        _show_predictions(answers)
+    for failure in failures:
+        err.print(f"error: {failure}", style="red", soft_wrap=True, markup=False)
+    if failures:
+        raise typer.Exit(1)
+
+
+class Kind(str, Enum):
+    recipes = "recipes"
+    models = "models"
+    datasets = "datasets"
+    runs = "runs"
+
+
+@app.command("list", epilog=examples("wcapsnet list", "wcapsnet list runs"))
+def list_command(
+    kind: Annotated[Optional[Kind], typer.Argument(help="Only these.", show_default=False)] = None,  # noqa: UP045
+    data_dir: DataDir = None,
+    runs: Annotated[Path, typer.Option(help="Where run folders lie.")] = Path("runs"),
+) -> None:
+    """What there is: recipes, models, data sets, runs."""
+    if kind in (None, Kind.recipes):
+        table = Table("recipe", "epochs", "parameters", "what", title="Recipes (wcapsnet train RECIPE)", title_justify="left")
+        for name, function in RECIPES.items():
+            experiment = function()
+            table.add_row(name, str(experiment.training.epochs), _size_of(experiment), _describe(name, function))
+        out.print(table)
+    if kind in (None, Kind.models):
+        table = Table("model", "what", title="Models (wcapsnet.create(NAME))", title_justify="left")
+        for name, config in MODELS.items():
+            levels = "-".join(str(level.capsules) for level in config(10, 3, 32, 32).levels)
+            table.add_row(name, f"capsules {levels}; {(config.__doc__ or '').strip()}")
+        out.print(table)
+    if kind in (None, Kind.datasets):
+        root_dir = data_dir or default_data_dir()
+        table = Table("data set", "images", "classes", "there", title=f"Data sets (in {root_dir})", title_justify="left")
+        for name, info in DATASETS.items():
+            images = f"{info.train_images:,} + {info.test_images:,}"
+            table.add_row(name, images, str(len(info.classes)), "yes" if info.present(root_dir) else "no: --download")
+        out.print(table)
+    if kind in (None, Kind.runs):
+        _list_runs(runs)
+
+
+def main() -> NoReturn:
+    """Errors that the user can put right are one sentence and a non-zero exit; anything else is a bug and looks it."""
+    try:
+        app()
+    except (InputError, ConfigError) as error:
+        _fail(str(error), 2)
+    except Diverged as error:
+        _fail(str(error), 1)
+    except Interrupted as interruption:
+        out.print(f"Stopped and saved. Go on with: wcapsnet train --resume {interruption}", soft_wrap=True)
+        sys.exit(130)
+    except KeyboardInterrupt:
+        _fail("Interrupted.", 130)
+    except torch.OutOfMemoryError:
+        _fail("The device is out of memory; choose a smaller --batch-size or --size.", 1)
+    except BrokenPipeError:  # the reader of our output has left, which is its right
+        sys.stderr.close()
+        sys.exit(1)
+    except OSError as error:
+        _fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}.", 1)
+    sys.exit(0)
+
+
+def _fail(sentence: str, code: int) -> NoReturn:
+    err.print(f"error: {sentence}", style="red", soft_wrap=True, markup=False)
+    sys.exit(code)
+
+
+# ── training ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _experiment(target: str, size: str | None, model: str, device: torch.device) -> Experiment:
+    """A recipe's name, a run folder or its experiment.json, or a folder of pictures."""
+    path = Path(target).expanduser()
+    known = target in RECIPES or Run.is_run(path) or path.suffix == ".json"
+    if known and (size is not None or model != "auto"):
+        raise InputError("--size and --model are for folders of pictures; use --set to change a recipe.")
+    if target in RECIPES:
+        return recipe(target)
+    if Run.is_run(path):
+        return Run.open(path).experiment
+    if path.suffix == ".json":
+        return read_experiment(path)
+    if not path.exists() and not {"/", "\\"} & set(target):
+        raise InputError(f"{target!r} is neither a recipe nor a folder{suggestion(target, RECIPES)}.")
+    summary = scan_folder(path)
+    if model == "auto":
+        model = "wcapsnet" if device.type == "cuda" else "wcapsnet-quick"
+    return quick.folder(path, summary, _parse_size(size) if size else None, model)
+
+
+def _parse_size(text: str) -> tuple[int, int]:
+    sides = text.lower().replace("×", "x").split("x")
+    if len(sides) > 2 or not all(side.isdigit() for side in sides):
+        raise InputError(f"--size is a side such as 48, or HEIGHTxWIDTH such as 32x64, not {text!r}.")
+    return int(sides[0]), int(sides[-1])
+
+
+def _dataset(experiment: Experiment, data_dir: Path | None, download: bool, quiet: bool) -> Dataset:
+    dataset = load_dataset(experiment.data, data_dir=data_dir, download=download, quiet=quiet)
+    if dataset.skipped and not quiet:
+        err.print(f"{len(dataset.skipped)} files could not be read and were skipped:", style="yellow")
+        for line in dataset.skipped[:10]:
+            err.print(f"  {line}", markup=False, soft_wrap=True)
+        if len(dataset.skipped) > 10:
+            err.print(f"  and {len(dataset.skipped) - 10} more")
+    _, channels, height, width = dataset.train.images.shape
+    has = {"classes": len(dataset.classes), "channels": channels, "height": height, "width": width}
+    for name, value in has.items():
+        asked = getattr(experiment.model, name)
+        if asked != value:
+            raise InputError(f"model.{name} is {asked}, but the data set {dataset.name} has {value}.")
+    return dataset
+
+
+def _remembered(run: Run) -> Path | None:
+    """Where the data lay when the run was begun."""
+    place = run.environment().get("data_dir")
+    return Path(place) if place else None
+
+
+def _start(
+    experiment: Experiment, out_dir: Path | None, device: torch.device, data_dir: Path | None, download: bool, quiet: bool
+) -> Trainer:
+    dataset = _dataset(experiment, data_dir, download, quiet)
+    path = out_dir or free_path(Path("runs") / experiment.name)
+    run = Run.create(path, experiment, describe_environment(device, data_dir or default_data_dir()))
+    return _trainer(run, dataset, device, quiet)
+
+
+def _resume(path: Path, device: torch.device, data_dir: Path | None, download: bool, quiet: bool) -> Trainer | None:
+    run = Run.open(path)
+    if run.finished:
+        out.print(f"{path} is finished; look at it with: wcapsnet evaluate {path}", soft_wrap=True)
+        return None
+    dataset = _dataset(run.experiment, data_dir or _remembered(run), download, quiet)
+    return _trainer(run, dataset, device, quiet)
+
+
+def _trainer(run: Run, dataset: Dataset, device: torch.device, quiet: bool) -> Trainer:
+    trainer = Trainer(run, dataset, device, make_progress(out, quiet))
+    if not quiet:
+        experiment, (_, channels, height, width) = run.experiment, dataset.train.images.shape
+        parameters = sum(trainer.network.parameter_counts().values())
+        levels = "-".join(str(level.capsules) for level in experiment.model.levels)
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+        out.print(
+            f"[bold]{experiment.name}[/]: {len(dataset.classes)} classes, {len(dataset.train.labels):,} training, "
+            f"{len(dataset.validation.labels):,} validation, {len(dataset.test.labels):,} test images "
+            f"({channels}×{height}×{width})",
+            soft_wrap=True,
+        )
+        out.print(
+            f"WCapsNet {levels} capsules, {parameters:,} parameters; {experiment.training.precision} on {name}, "
+            f"batch {experiment.training.batch_size}, {experiment.training.epochs} epochs"
+            + (f", going on after epoch {trainer.state.epoch}" if trainer.state.epoch or trainer.state.step else ""),
+            soft_wrap=True,
+        )
+    return trainer
+
+
+def _run(trainer: Trainer, quiet: bool) -> Evaluation | None:
+    try:
+        trainer.fit()
+    except Interrupted:
+        raise Interrupted(trainer.run.path) from None
+    except Diverged as error:
+        kept = " The last good checkpoint is kept." if trainer.run.file("last.safetensors").exists() else ""
+        raise Diverged(f"{error}{kept}") from None
+    test = trainer.finish()
+    state = trainer.state
+    if test is None:
+        out.print("There are no test images; the best validation accuracy is " f"[bold]{state.best_accuracy:.2%}[/].")
+    else:
+        out.print(
+            f"Test accuracy [bold]{test.accuracy:.2%}[/] ({len(test.labels):,} images) with the weights of epoch "
+            f"{state.best_epoch} (best of {state.epoch} on validation: {state.best_accuracy:.2%}), "
+            f"after {clock(state.seconds)}",
+            soft_wrap=True,
+        )
+    return test
+
+
+def _show_mean_weights(test: Evaluation, classes: tuple[str, ...]) -> None:
+    """The paper's figure in small: which capsule of the deepest feature level acts for which class."""
+    level = len(test.mean_weights) - 2
+    weights = test.mean_weights[level]
+    table = Table(
+        "class",
+        *(f"capsule {n}" for n in range(weights.shape[1])),
+        title=f"Mean routing weights of level {level + 1}, the deepest feature level (all equal would be "
+        f"{1 / weights.shape[1]:.3f}; the class's strongest is marked)",
+        title_justify="left",
+    )
+    for name, row in zip(classes, weights.tolist(), strict=True):
+        table.add_row(name, *(f"[bold]{w:.3f} ◀[/]" if w == max(row) else f"{w:.3f}" for w in row))
+    out.print()
+    out.print(table)
+
+
+# ── evaluation, prediction, lists ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _show_classes(result: Evaluation, classes: tuple[str, ...]) -> None:
+    confusion = result.confusion
+    table = Table("class", "images", "accuracy", "most often taken for")
+    for r, name in enumerate(classes):
+        total, right = int(confusion[r].sum()), int(confusion[r, r])
+        others = confusion[r].clone()
+        others[r] = 0
+        worst = f"{classes[int(others.argmax())]} ({int(others.max())})" if others.max() > 0 else ""
+        table.add_row(name, str(total), f"{right / total:.2%}" if total else "", worst)
+    out.print(table)
+
+
+def _sources(pictures: list[str]) -> list[str]:
+    sources: list[str] = []
+    for picture in pictures:
+        path = Path(picture)
+        if picture != "-" and path.is_dir():
+            found = image_files(path)
+            if not found:
+                raise InputError(f"There are no pictures in {picture}.")
+            sources += map(str, found)
+        else:
+            sources.append(picture)
+    return sources
+
+
+def _predict_all(classifier: Classifier, sources: list[str], top: int) -> tuple[list[Prediction], list[str]]:
+    """What can be read is answered; what cannot is listed."""
+    answers: list[Prediction] = []
+    failures: list[str] = []
+    for start in range(0, len(sources), 64):
+        images, names = [], []
+        for source in sources[start : start + 64]:
+            try:
+                images.append(classifier.preprocess([sys.stdin.buffer.read() if source == "-" else source]))
+                names.append(source)
+            except InputError as error:
+                failures.append(str(error))
+        if images:
+            with torch.no_grad():
+                answers += classifier.explain_output(classifier(torch.cat(images)), top, names)
+    return answers, failures
+
+
+def _as_json(answer: Prediction) -> dict[str, Any]:
+    return {
+        "source": answer.source,
+        "class": answer.label,
+        "probability": answer.probability,
+        "top": [{"class": name, "probability": p} for name, p in answer.top],
+        "capsules": answer.capsules,
+        "routing": [b.tolist() for b in answer.routing],
+    }
+
+
+def _print_csv(answers: list[Prediction], classifier: Classifier, top: int) -> None:
+    rows = csv.writer(sys.stdout, lineterminator="\n")
+    ranks = range(1, min(top, len(classifier.classes)) + 1)
+    levels = range(1, len(classifier.config.levels) + 1)
+    ranked = [column for rank in ranks for column in (f"class_{rank}", f"probability_{rank}")]
+    rows.writerow(["source", *ranked, *(f"capsule_{level}" for level in levels)])
+    for answer in answers:
+        cells = [cell for name, p in answer.top for cell in (name, f"{p:.6f}")]
+        rows.writerow([answer.source, *cells, *answer.capsules])
+
+
+def _show_predictions(answers: list[Prediction]) -> None:
+    table = Table("picture", "class", "probability", "then", "winning capsules")
+    for answer in answers:
+        then = ", ".join(f"{name} {p:.1%}" for name, p in answer.top[1:])
+        capsules = " → ".join(map(str, answer.capsules))
+        table.add_row(answer.source, answer.label, f"{answer.probability:.1%}", then, capsules)
+    out.print(table)
+
+
+def _list_runs(folder: Path) -> None:
+    found = sorted(path for path in folder.iterdir() if Run.is_run(path)) if folder.is_dir() else []
+    if not found:
+        out.print(f"Runs: none in {folder} yet.")
+        return
+    table = Table("run", "recipe", "epochs", "validation", "test", title=f"Runs (in {folder})", title_justify="left")
+    for path in found:
+        try:
+            run = Run.open(path)
+            metrics = run.metrics()
+            best = max((m["validation_accuracy"] for m in metrics), default=None)
+            test = json.loads(run.file("test.json").read_text()).get("accuracy") if run.finished else None
+        except (InputError, ConfigError, ValueError) as error:
+            table.add_row(str(path), f"unreadable: {error}")
+            continue
+        shown = [f"{value:.2%}" if value is not None else "" for value in (best, test)]
+        epochs = f"{len(metrics)}/{run.experiment.training.epochs}"
+        table.add_row(str(path), run.experiment.name, epochs, shown[0], shown[1] or ("resumable" if not run.finished else ""))
+    out.print(table)
+
+
+def _size_of(experiment: Experiment) -> str:
+    with torch.device("meta"):
+        from .network import WCapsNet
+
+        counts = WCapsNet(experiment.model).parameter_counts()
+    return f"{sum(counts.values()) / 1000:,.0f}k"
+
+
+def _describe(name: str, function: Any) -> str:
+    if function.__doc__ and not hasattr(function, "func"):
+        return str(function.__doc__).strip().splitlines()[0]
+    dataset, _, row = name.rpartition("-")
+    return f"{dataset} with the row {row!r} of Tables II to IV"

@@ -1,0 +1,26 @@
+"""Data: original files and folders of images → one tensor for each part of a data set."""
+
+from .datasets import DATASETS, Archive, DatasetInfo, default_data_dir, load_dataset, statistics
+from .download import download
+from .folder import FolderSummary, load_folder, scan_folder
+from .images import IMAGE_SUFFIXES, image_files, read_image
+from .types import DataConfig, Dataset, Split
+
+__all__ = [
+    "DATASETS",
+    "IMAGE_SUFFIXES",
+    "Archive",
+    "DataConfig",
+    "Dataset",
+    "DatasetInfo",
+    "FolderSummary",
+    "Split",
+    "default_data_dir",
+    "download",
+    "image_files",
+    "load_dataset",
+    "load_folder",
+    "read_image",
+    "scan_folder",
+    "statistics",
+]

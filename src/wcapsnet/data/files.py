@@ -1,0 +1,476 @@
+"""Readers of the data sets' original files: IDX, CIFAR (binary and pickled), MAT-5.
+
+Nothing in a file is trusted: sizes are checked before memory is taken, and a damaged file is named.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import math
+import pickle
+import struct
+import tarfile
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+
+from wcapsnet.errors import InputError
+
+MAX_BYTES = 1 << 29  # twice the largest array of these data sets (SVHN's training images, 225 MB)
+
+
+class Arrays(NamedTuple):
+    """Images and labels as a file holds them."""
+
+    images: np.ndarray  # (m, ch, h, w) uint8
+    labels: np.ndarray  # (m,) int64
+
+
+class RawData(NamedTuple):
+    """A whole data set before it is divided; `classes` where the files name them."""
+
+    train: Arrays
+    test: Arrays
+    classes: tuple[str, ...] | None = None
+
+
+class MissingFilesError(InputError):
+    """Files that are not there, and the folders that were searched for them."""
+
+    def __init__(self, files: Iterable[str], folders: Iterable[Path]) -> None:
+        self.files = tuple(files)
+        self.folders = tuple(folders)
+        super().__init__(f"Found no {', '.join(self.files)} in {', '.join(map(str, self.folders))}.")
+
+
+def _corrupt(name: str | Path, what: str, cause: Exception | None = None) -> NoReturn:
+    raise InputError(f"The file {name} is truncated or corrupt: {what}; delete it and download it again.") from cause
+
+
+# --- IDX: MNIST and Fashion-MNIST ---------------------------------------------------------------------------
+
+# The two sets use the same file names, so in a shared folder one could pass for the other.
+# md5 of the labels of the test images.
+_TEST_LABELS = {
+    "073c3904dfbd3e141ff8aa01cfde6b15": "mnist",
+    "8dea97a4e78c1bd1b5a6e8efbb870b6e": "fashion-mnist",
+}
+
+
+def read_mnist(root: Path, *, name: str, folders: tuple[str, ...]) -> RawData:
+    """The four IDX files, plain or gzipped, from the first of `folders` under `root` that has each."""
+    places = [root / folder for folder in folders]
+    kinds = {"images": "idx3-ubyte", "labels": "idx1-ubyte"}
+    wanted = [(f"{part}-{content}", kind) for part in ("train", "t10k") for content, kind in kinds.items()]
+    paths = [_find_idx(stem, kind, places) for stem, kind in wanted]
+    missing = [f"{stem}-{kind}[.gz]" for (stem, kind), path in zip(wanted, paths, strict=True) if path is None]
+    if missing:
+        raise MissingFilesError(missing, places)
+    train_images, train_labels, test_images, test_labels = (path for path in paths if path is not None)
+    train = _read_idx_pair(train_images, train_labels)
+    test = _read_idx_pair(test_images, test_labels)
+    digest = hashlib.md5(test.labels.astype(np.uint8).tobytes(), usedforsecurity=False).hexdigest()
+    found = _TEST_LABELS.get(digest, name)
+    if found != name:
+        raise InputError(
+            f"The files in {root} are {found}, not {name}: put the files of each data set into a folder of its "
+            f"own, {root / found} and {root / name}."
+        )
+    return RawData(train, test)
+
+
+def _find_idx(stem: str, kind: str, places: list[Path]) -> Path | None:
+    spellings = (f"{stem}-{kind}", f"{stem}-{kind}.gz", f"{stem}.{kind}", f"{stem}.{kind}.gz")
+    return _first_file(place / spelling for place in places for spelling in spellings)
+
+
+def _first_file(paths: Iterable[Path]) -> Path | None:
+    return next((path for path in paths if path.is_file()), None)
+
+
+def _read_idx_pair(images_path: Path, labels_path: Path) -> Arrays:
+    images, labels = read_idx(images_path, dimensions=3), read_idx(labels_path, dimensions=1)
+    if len(images) != len(labels):
+        _corrupt(images_path, f"it holds {len(images)} images, but {labels_path.name} holds {len(labels)} labels")
+    return Arrays(images[:, None], labels.astype(np.int64))
+
+
+def read_idx(path: Path, *, dimensions: int) -> np.ndarray:
+    """An IDX file of bytes: magic number 0 0 8 d, then d sizes, then the values."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            header = file.read(4 + 4 * dimensions)
+            if len(header) < 4 + 4 * dimensions:
+                _corrupt(path, "it ends within its header")
+            if header[:4] != bytes((0, 0, 8, dimensions)):
+                _corrupt(path, f"it does not begin as an IDX file of {dimensions}-dimensional bytes")
+            shape = struct.unpack(f">{dimensions}I", header[4:])
+            size = math.prod(shape)
+            if size > MAX_BYTES:
+                _corrupt(path, f"its header promises {size} bytes")
+            # one byte more than promised: finds trailing bytes, and makes gzip check its own checksum
+            data = file.read(size + 1)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        _corrupt(path, str(error), error)
+    if len(data) != size:
+        _corrupt(path, f"its header promises {size} bytes and {'more' if len(data) > size else len(data)} follow")
+    return np.frombuffer(data, np.uint8).reshape(shape)
+
+
+# --- CIFAR --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CifarFiles:
+    """Where one CIFAR set keeps what. Files of the binary version end in .bin."""
+
+    name: str
+    binary_folder: str
+    python_folder: str
+    train: tuple[str, ...]
+    test: str
+    binary_names: str
+    python_names: str
+    labels_key: str
+    names_key: str
+    label_bytes: int  # before each image of the binary version; the last one is the label
+
+    @property
+    def binary_archive(self) -> str:
+        return f"{self.name}-binary.tar.gz"
+
+    @property
+    def python_archive(self) -> str:
+        return f"{self.name}-python.tar.gz"
+
+
+CIFAR10_FILES = CifarFiles(
+    name="cifar-10",
+    binary_folder="cifar-10-batches-bin",
+    python_folder="cifar-10-batches-py",
+    train=tuple(f"data_batch_{i}" for i in range(1, 6)),
+    test="test_batch",
+    binary_names="batches.meta.txt",
+    python_names="batches.meta",
+    labels_key="labels",
+    names_key="label_names",
+    label_bytes=1,
+)
+CIFAR100_FILES = CifarFiles(
+    name="cifar-100",
+    binary_folder="cifar-100-binary",
+    python_folder="cifar-100-python",
+    train=("train",),
+    test="test",
+    binary_names="fine_label_names.txt",
+    python_names="meta",
+    labels_key="fine_labels",
+    names_key="fine_label_names",
+    label_bytes=2,  # coarse, fine
+)
+
+
+def read_cifar(root: Path, *, files: CifarFiles, folders: tuple[str, ...]) -> RawData:
+    """Either version, as a folder or still in its archive; the binary one first, as it needs no pickle."""
+    places = [root / folder for folder in folders]
+    binary = [f"{name}.bin" for name in (*files.train, files.test)]
+    python = [*files.train, files.test]
+    for place in places:
+        for fetch, source, wanted, names, parse in (
+            (_from_folder, files.binary_folder, binary, files.binary_names, _parse_cifar_binary),
+            (_from_folder, files.python_folder, python, files.python_names, _parse_cifar_python),
+            (_from_archive, files.binary_archive, binary, files.binary_names, _parse_cifar_binary),
+            (_from_archive, files.python_archive, python, files.python_names, _parse_cifar_python),
+        ):
+            contents = fetch(place / source, wanted, names)
+            if contents is not None:
+                return parse(contents, place / source, files)
+    sources = (files.binary_folder, files.python_folder, files.binary_archive, files.python_archive)
+    raise MissingFilesError((f"{source} (complete)" for source in sources), places)
+
+
+def _from_folder(folder: Path, wanted: list[str], optional: str) -> dict[str, bytes] | None:
+    if not all((folder / name).is_file() for name in wanted):
+        return None
+    names = [*wanted, optional] if (folder / optional).is_file() else wanted
+    for name in names:
+        if (folder / name).stat().st_size > MAX_BYTES:
+            _corrupt(folder / name, "it is far larger than it should be")
+    return {name: (folder / name).read_bytes() for name in names}
+
+
+def _from_archive(archive: Path, wanted: list[str], optional: str) -> dict[str, bytes] | None:
+    if not archive.is_file():
+        return None
+    contents: dict[str, bytes] = {}
+    try:
+        # one pass in the order of the archive: going back would decompress it anew
+        with tarfile.open(archive, "r:gz") as tar:
+            for member in tar:
+                name = member.name.rsplit("/", 1)[-1]
+                if member.isfile() and name in (*wanted, optional):
+                    if member.size > MAX_BYTES:
+                        _corrupt(archive, f"its member {name} is far larger than it should be")
+                    file = tar.extractfile(member)
+                    contents[name] = b"" if file is None else file.read()
+    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        _corrupt(archive, str(error), error)
+    lacking = [name for name in wanted if name not in contents]
+    if lacking:
+        _corrupt(archive, f"it lacks {', '.join(lacking)}")
+    return contents
+
+
+def _parse_cifar_binary(contents: Mapping[str, bytes], source: Path, files: CifarFiles) -> RawData:
+    def parse(name: str) -> Arrays:
+        name += ".bin"
+        record = files.label_bytes + 3 * 32 * 32
+        if not contents[name] or len(contents[name]) % record:
+            _corrupt(source / name, f"its size is not a multiple of the {record} bytes of an image and its label")
+        rows = np.frombuffer(contents[name], np.uint8).reshape(-1, record)
+        labels = rows[:, files.label_bytes - 1].astype(np.int64)
+        return Arrays(rows[:, files.label_bytes :].reshape(-1, 3, 32, 32), labels)
+
+    classes = None
+    if files.binary_names in contents:
+        text = contents[files.binary_names].decode("utf-8", errors="replace")
+        classes = tuple(line.strip() for line in text.splitlines() if line.strip())
+    return RawData(_join(map(parse, files.train)), parse(files.test), classes)
+
+
+def _parse_cifar_python(contents: Mapping[str, bytes], source: Path, files: CifarFiles) -> RawData:
+    def parse(name: str) -> Arrays:
+        batch = read_pickle(contents[name], source / name)
+        images, labels = batch.get("data"), batch.get(files.labels_key)
+        if not isinstance(images, np.ndarray) or images.shape[1:] != (3 * 32 * 32,):
+            _corrupt(source / name, "it holds no 32 x 32 images as 'data'")
+        if not isinstance(labels, list) or not all(isinstance(label, int) for label in labels):
+            _corrupt(source / name, f"it holds no whole numbers as '{files.labels_key}'")
+        if len(images) != len(labels):
+            _corrupt(source / name, f"it holds {len(images)} images and {len(labels)} labels")
+        return Arrays(images.reshape(-1, 3, 32, 32), np.array(labels, np.int64))
+
+    classes = None
+    if files.python_names in contents:
+        listed = read_pickle(contents[files.python_names], source / files.python_names).get(files.names_key)
+        if not isinstance(listed, list):
+            _corrupt(source / files.python_names, f"it holds no list '{files.names_key}'")
+        classes = tuple(map(_text, listed))
+    return RawData(_join(map(parse, files.train)), parse(files.test), classes)
+
+
+def _join(parts: Iterable[Arrays]) -> Arrays:
+    images, labels = zip(*parts, strict=True)
+    return Arrays(np.concatenate(images), np.concatenate(labels))
+
+
+# --- Pickles, without what makes pickles dangerous ----------------------------------------------------------
+
+
+def read_pickle(data: bytes, name: str | Path) -> dict[str, object]:
+    """A pickled dictionary of plain values and byte arrays.
+
+    A pickle is a program that may call any function. Here the few names that pickled arrays refer to
+    stand for inert look-alikes, and every other name is refused: nothing of Python or NumPy is called.
+    """
+    try:
+        # Python 2 wrote the originals: their strings are bytes
+        content = _ArrayUnpickler(io.BytesIO(data), encoding="bytes").load()
+        if not isinstance(content, dict):
+            _corrupt(name, "it does not hold a dictionary")
+        return {_text(key): value.array() if isinstance(value, _Array) else value for key, value in content.items()}
+    except _ForbiddenError as error:
+        raise InputError(
+            f"The file {name} asks to run {error}, which no CIFAR file does: it may be malicious; delete it."
+        ) from error
+    except InputError:
+        raise
+    except Exception as error:  # broken pickles raise whatever their bytes happen to say
+        _corrupt(name, f"it cannot be unpickled ({error or type(error).__name__})", error)
+
+
+def _text(value: object) -> str:
+    return value.decode("latin1") if isinstance(value, bytes) else str(value)
+
+
+class _ForbiddenError(Exception):
+    """A name that no array pickle needs."""
+
+
+class _Dtype:
+    def __init__(self, code: object, *_: object) -> None:
+        self.code = _text(code)
+
+    def __setstate__(self, state: object) -> None:
+        """Byte order and the like: single bytes have none."""
+
+
+class _Array:
+    state: tuple[object, ...] = ()
+
+    def __setstate__(self, state: tuple[object, ...]) -> None:
+        self.state = state
+
+    def array(self) -> np.ndarray:
+        _, shape, dtype, fortran, data = self.state
+        if not isinstance(dtype, _Dtype) or dtype.code.lstrip("|") != "u1" or not isinstance(data, bytes):
+            raise ValueError("an array that is not of bytes")
+        if not isinstance(shape, tuple) or math.prod(shape) != len(data):
+            raise ValueError("an array whose size does not fit its shape")
+        return np.frombuffer(data, np.uint8).reshape(shape, order="F" if fortran else "C")
+
+
+class _NdarrayType:
+    """Stands where a pickle passes the type ndarray as an argument."""
+
+
+def _reconstruct(*_: object) -> _Array:
+    return _Array()
+
+
+def _encode(text: str, encoding: object) -> bytes:
+    # how Python 3 writes bytes into the old protocol; other codecs could decompress
+    if encoding not in ("latin1", b"latin1"):
+        raise _ForbiddenError(f"the codec {encoding!r}")
+    return text.encode("latin1")
+
+
+_PERMITTED: dict[tuple[str, str], Callable[..., object]] = {
+    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy", "ndarray"): _NdarrayType,
+    ("numpy", "dtype"): _Dtype,
+    ("_codecs", "encode"): _encode,
+}
+
+
+class _ArrayUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> object:
+        try:
+            return _PERMITTED[module, name]
+        except KeyError:
+            raise _ForbiddenError(f"{module}.{name}") from None
+
+
+# --- MAT-5: SVHN --------------------------------------------------------------------------------------------
+
+# MAT-5 storage types; a value is stored in the smallest that holds it, whatever the class of the array
+_STORAGE = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
+_MATRIX, _COMPRESSED = 14, 15
+_ARRAY_CLASS = {
+    6: "f8", 7: "f4", 8: "i1", 9: "u1", 10: "i2", 11: "u2", 12: "i4", 13: "u4", 14: "i8", 15: "u8",
+}  # fmt: skip
+_COMPLEX = 0x0800
+
+
+def read_svhn(root: Path, *, folders: tuple[str, ...]) -> RawData:
+    """train_32x32.mat and test_32x32.mat: X (h, w, ch, m), y (m, 1), where 10 stands for the digit 0."""
+    places = [root / folder for folder in folders]
+    wanted = ("train_32x32.mat", "test_32x32.mat")
+    paths = [_first_file(place / name for place in places) for name in wanted]
+    missing = [name for name, path in zip(wanted, paths, strict=True) if path is None]
+    if missing:
+        raise MissingFilesError(missing, places)
+    train, test = (_read_svhn_part(path) for path in paths if path is not None)
+    return RawData(train, test)
+
+
+def _read_svhn_part(path: Path) -> Arrays:
+    arrays = read_mat(path)
+    images, labels = arrays.get("X"), arrays.get("y")
+    if images is None or labels is None:
+        _corrupt(path, "it does not hold the arrays X and y")
+    if images.ndim == 3:  # MATLAB drops a last dimension of one
+        images = images[..., None]
+    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[2] != 3:
+        _corrupt(path, "X does not hold colour images of bytes")
+    if images.shape[3] != labels.size:
+        _corrupt(path, f"it holds {images.shape[3]} images and {labels.size} labels")
+    digits = labels.reshape(-1).astype(np.int64)
+    return Arrays(np.ascontiguousarray(images.transpose(3, 2, 0, 1)), np.where(digits == 10, 0, digits))
+
+
+def read_mat(path: Path) -> dict[str, np.ndarray]:
+    """The real numeric arrays of a MAT-5 file; cells, structures, text and the like are passed over."""
+    if path.stat().st_size > MAX_BYTES:
+        _corrupt(path, "it is far larger than it should be")
+    data = memoryview(path.read_bytes())
+    if len(data) < 128 or bytes(data[126:128]) not in (b"IM", b"MI") or bytes(data[:10]) == b"MATLAB 7.3":
+        _corrupt(path, "it does not begin as a MATLAB 5 file")
+    order = "<" if bytes(data[126:128]) == b"IM" else ">"
+    arrays: dict[str, np.ndarray] = {}
+    try:
+        position = 128
+        while position < len(data):
+            kind, content, position = _element(data, position, order)
+            if kind == _COMPRESSED:
+                inner = _decompress(content, order)
+                kind, content, _ = _element(inner, 0, order)
+            if kind == _MATRIX:
+                named = _matrix(content, order)
+                if named is not None:
+                    arrays[named[0]] = named[1]
+    except (ValueError, struct.error, zlib.error) as error:
+        _corrupt(path, str(error), error)
+    return arrays
+
+
+def _element(data: memoryview, position: int, order: str) -> tuple[int, memoryview, int]:
+    """Type and content of the element at `position`, and where the next one begins."""
+    kind, size = struct.unpack_from(f"{order}II", data, position)
+    if kind >> 16:  # a small element: size and type share four bytes, and the content follows at once
+        kind, size = kind & 0xFFFF, kind >> 16
+        start, end = position + 4, position + 8
+        if size > 4:
+            raise ValueError(f"a small element of {size} bytes")
+    else:
+        start = position + 8
+        end = start + size + (0 if kind == _COMPRESSED else -size % 8)
+    if start + size > len(data):
+        raise ValueError(f"an element of {size} bytes goes beyond its end")
+    return kind, data[start : start + size], end
+
+
+def _decompress(content: memoryview, order: str) -> memoryview:
+    """Exactly the one element that begins the stream, as long as its own tag says: a bomb stays folded."""
+    stream = zlib.decompressobj()
+    tag = stream.decompress(content, 8)
+    _, size = struct.unpack(f"{order}II", tag)
+    if size > MAX_BYTES:
+        raise ValueError(f"a compressed element claims {size} bytes")
+    body = bytearray(tag)
+    while len(body) < 8 + size:
+        piece = stream.decompress(stream.unconsumed_tail, 8 + size - len(body))
+        if not piece:
+            raise ValueError("a compressed element ends early")
+        body += piece
+    # the checksum of the stream follows the last byte
+    if stream.decompress(stream.unconsumed_tail, 1) or not stream.eof:
+        raise ValueError("a compressed element does not end where it should")
+    return memoryview(body)
+
+
+def _matrix(content: memoryview, order: str) -> tuple[str, np.ndarray] | None:
+    """flags, dimensions, name, values; None for what is not a real numeric array."""
+    kind, flags, position = _element(content, 0, order)
+    (flag,) = struct.unpack_from(f"{order}I", flags, 0)
+    array_class = _ARRAY_CLASS.get(flag & 0xFF)
+    if array_class is None or flag & _COMPLEX:
+        return None
+    kind, dimensions, position = _element(content, position, order)
+    shape = tuple(int(size) for size in np.frombuffer(dimensions, f"{order}i4"))
+    kind, name, position = _element(content, position, order)
+    kind, values, _ = _element(content, position, order)
+    if kind not in _STORAGE:
+        raise ValueError(f"values of an unknown type {kind}")
+    storage = np.dtype(order + _STORAGE[kind])
+    if min(shape, default=-1) < 0 or math.prod(shape) * storage.itemsize != len(values):
+        raise ValueError(f"{len(values)} bytes for an array of {' x '.join(map(str, shape))}")
+    array = np.frombuffer(values, storage).astype(array_class, copy=False)
+    return bytes(name).decode("latin1"), array.reshape(shape, order="F")

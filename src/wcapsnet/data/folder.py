@@ -1,0 +1,460 @@
+"""A folder of pictures, one sub-folder a class, as a data set."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import statistics
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+
+from wcapsnet.atomic import replacing
+from wcapsnet.errors import InputError
+
+from .images import (
+    IMAGE_SUFFIXES,
+    ImageHeader,
+    UnreadableImageError,
+    image_files,
+    is_hidden,
+    natural_key,
+    read_header,
+    read_image,
+)
+from .progress import progress_bar
+from .types import DataConfig, Dataset, Split
+
+READER_VERSION = 1  # raise it when read_image gives other numbers, so that old caches are not used
+_PART_NAMES = {
+    "train": "train", "training": "train",
+    "val": "validation", "valid": "validation", "validation": "validation",
+    "test": "test", "testing": "test",
+}  # fmt: skip
+_LAYOUT = (
+    "expected is one folder for each class, such as {0}/cats/1.jpg and {0}/dogs/2.jpg, or folders "
+    "train, val and test of such folders, such as {0}/train/cats/1.jpg"
+)
+_SMALLEST, _LARGEST, _LARGEST_OF_MANY = 16, 64, 32
+_MANY = 10_000
+
+
+@dataclass(frozen=True)
+class FolderSummary:
+    """What a folder holds, from its names and the headers of some of its pictures."""
+
+    path: Path
+    classes: tuple[str, ...]
+    counts: tuple[int, ...]  # training pictures of each class; all of them where there is no train folder
+    parts: tuple[str, ...]  # those of "train", "validation", "test" that have a folder; () for classes alone
+    total: int  # pictures in all parts
+    height: int  # medians of the pictures looked at
+    width: int
+    one_shape: bool  # all pictures looked at share one ratio of height to width
+    has_color: bool
+
+    @property
+    def has_validation(self) -> bool:
+        return "validation" in self.parts
+
+    @property
+    def has_test(self) -> bool:
+        return "test" in self.parts
+
+    @property
+    def proposed_channels(self) -> int:
+        return 3 if self.has_color else 1
+
+    def proposed_size(self) -> tuple[int, int]:
+        """Height and width to bring the pictures to, each a multiple of 4 from 16 to 64.
+
+        Small pictures keep their size. Photographs come down to 64, which shows what 32 blurs; beyond
+        10,000 training pictures to 32, the size of CIFAR, so that an epoch takes no longer than an epoch
+        there. The shape is square, as pictures of mixed shapes lose least in it, unless all share another.
+        """
+        height, width = self.height, self.width
+        if not self.one_shape:
+            height = width = min(height, width)
+        largest = _LARGEST
+        if max(height, width) > _LARGEST and sum(self.counts) > _MANY:
+            largest = _LARGEST_OF_MANY
+        scale = min(1.0, largest / max(height, width))
+        return _multiple_of_4(height * scale), _multiple_of_4(width * scale)
+
+
+def scan_folder(path: Path) -> FolderSummary:
+    """Look a folder over without reading it all: at most 200 pictures, evenly spread, the same every time."""
+    return _summarize(_layout(path))
+
+
+def load_folder(config: DataConfig, *, cache_dir: Path | None = None, quiet: bool = False) -> Dataset:
+    """The folder `config.source` as a data set; pictures that cannot be read are listed in `skipped`.
+
+    A val or test folder is used as it is. What is missing of the two is taken from the training pictures,
+    class by class in proportion (see `stratified_split`). Decoded pictures are kept in a cache until the
+    folder changes: `cache_dir`, else $WCAPSNET_CACHE, else $XDG_CACHE_HOME/wcapsnet, else ~/.cache/wcapsnet.
+    """
+    layout = _layout(Path(config.source).expanduser())
+    height, width, channels = _format(config, layout)
+    pictures = _read_cached(layout, (channels, height, width), _cache_dir(cache_dir), quiet)
+
+    labels = np.array([file.label for file in layout.files], np.int64)[pictures.readable]
+    parts = np.array([file.part for file in layout.files])[pictures.readable]
+    train = np.flatnonzero(parts == "train")
+    counts = np.bincount(labels[train], minlength=len(layout.classes))
+    for name, count in zip(layout.classes, counts, strict=True):
+        if count == 0:
+            raise InputError(
+                f"None of the pictures of class {name!r} in {layout.path} can be read (the first: "
+                f"{next(line for line in pictures.skipped if name in Path(line).parts)}): replace them."
+            )
+    index = {part: np.flatnonzero(parts == part) for part in ("validation", "test")}
+    split = stratified_split(
+        labels[train],
+        validation=0 if "validation" in layout.parts else config.validation,
+        test=0 if "test" in layout.parts else config.test,
+        seed=config.split_seed,
+    )
+    index["train"] = train[split.train]
+    if "validation" not in layout.parts:
+        index["validation"] = train[split.validation]
+    if "test" not in layout.parts:
+        index["test"] = train[split.test]
+    for part, chosen in index.items():
+        if len(chosen) == 0:
+            raise InputError(
+                f"No {part} pictures are left in {layout.path}: give at least one class 3 readable pictures, "
+                f"or add a {part} folder with pictures."
+            )
+
+    def take(part: str) -> Split:
+        return Split(torch.from_numpy(pictures.images[index[part]]), torch.from_numpy(labels[index[part]]))
+
+    return Dataset(
+        name=layout.path.resolve().name,
+        classes=layout.classes,
+        train=take("train"),
+        validation=take("validation"),
+        test=take("test"),
+        skipped=pictures.skipped,
+    )
+
+
+# --- The layout of a folder ---------------------------------------------------------------------------------
+
+
+class _File(NamedTuple):
+    path: Path
+    part: str
+    label: int
+
+
+class _Layout(NamedTuple):
+    path: Path
+    classes: tuple[str, ...]
+    parts: tuple[str, ...]
+    files: tuple[_File, ...]
+
+
+def _layout(path: Path) -> _Layout:
+    if path.is_file():
+        raise InputError(f"{path} is a file: give the folder that holds the pictures (unpack an archive first).")
+    if not path.is_dir():
+        raise InputError(f"There is no folder {path}: check the path.")
+    folders = _folders(path)
+    parts = _part_folders(path, folders)
+    if not parts:
+        parts = {"train": path}
+        named: tuple[str, ...] = ()
+    else:
+        named = tuple(parts)
+        folders = _folders(parts["train"])
+    classes = tuple(folder.name for folder in folders)
+    files: list[_File] = []
+    for part, place in parts.items():
+        files += _part_files(place, part, classes, root=path)
+    if len(classes) < 2:
+        raise InputError(f"{path} holds a single class, {classes[0]!r}, and a choice needs two: add another folder.")
+    return _Layout(path, classes, named, tuple(files))
+
+
+def _part_files(place: Path, part: str, classes: tuple[str, ...], root: Path) -> list[_File]:
+    """The pictures of one part, class by class."""
+    folders = _folders(place)
+    if not any(image_files(folder) for folder in folders):
+        loose = " only outside of class folders" if image_files(place) else ""
+        what = f"{place} holds {'pictures' if loose else 'no pictures'}{loose}"
+        raise InputError(f"{what}: {_LAYOUT.format(root.name or root)}.")
+    unknown = [folder.name for folder in folders if folder.name not in classes]
+    if unknown:
+        raise InputError(
+            f"{place} has a class {unknown[0]!r} that the training pictures lack: "
+            "add it to the train folder or remove it."
+        )
+    files = []
+    for folder in folders:
+        found = image_files(folder)
+        if not found and part == "train":
+            raise InputError(f"The class folder {folder} holds no pictures: fill it or remove it.")
+        files += [_File(file, part, classes.index(folder.name)) for file in found]
+    return files
+
+
+def _part_folders(path: Path, folders: Sequence[Path]) -> dict[str, Path]:
+    """The train, validation and test folders, or none where the folders are classes.
+
+    A class may be called "train" (next to "bus" and "car"), so a part is known by the folders within it.
+    """
+    parts: dict[str, Path] = {}
+    for folder in folders:
+        part = _PART_NAMES.get(folder.name.lower())
+        if part is None or not _folders(folder) or _has_pictures(folder):
+            continue
+        if part in parts:
+            raise InputError(f"{path} has two folders for {part}, {parts[part].name} and {folder.name}: keep one.")
+        parts[part] = folder
+    if not parts:
+        return {}
+    others = [folder.name for folder in folders if folder not in parts.values()]
+    if others:
+        raise InputError(
+            f"{path} holds {next(iter(parts.values())).name!r} and, beside it, {others[0]!r}: keep either class "
+            "folders or train, val and test folders in it."
+        )
+    if "train" not in parts:
+        raise InputError(f"{path} has a {next(iter(parts.values())).name} folder but no train folder: add one.")
+    return {part: parts[part] for part in ("train", "validation", "test") if part in parts}
+
+
+def _folders(path: Path) -> list[Path]:
+    try:
+        found = [entry for entry in path.iterdir() if entry.is_dir() and not is_hidden(entry)]
+    except OSError as error:
+        raise InputError(f"Cannot list the folder {path}: {error.strerror}; check its permissions.") from error
+    return sorted(found, key=lambda folder: natural_key(folder.name))
+
+
+def _has_pictures(folder: Path) -> bool:
+    """Directly in it."""
+    return any(entry.suffix.lower() in IMAGE_SUFFIXES and not is_hidden(entry) for entry in folder.iterdir())
+
+
+# --- What pictures look like --------------------------------------------------------------------------------
+
+
+def _summarize(layout: _Layout, most: int = 200) -> FolderSummary:
+    step = max(1.0, len(layout.files) / most)
+    chosen = [layout.files[int(i * step)].path for i in range(min(most, len(layout.files)))]
+    headers: list[ImageHeader] = []
+    failure: UnreadableImageError | None = None
+    has_color = False
+    for path in chosen:
+        try:
+            header = read_header(path, look_for_color=not has_color)  # one picture in colour settles it
+        except UnreadableImageError as error:
+            failure = failure or error
+            continue
+        headers.append(header)
+        has_color = has_color or header.color
+    if not headers:
+        raise InputError(f"None of the pictures looked at in {layout.path} can be read; the first one: {failure}")
+    ratios = [header.height / header.width for header in headers]
+    counts = [0] * len(layout.classes)
+    for file in layout.files:
+        counts[file.label] += file.part == "train"
+    return FolderSummary(
+        path=layout.path,
+        classes=layout.classes,
+        counts=tuple(counts),
+        parts=layout.parts,
+        total=len(layout.files),
+        height=round(statistics.median(header.height for header in headers)),
+        width=round(statistics.median(header.width for header in headers)),
+        one_shape=max(ratios) <= 1.02 * min(ratios),  # a pixel more or less comes from cropping by hand
+        has_color=has_color,
+    )
+
+
+def _format(config: DataConfig, layout: _Layout) -> tuple[int, int, int]:
+    """Height, width and channels: as asked, and as proposed where nothing is asked."""
+    height, width, channels = config.height, config.width, config.channels
+    if height is None or width is None or channels is None:
+        summary = _summarize(layout)
+        if height is None and width is None:
+            height, width = summary.proposed_size()
+        channels = channels or summary.proposed_channels
+    if height is None or width is None:  # one side alone means a square
+        height = width = height or width or 0
+    return height, width, channels
+
+
+def _multiple_of_4(length: float) -> int:
+    # up, not down: enlarging a little loses nothing
+    return min(_LARGEST, max(_SMALLEST, -(-round(length) // 4) * 4))
+
+
+# --- Dividing -----------------------------------------------------------------------------------------------
+
+
+class SplitIndex(NamedTuple):
+    """Positions, in ascending order."""
+
+    train: np.ndarray
+    validation: np.ndarray
+    test: np.ndarray
+
+
+def stratified_split(labels: np.ndarray, *, validation: float, test: float, seed: int) -> SplitIndex:
+    """Divide positions so that each class is shared out in proportion, by a draw from `seed`.
+
+    `validation` and `test` are numbers of images (>= 1), fractions of all of them (< 1), or 0 for none.
+    Every class keeps at least one training image. A class of 3 or more gives at least one image to each
+    part asked for; a class of 1 or 2 stays in training whole. These come before the exact numbers.
+    """
+    m = len(labels)
+    wanted_test, wanted_validation = _number(test, m), _number(validation, m)
+    if wanted_test + wanted_validation >= m and m >= 3:
+        raise InputError(
+            f"data.validation and data.test must leave pictures to train on: they ask for {wanted_validation} and "
+            f"{wanted_test} of {m}; give fractions such as 0.15."
+        )
+    counts = np.bincount(labels)
+    free = np.where(counts >= 3, counts - 1, 0)  # one stays for training
+    low = np.minimum(free, 1)
+    reserved = low if wanted_validation else np.zeros_like(low)
+    from_test = _share(counts, wanted_test, low, free - reserved)
+    from_validation = _share(counts, wanted_validation, low, free - from_test)
+
+    generator = torch.Generator().manual_seed(seed)
+    parts: tuple[list[np.ndarray], ...] = ([], [], [])
+    for label, (a, b) in enumerate(zip(from_test, from_validation, strict=True)):
+        mine = np.flatnonzero(labels == label)
+        mine = mine[torch.randperm(len(mine), generator=generator).numpy()]
+        for part, chosen in zip(parts, (mine[a + b :], mine[a : a + b], mine[:a]), strict=True):
+            part.append(chosen)
+    return SplitIndex(*(np.sort(np.concatenate(part)) for part in parts))
+
+
+def _number(amount: float, m: int) -> int:
+    return int(amount) if amount >= 1 or amount == 0 else max(1, round(amount * m))
+
+
+def _share(counts: np.ndarray, wanted: int, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """`wanted` divided over the classes in proportion to `counts`, each within low and high."""
+    if wanted == 0:
+        return np.zeros_like(counts)
+    exact = counts * (wanted / counts.sum())
+    share = np.clip(np.floor(exact).astype(counts.dtype), low, high)
+    while share.sum() < wanted and (share < high).any():
+        share[np.argmax(np.where(share < high, exact - share, -np.inf))] += 1
+    while share.sum() > wanted and (share > low).any():
+        share[np.argmin(np.where(share > low, exact - share, np.inf))] -= 1
+    return share
+
+
+# --- Decoding, once -----------------------------------------------------------------------------------------
+
+
+class _Pictures(NamedTuple):
+    images: np.ndarray  # (m, ch, h, w) uint8, those that can be read
+    readable: np.ndarray  # their positions among all files
+    skipped: tuple[str, ...]
+
+
+def _read_cached(layout: _Layout, shape: tuple[int, int, int], cache_dir: Path | None, quiet: bool) -> _Pictures:
+    if cache_dir is None:
+        return _decode(layout, shape, quiet)
+    folder, content = _fingerprint(layout)
+    entry = cache_dir / f"folder-{folder}-{content}-{'x'.join(map(str, shape))}.npz"
+    pictures = _load_cache(entry, len(layout.files), shape)
+    if pictures is None:
+        pictures = _decode(layout, shape, quiet)
+        _save_cache(entry, pictures)
+        # what the folder held before; other sizes of what it holds now stay
+        for old in cache_dir.glob(f"folder-{folder}-*.npz"):
+            if content not in old.name:
+                with contextlib.suppress(OSError):
+                    old.unlink()
+    return pictures
+
+
+def _decode(layout: _Layout, shape: tuple[int, int, int], quiet: bool) -> _Pictures:
+    channels, height, width = shape
+    images = np.empty((len(layout.files), *shape), np.uint8)
+
+    def decode(position: int) -> str | None:
+        path = layout.files[position].path
+        try:
+            images[position] = read_image(path, channels=channels, height=height, width=width)
+        except UnreadableImageError as error:
+            return f"{path.relative_to(layout.path).as_posix()}: {error.reason}"
+        return None
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    readable, skipped = [], []
+    # threads, not processes: Pillow releases the interpreter while it decodes and scales
+    with ThreadPoolExecutor(os.cpu_count()) as pool, progress_bar(*columns, quiet=quiet) as progress:
+        results = pool.map(decode, range(len(layout.files)))
+        for position, problem in enumerate(progress.track(results, len(layout.files), description="Reading pictures")):
+            if problem is None:
+                readable.append(position)
+            else:
+                skipped.append(problem)
+    index = np.array(readable, np.int64)
+    return _Pictures(images[index] if skipped else images, index, tuple(skipped))
+
+
+def _cache_dir(given: Path | None) -> Path | None:
+    """None where there is no place for a cache, such as a user without a home."""
+    if given is not None:
+        return given
+    if named := os.environ.get("WCAPSNET_CACHE"):
+        return Path(named).expanduser()
+    if base := os.environ.get("XDG_CACHE_HOME"):
+        return Path(base) / "wcapsnet"
+    try:
+        return Path.home() / ".cache" / "wcapsnet"
+    except RuntimeError:
+        return None
+
+
+def _fingerprint(layout: _Layout) -> tuple[str, str]:
+    """Which folder, and what is in it: a file added, removed, renamed or written to changes the second."""
+    content = hashlib.sha256(f"reader {READER_VERSION}\n".encode())
+    for file in layout.files:
+        name = os.fsencode(file.path.relative_to(layout.path))
+        try:
+            status = file.path.stat()
+            state = f"{status.st_size} {status.st_mtime_ns}"
+        except OSError:  # a dangling link; reading it will say so
+            state = "gone"
+        content.update(name + f"\0{state}\n".encode())
+    folder = hashlib.sha256(os.fsencode(layout.path.resolve()))
+    return folder.hexdigest()[:16], content.hexdigest()[:32]
+
+
+def _load_cache(entry: Path, files: int, shape: tuple[int, int, int]) -> _Pictures | None:
+    """What was decoded before, or None: a cache that cannot be read costs time, not the run."""
+    try:
+        with entry.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
+            images, readable = arrays["images"], arrays["readable"]
+            skipped = tuple(map(str, json.loads(arrays["skipped"].tobytes())))
+    except Exception:  # damaged bytes can surface as anything
+        return None
+    complete = len(readable) + len(skipped) == files and images.shape == (len(readable), *shape)
+    return _Pictures(images, readable, skipped) if complete else None
+
+
+def _save_cache(entry: Path, pictures: _Pictures) -> None:
+    skipped = np.frombuffer(json.dumps(pictures.skipped).encode(), np.uint8)
+    # no place for a cache: the next run decodes again
+    with contextlib.suppress(OSError), replacing(entry) as partial, partial.open("wb") as stream:
+        np.savez(stream, images=pictures.images, readable=pictures.readable, skipped=skipped)

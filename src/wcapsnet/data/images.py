@@ -1,0 +1,271 @@
+"""Any picture to numbers, in one way: what a model was trained on is what it is asked about."""
+
+from __future__ import annotations
+
+import re
+import threading
+import warnings
+from io import BytesIO
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from wcapsnet.errors import InputError
+
+IMAGE_SUFFIXES: frozenset[str] = frozenset({".png", ".jpg", ".jpeg", ".jfif", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
+# Pillow would also try formats that start other programs (EPS runs Ghostscript).
+_FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
+_ORIENTATION = 0x0112  # EXIF tag
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+ImageSource = str | Path | bytes | BinaryIO | Image.Image
+
+
+class UnreadableImageError(InputError):
+    """A picture that cannot be read; `reason` is the part of the message after the file's name."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"Cannot read the picture {name}: {reason}.")
+        self.reason = reason
+
+
+def read_image(source: ImageSource, *, channels: int, height: int, width: int) -> np.ndarray:
+    """One picture as uint8 (ch, h, w).
+
+    The picture is turned upright as its EXIF data says, laid on white where it is transparent (the
+    page that drawings and logos are made for), brought to 8 bits, scaled with an antialiasing filter
+    until it covers height x width, and cropped to its centre. One that has the size already keeps
+    every bit. Of an animation the first frame counts.
+    """
+    name = _name(source)
+    with _PILLOW_QUIET:
+        try:
+            with _open(source, name) as image:
+                _refuse_bomb(image, name)
+                # load first: Pillow turns TIFFs upright while it loads them, and then drops the tag
+                image.load()
+                eight_bit = _eight_bit(_upright(image))
+            picture = eight_bit.convert("L" if channels == 1 else "RGB")
+            if picture.size != (width, height):
+                picture = ImageOps.fit(picture, (width, height), method=Image.Resampling.LANCZOS)
+            pixels = np.asarray(picture, dtype=np.uint8).reshape(height, width, channels)
+            return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+        except InputError:
+            raise
+        except Exception as error:  # Pillow's decoders meet broken bytes with all kinds of exceptions
+            raise UnreadableImageError(name, _reason(error)) from error
+
+
+class ImageHeader(NamedTuple):
+    """What a picture looks like, from its header as far as that tells."""
+
+    height: int
+    width: int
+    color: bool
+
+
+def read_header(path: Path, *, look_for_color: bool) -> ImageHeader:
+    """Height and width as seen upright, and whether there is colour.
+
+    Gray pictures are often stored as RGB, so colour is looked for in a small version of the pixels.
+    """
+    name = str(path)
+    with _PILLOW_QUIET:
+        try:
+            with _open(path, name) as image:
+                _refuse_bomb(image, name)
+                width, height = image.size
+                turned = _orientation(image) >= 5
+                color = look_for_color and _has_color(image)
+        except InputError:
+            raise
+        except Exception as error:
+            raise UnreadableImageError(name, _reason(error)) from error
+    return ImageHeader(width, height, color) if turned else ImageHeader(height, width, color)
+
+
+def image_files(path: Path) -> list[Path]:
+    """The pictures under a folder, told by their suffix, in natural order; a single file is taken as it is.
+
+    Hidden files and folders are skipped. Links are followed, each folder once.
+    """
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise InputError(f"There is no file or folder {path}: check the path.")
+    found: list[Path] = []
+    _collect(path, found, set())
+    return sorted(found, key=lambda file: [natural_key(part) for part in file.relative_to(path).parts])
+
+
+def is_hidden(path: Path) -> bool:
+    """Hidden by name, or the folder macOS adds to its archives (its ._ files look like pictures)."""
+    return path.name.startswith(".") or path.name == "__MACOSX"
+
+
+def natural_key(name: str) -> tuple[list[tuple[int, str]], str]:
+    """Sorts "2" before "10"; the name itself settles ties such as "1" and "01"."""
+    pieces = re.findall(r"([0-9]+)|([^0-9]+)", name)
+    return [(int(digits), "") if digits else (-1, text.casefold()) for digits, text in pieces], name
+
+
+def _collect(folder: Path, found: list[Path], visited: set[Path]) -> None:
+    real = folder.resolve()
+    if real in visited:  # a link back up would never end
+        return
+    visited.add(real)
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError as error:
+        raise InputError(f"Cannot list the folder {folder}: {error.strerror}; check its permissions.") from error
+    for entry in entries:
+        if is_hidden(entry):
+            continue
+        if entry.is_dir():
+            _collect(entry, found, visited)
+        elif entry.suffix.lower() in IMAGE_SUFFIXES:
+            found.append(entry)
+
+
+def _name(source: ImageSource) -> str:
+    if isinstance(source, (str, Path)):
+        return str(source)
+    return str(getattr(source, "filename", None) or getattr(source, "name", None) or "given as data")
+
+
+def _open(source: ImageSource, name: str) -> Image.Image:
+    if isinstance(source, Image.Image):
+        return source.copy()  # the caller's picture stays open and unchanged
+    if isinstance(source, (str, Path)):
+        path = Path(source)
+        if path.is_dir():
+            raise UnreadableImageError(name, "it is a folder")
+        if not path.exists():
+            raise UnreadableImageError(name, "there is no such file")
+        if path.stat().st_size == 0:
+            raise UnreadableImageError(name, "the file is empty")
+        return Image.open(path, formats=_FORMATS)
+    if isinstance(source, bytes):
+        if not source:
+            raise UnreadableImageError(name, "it is empty")
+        return Image.open(BytesIO(source), formats=_FORMATS)
+    return Image.open(source, formats=_FORMATS)
+
+
+def _refuse_bomb(image: Image.Image, name: str) -> None:
+    # Pillow only warns up to twice its limit; a few such pictures at once fill the memory
+    limit = Image.MAX_IMAGE_PIXELS
+    if limit is not None and image.width * image.height > limit:
+        raise UnreadableImageError(name, f"its {image.width} x {image.height} pixels are above the limit of {limit}")
+
+
+def _orientation(image: Image.Image) -> int:
+    try:
+        return int(image.getexif().get(_ORIENTATION, 1))
+    except Exception:  # garbled metadata does not make the pixels worse
+        return 1
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    method = _UPRIGHT.get(_orientation(image))
+    return image if method is None else image.transpose(method)
+
+
+def _eight_bit(image: Image.Image) -> Image.Image:
+    """Any mode to opaque 8-bit gray or colour."""
+    if image.mode.startswith("I;16"):
+        return _from_16_bit(np.asarray(image))
+    if image.mode == "I":  # 16-bit PNGs in older Pillows, 32-bit TIFFs in all
+        values = np.asarray(image)
+        in_16_bit = values.min() >= 0 and values.max() <= 65535
+        return _from_16_bit(values) if in_16_bit else _from_range(values)
+    if image.mode == "F":
+        return _from_float(np.asarray(image))
+    if image.has_transparency_data:
+        rgba = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
+    return image if image.mode in ("L", "RGB") else image.convert("L" if image.mode == "1" else "RGB")
+
+
+def _from_16_bit(values: np.ndarray) -> Image.Image:
+    # 65535 = 255 · 257, so this maps white to white and keeps the whole range, where convert() would clip
+    return Image.fromarray(((values.astype(np.uint32) + 128) // 257).astype(np.uint8))
+
+
+def _from_float(values: np.ndarray) -> Image.Image:
+    """Floats carry no scale of their own: [0, 1] and [0, 255] are taken at their word, else the range is stretched."""
+    values = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+    if values.min() < 0 or values.max() > 255:
+        return _from_range(values)
+    scale = 255.0 if values.max() <= 1 else 1.0
+    return Image.fromarray(np.rint(values * scale).astype(np.uint8))
+
+
+def _from_range(values: np.ndarray) -> Image.Image:
+    values = values.astype(np.float64)
+    low, high = values.min(), values.max()
+    stretched = (values - low) * (255.0 / (high - low if high > low else 1.0))
+    return Image.fromarray(np.rint(stretched).astype(np.uint8))
+
+
+def _has_color(image: Image.Image, tolerance: int = 16) -> bool:
+    """Do red, green and blue differ anywhere by more than the noise of JPEG's colour planes?"""
+    if image.mode in ("1", "L", "LA", "La", "F", "I") or image.mode.startswith("I;16"):
+        return False
+    image.draft("RGB", (64, 64))  # JPEGs decode at the small size; other formats ignore this
+    image.thumbnail((64, 64))
+    pixels = np.asarray(_eight_bit(image).convert("RGB"), dtype=np.int16)
+    return bool((pixels.max(axis=2) - pixels.min(axis=2)).max() > tolerance)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnidentifiedImageError):
+        return "it is not a picture in a known format (PNG, JPEG, WebP, BMP, GIF or TIFF), or it is damaged"
+    if isinstance(error, Image.DecompressionBombError):
+        return "it has more pixels than Pillow's limit for safe decoding"
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return " ".join(str(text).split()).rstrip(".")
+
+
+class _PillowQuiet:
+    """Silences Pillow's remarks on odd files while at least one thread is inside.
+
+    `warnings.catch_warnings` alone restores the wrong filters when threads leave in another order than
+    they came; here the first one in saves them and the last one out restores them.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._saved: warnings.catch_warnings[None] | None = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._saved = warnings.catch_warnings()
+                self._saved.__enter__()
+                warnings.filterwarnings("ignore", module=r"PIL\.")
+            self._inside += 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0 and self._saved is not None:
+                self._saved.__exit__(kind, error, trace)
+                self._saved = None
+
+
+_PILLOW_QUIET = _PillowQuiet()

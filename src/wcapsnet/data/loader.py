@@ -1,0 +1,44 @@
+"""A data set that lives on the device as uint8: taking a batch is an index, so training never waits for data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from .types import Split
+
+
+class DeviceSplit:
+    """One split on the device, and how its bytes become what the network sees: (x/255 − mean) / std."""
+
+    def __init__(self, split: Split, mean: tuple[float, ...], std: tuple[float, ...], device: torch.device):
+        self.images = split.images.to(device)
+        self.labels = split.labels.to(device)
+        self.mean = torch.tensor(mean, device=device).view(1, -1, 1, 1)
+        self.std = torch.tensor(std, device=device).view(1, -1, 1, 1)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, index: Tensor | slice) -> tuple[Tensor, Tensor]:
+        return normalize(self.images[index], self.mean, self.std), self.labels[index]
+
+    def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """All images once, in order, as they are: for evaluation."""
+        for start in range(0, len(self), size):
+            yield self.take(slice(start, start + size))
+
+
+def normalize(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    return (images.float() / 255 - mean) / std
+
+
+def epoch_order(images: int, batch_size: int, seed: int, epoch: int) -> Tensor:
+    """(steps, batch): which images make up each batch of an epoch. A function of seed and epoch alone, so that a
+    resumed run sees what an unbroken one would have seen. What does not fill a batch is left for another epoch."""
+    generator = torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
+    batch_size = min(batch_size, images)
+    steps = images // batch_size
+    return torch.randperm(images, generator=generator)[: steps * batch_size].view(steps, batch_size)

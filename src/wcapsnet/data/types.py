@@ -1,0 +1,79 @@
+"""What a data set is, and what may be asked of one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
+
+from wcapsnet.errors import InputError
+
+NORMALIZATIONS = ("unit", "standardize")
+MAX_SIDE = 1024
+
+
+class Split(NamedTuple):
+    """Images as they were stored, so that a whole data set fits on the device."""
+
+    images: Tensor  # (m, ch, h, w) uint8
+    labels: Tensor  # (m,) int64
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which images, how they are divided, and how they reach the network. Plain values only."""
+
+    source: str = "mnist"  # a name in DATASETS, or the path of a folder of images
+    height: int | None = None  # folders: the size pictures are brought to; None proposes one
+    width: int | None = None
+    channels: int | None = None  # folders: 1 (gray) or 3 (colour); None proposes one
+    validation: float = 10000  # >= 1: that many training images; < 1: that fraction of them
+    test: float = 0.15  # folders without a test folder: the fraction held out
+    split_seed: int = 0
+    normalization: str = "unit"  # "unit": [0, 1]; "standardize": mean 0, variance 1 for each channel
+    mirror: bool = False  # augmentation: left-right at random
+    shift: int = 0  # augmentation: up to that many pixels each way
+
+    def __post_init__(self) -> None:
+        _require(isinstance(self.source, str) and self.source.strip() != "", "source", "name a data set or a folder")
+        for field in ("height", "width"):
+            size = getattr(self, field)
+            _require(size is None or _whole(size, 1, MAX_SIDE), field, f"be between 1 and {MAX_SIDE}, or left out")
+        gray_or_color = _whole(self.channels, 1, 3) and self.channels != 2
+        _require(self.channels is None or gray_or_color, "channels", "be 1 or 3")
+        fraction = _number(self.validation) and 0 < self.validation < 1
+        count = _number(self.validation) and self.validation >= 1 and float(self.validation).is_integer()
+        _require(fraction or count, "validation", "be a number of images (1, 2, …) or a fraction between 0 and 1")
+        _require(_number(self.test) and 0 < self.test < 1, "test", "be a fraction between 0 and 1")
+        _require(_whole(self.split_seed, 0, 2**63 - 1), "split_seed", "be a whole number, 0 or more")
+        _require(self.normalization in NORMALIZATIONS, "normalization", f"be one of {', '.join(NORMALIZATIONS)}")
+        _require(isinstance(self.mirror, bool), "mirror", "be true or false")
+        _require(_whole(self.shift, 0, MAX_SIDE), "shift", f"be a number of pixels between 0 and {MAX_SIDE}")
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """The three parts of a data set, with the names of its classes."""
+
+    name: str
+    classes: tuple[str, ...]
+    train: Split
+    validation: Split
+    test: Split
+    skipped: tuple[str, ...] = ()  # files of a folder that could not be read: "path: reason"
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _whole(value: object, low: int, high: int) -> bool:
+    # bool is an int to Python, but `shift: true` in a configuration is a mistake
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def _require(condition: bool, field: str, rule: str) -> None:
+    if not condition:
+        raise InputError(f"data.{field} must {rule}.")

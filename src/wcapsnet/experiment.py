@@ -1,0 +1,65 @@
+"""What a run is asked to do, whole: data, network, objective, training. A recipe is a function that returns one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+from .data import DataConfig
+from .errors import InputError
+from .network import WCapsNetConfig
+from .objective import ObjectiveConfig
+
+PRECISIONS = ("fp32", "bf16")
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """Section V-B. The defaults are the paper's for CIFAR."""
+
+    epochs: int = 300
+    batch_size: int = 64
+    lr: float = 0.1
+    milestones: tuple[int, ...] = (150, 200, 250)  # epochs after which the learning rate falls
+    decay: float = 0.1  # to this fraction
+    momentum: float = 0.9  # Nesterov
+    weight_decay: float = 1e-4  # λ_WD, on the network's decayed_parameters()
+    patience: int | None = None  # epochs without a better validation accuracy after which training ends (D13)
+    precision: str = "fp32"
+    cuda_graph: bool = True  # on CUDA: the whole step recorded once and replayed
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        def require(holds: bool, name: str, needs: str) -> None:
+            if not holds:
+                raise InputError(f"training.{name} is {getattr(self, name)!r}, but it must be {needs}.")
+
+        for name in ("epochs", "batch_size"):
+            require(getattr(self, name) >= 1, name, "at least 1")
+        require(math.isfinite(self.lr) and self.lr > 0, "lr", "above zero")
+        require(0 < self.decay <= 1, "decay", "above 0 and at most 1")
+        require(0 <= self.momentum < 1, "momentum", "at least 0 and below 1")
+        require(math.isfinite(self.weight_decay) and self.weight_decay >= 0, "weight_decay", "zero or more")
+        increasing = list(self.milestones) == sorted(set(self.milestones)) and all(m > 0 for m in self.milestones)
+        require(increasing, "milestones", "increasing epochs")
+        require(self.patience is None or self.patience >= 1, "patience", "at least 1, or none")
+        require(self.precision in PRECISIONS, "precision", "one of " + ", ".join(PRECISIONS))
+        require(0 <= self.seed < 2**63, "seed", "a whole number from 0 on")
+
+    def learning_rate(self, epoch: int) -> float:
+        """The rate of an epoch (counted from 0): after 150, 200 and 250 epochs it falls by a factor of 0.1."""
+        return self.lr * self.decay ** sum(epoch >= milestone for milestone in self.milestones)
+
+    def with_epochs(self, epochs: int) -> TrainingConfig:
+        """The same schedule in another number of epochs: the milestones move with it."""
+        moved = sorted({max(1, round(m * epochs / self.epochs)) for m in self.milestones})
+        return replace(self, epochs=epochs, milestones=tuple(moved))
+
+
+@dataclass(frozen=True)
+class Experiment:
+    name: str
+    data: DataConfig = field(default_factory=DataConfig)
+    model: WCapsNetConfig = field(default_factory=WCapsNetConfig)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)

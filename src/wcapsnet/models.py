@@ -1,0 +1,64 @@
+"""Networks by name, and trained ones from where they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .classifier import Classifier
+from .errors import InputError
+from .network import CIFAR10_LEVELS, CIFAR100_LEVELS, Level, WCapsNet, WCapsNetConfig
+from .settings import from_dict, suggestion, to_dict
+from .training.run import Run
+
+# A small relative for CPUs: three levels, half the Dense Layers, the full mechanism.
+QUICK_LEVELS = (Level(8, 8, 8, 2), Level(4, 8, 16, 2), Level(2, 8, 8, 1))
+
+
+def paper_config(classes: int, channels: int, height: int, width: int) -> WCapsNetConfig:
+    """Table I: its CIFAR-10 column up to ten classes, its CIFAR-100 column (k = 24 in the last level) for more."""
+    levels = CIFAR10_LEVELS if classes <= 10 else CIFAR100_LEVELS
+    return WCapsNetConfig(classes=classes, channels=channels, height=height, width=width, levels=levels)
+
+
+def quick_config(classes: int, channels: int, height: int, width: int) -> WCapsNetConfig:
+    levels = QUICK_LEVELS if classes <= 10 else (*QUICK_LEVELS[:2], Level(2, 8, 24, 1))
+    return WCapsNetConfig(
+        classes=classes, channels=channels, height=height, width=width, levels=levels, init_channels=8, dense_layers=3
+    )
+
+
+MODELS: dict[str, Callable[[int, int, int, int], WCapsNetConfig]] = {
+    "wcapsnet": paper_config,
+    "wcapsnet-quick": quick_config,
+}
+
+
+def model_config(name: str, classes: int, channels: int, height: int, width: int) -> WCapsNetConfig:
+    if name not in MODELS:
+        raise InputError(f"There is no model {name!r}{suggestion(name, MODELS)}.")
+    return MODELS[name](classes, channels, height, width)
+
+
+def create(
+    name: str = "wcapsnet", *, classes: int = 10, channels: int = 3, size: int | tuple[int, int] = 32, **fields: Any
+) -> WCapsNet:
+    """An untrained network. `size` is a side or (height, width); `fields` are those of `WCapsNetConfig`."""
+    height, width = (size, size) if isinstance(size, int) else size
+    config = model_config(name, classes, channels, height, width)
+    return WCapsNet(from_dict(WCapsNetConfig, {**to_dict(config), **to_dict_values(fields)}, "model"))
+
+
+def to_dict_values(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: to_dict(value) for name, value in fields.items()}
+
+
+def load(source: str | Path, *, device: str = "cpu") -> Classifier:
+    """A trained classifier from a run folder (its best weights) or a .safetensors file, ready to predict."""
+    path = Path(source)
+    if path.is_dir():
+        path = Run.open(path).weights()
+    elif not path.exists():
+        raise InputError(f"There is no run folder or weights file at {source}.")
+    return Classifier.load(path, device)

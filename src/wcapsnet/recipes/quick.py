@@ -1,0 +1,60 @@
+"""Small experiments: on a CPU, on the embedded digits, on anybody's pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..data import DataConfig
+from ..data.folder import FolderSummary
+from ..experiment import Experiment, TrainingConfig
+from ..models import model_config
+
+
+def quick() -> Experiment:
+    """MNIST on a CPU: a small WCapsNet, 50000/10000 split. PLACEHOLDER"""
+    return Experiment(
+        name="quick",
+        data=DataConfig(source="mnist", validation=10000),
+        model=model_config("wcapsnet-quick", 10, 1, 28, 28),
+        training=TrainingConfig(epochs=4, milestones=(2, 3)),
+    )
+
+
+def demo() -> Experiment:
+    """The 10,000 digits inside the package, for `wcapsnet demo`. PLACEHOLDER"""
+    return Experiment(
+        name="demo",
+        data=DataConfig(source="sample", validation=1000),
+        model=model_config("wcapsnet-quick", 10, 1, 28, 28),
+        training=TrainingConfig(epochs=6, milestones=(3, 5), batch_size=64),
+    )
+
+
+def folder(path: Path, summary: FolderSummary, size: tuple[int, int] | None = None, model: str = "wcapsnet") -> Experiment:
+    """Your own pictures, one folder per class: standardised, shifted, and mirrored if they are in colour.
+
+    Gray pictures are not mirrored: they are often writing, where a mirrored sign is another sign. The fewer pictures,
+    the more epochs: some 4000 steps in all, between 20 and 200 epochs.
+    """
+    height, width = size or summary.proposed_size()
+    channels = summary.proposed_channels
+    images = sum(summary.counts)
+    batch_size = 64 if images >= 2000 else 32 if images >= 500 else 16
+    epochs = min(200, max(20, 4000 * batch_size // images))
+    return Experiment(
+        name=path.resolve().name or "folder",
+        data=DataConfig(
+            source=str(path.resolve()),
+            height=height,
+            width=width,
+            channels=channels,
+            validation=0.15,
+            normalization="standardize",
+            mirror=channels == 3,
+            shift=max(1, min(height, width) // 8),
+        ),
+        model=model_config(model, len(summary.classes), channels, height, width),
+        training=TrainingConfig(
+            epochs=epochs, batch_size=batch_size, milestones=(epochs // 2, epochs * 3 // 4), patience=max(10, epochs // 3)
+        ),
+    )

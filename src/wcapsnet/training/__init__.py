@@ -1,0 +1,1 @@
+"""The loop, the run folder, and what a network is measured by."""

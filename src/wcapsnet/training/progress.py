@@ -1,0 +1,129 @@
+"""What a training run shows: a live bar in a terminal, plain lines elsewhere, nothing when asked to be quiet."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import Progress as RichProgress
+
+
+class Progress:
+    """Quiet, and what the others build on."""
+
+    interval = 0.25  # seconds between two looks at the running means; each look waits for the device
+
+    def __init__(self) -> None:
+        self._next = 0.0
+        self._started = time.perf_counter()
+        self._images = 0.0  # seen since the start, for the rate
+        self._position = -1
+
+    def __enter__(self) -> Progress:
+        self._started = time.perf_counter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def due(self) -> bool:
+        if time.perf_counter() < self._next:
+            return False
+        self._next = time.perf_counter() + self.interval
+        return True
+
+    def batch(self, epoch: int, epochs: int, step: int, steps: int, batch_size: int, means: dict[str, float]) -> None:
+        pass
+
+    def epoch(self, record: dict[str, Any], epochs: int) -> None:
+        pass
+
+
+class PlainProgress(Progress):
+    """A line an epoch."""
+
+    interval = 5.0  # a look only serves to notice divergence early
+
+    def __init__(self, console: Console):
+        super().__init__()
+        self.console = console
+
+    def epoch(self, record: dict[str, Any], epochs: int) -> None:
+        self.console.print(epoch_line(record, epochs), highlight=False, soft_wrap=True)
+
+
+class LiveProgress(PlainProgress):
+    """A bar for the epoch under way with losses, accuracy, images/s and the time left of the whole run."""
+
+    interval = 0.25
+
+    def __init__(self, console: Console):
+        super().__init__(console)
+        self.bar = RichProgress(
+            TextColumn("epoch {task.fields[epoch]}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[figures]}"),
+            console=console,
+            transient=True,
+        )
+        self.task = self.bar.add_task("", total=1, epoch="", figures="starting")
+
+    def __enter__(self) -> Progress:
+        self.bar.start()
+        return super().__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bar.stop()
+
+    def batch(self, epoch: int, epochs: int, step: int, steps: int, batch_size: int, means: dict[str, float]) -> None:
+        position = epoch * steps + step
+        if self._position < 0:  # the first look starts the clock: what was before is start-up, or another run
+            self._started, self._position = time.perf_counter(), position
+        done = position - self._position
+        rate = done / max(time.perf_counter() - self._started, 1e-9)
+        speed = f"{rate * batch_size:,.0f} images/s  {clock((epochs * steps - position) / rate)} left" if done else ""
+        figures = "  ".join(
+            f"{short} {means[name]:.3f}"
+            for short, name in (
+                ("loss", "total"),
+                ("ce", "cross_entropy"),
+                ("ws", "wasserstein"),
+                ("rec", "reconstruction"),
+            )
+        )
+        self.bar.update(
+            self.task,
+            epoch=f"{epoch + 1}/{epochs}",
+            total=steps,
+            completed=step,
+            figures=f"{figures}  acc {means['accuracy']:.2%}  {speed}",
+        )
+
+
+def epoch_line(record: dict[str, Any], epochs: int) -> str:
+    return (
+        f"epoch {record['epoch']:>3}/{epochs}  lr {record['lr']:<6.4g} loss {record['total']:.3f}  "
+        f"ce {record['cross_entropy']:.3f}  ws {record['wasserstein']:+.3f}  rec {record['reconstruction']:.3f}  "
+        f"train {record['train_accuracy']:.2%}  val {record['validation_accuracy']:.2%}{'*' if record['best'] else ' '}  "
+        f"{record['images_per_s']:,.0f} images/s"
+    )
+
+
+def clock(seconds: float) -> str:
+    hours, rest = divmod(int(seconds), 3600)
+    minutes, seconds = divmod(rest, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def make_progress(console: Console, quiet: bool = False) -> Progress:
+    if quiet:
+        return Progress()
+    return LiveProgress(console) if console.is_terminal else PlainProgress(console)

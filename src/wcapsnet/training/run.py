@@ -1,0 +1,142 @@
+"""The run folder: what was asked, in which environment, what happened, the weights.
+
+    experiment.json      the whole configuration: enough to repeat the run
+    environment.json     versions, hardware, command, where the data lay
+    metrics.jsonl        a line an epoch: every loss term, accuracies, learning rate, images/s
+    best.safetensors     weights with the best validation accuracy, ready to load
+    last.safetensors     weights of the last epoch
+    state.safetensors    weights, momentum and random state: what resuming needs
+    test.json            figures on the test set, by the best weights; with per-class accuracy and confusion matrix
+    predictions.csv      one line a test image
+    confusion.csv        rows: true class, columns: predicted class
+    tensorboard/         events, where tensorboard is installed
+
+Every file is replaced whole, so a run that dies leaves nothing half written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import __version__
+from ..atomic import write_text
+from ..errors import InputError
+from ..experiment import Experiment
+from ..settings import from_dict, to_dict
+
+
+class Run:
+    def __init__(self, path: Path, experiment: Experiment):
+        self.path, self.experiment = path, experiment
+
+    @staticmethod
+    def create(path: Path, experiment: Experiment, environment: dict[str, Any]) -> Run:
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            what = "already holds a run" if Run.is_run(path) else "already exists"
+            resume = f" (or continue it: wcapsnet train --resume {path})" if Run.is_run(path) else ""
+            raise InputError(f"{path} {what}; choose another folder with --out{resume}.")
+        run = Run(path, experiment)
+        write_text(run.file("environment.json"), _json(environment))
+        write_text(run.file("experiment.json"), _json({"version": __version__, **to_dict(experiment)}))
+        return run
+
+    @staticmethod
+    def open(path: Path) -> Run:
+        if not Run.is_run(path):
+            raise InputError(f"{path} is not a run folder: it has no experiment.json.")
+        return Run(path, read_experiment(path / "experiment.json"))
+
+    @staticmethod
+    def is_run(path: Path) -> bool:
+        return (path / "experiment.json").is_file()
+
+    def file(self, name: str) -> Path:
+        return self.path / name
+
+    @property
+    def finished(self) -> bool:
+        return self.file("test.json").exists()
+
+    def weights(self) -> Path:
+        """The best weights so far."""
+        path = self.file("best.safetensors")
+        if not path.exists():
+            raise InputError(f"{self.path} has no weights yet: its first epoch was not finished.")
+        return path
+
+    def environment(self) -> dict[str, Any]:
+        return _read_json(self.file("environment.json"))
+
+    def metrics(self) -> list[dict[str, Any]]:
+        path = self.file("metrics.jsonl")
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def write_metrics(self, records: list[dict[str, Any]]) -> None:
+        write_text(self.file("metrics.jsonl"), "".join(json.dumps(record) + "\n" for record in records))
+
+    def write_json(self, name: str, content: Any) -> None:
+        write_text(self.file(name), _json(content))
+
+
+def read_experiment(path: Path) -> Experiment:
+    data = _read_json(path)
+    data.pop("version", None)
+    return from_dict(Experiment, data)
+
+
+def free_path(path: Path) -> Path:
+    """`path`, or `path-2`, `path-3`, … : the first that nobody uses."""
+    free, number = path, 2
+    while free.exists():
+        free, number = path.with_name(f"{path.name}-{number}"), number + 1
+    return free
+
+
+def describe_environment(device: torch.device, data_dir: Path | None) -> dict[str, Any]:
+    cuda = device.type == "cuda"
+    return {
+        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "command": ["wcapsnet", *sys.argv[1:]],
+        "wcapsnet": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "platform": platform.platform(),
+        "device": str(device),
+        "hardware": torch.cuda.get_device_name(device) if cuda else _cpu_name(),
+        "cuda": torch.version.cuda if cuda else None,
+        "cpus": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "data_dir": str(data_dir.resolve()) if data_dir else None,
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def _json(content: Any) -> str:
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InputError(f"There is no file {path}.") from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not valid JSON ({error}).") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path} must hold a JSON object.")
+    return content

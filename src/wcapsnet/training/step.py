@@ -1,0 +1,93 @@
+"""One training step, eagerly or as one CUDA graph."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..data.augment import augment
+from ..data.loader import DeviceSplit
+from ..experiment import Experiment
+from ..network import WCapsNet
+from ..objective import Terms, objective
+from .precision import arithmetic
+
+# What a step adds up, so that nobody has to wait for it. Batches are all of one size: means of means are means.
+SUMMED = (*Terms._fields, "accuracy", "steps")
+
+
+class Step:
+    """Take a batch, augment, forward, loss, backward, update; `sums` grows by what was seen."""
+
+    def __init__(self, experiment: Experiment, network: WCapsNet, optimizer: torch.optim.Optimizer, data: DeviceSplit):
+        self.experiment, self.network, self.optimizer, self.data = experiment, network, optimizer, data
+        self.sums = torch.zeros(len(SUMMED), dtype=torch.float64, device=data.labels.device)
+
+    def __call__(self, index: Tensor) -> None:
+        images, labels = self.data.take(index)
+        images = augment(images, mirroring=self.experiment.data.mirror, shifting=self.experiment.data.shift)
+        with arithmetic(self.experiment.training.precision, images.device):
+            output = self.network(images)
+            terms = objective(output, images, labels, self.experiment.objective)
+        self.optimizer.zero_grad(set_to_none=True)
+        terms.total.backward()
+        self.optimizer.step()
+        with torch.no_grad():
+            accuracy = (self.network.class_logits(output).argmax(1) == labels).double().mean()
+            self.sums[:-1] += torch.stack([*(term.double() for term in terms), accuracy])
+            self.sums[-1] += 1
+
+
+class GraphedStep(Step):
+    """The same, recorded once and replayed: one launch a step instead of some thousands."""
+
+    def __init__(self, step: Step, batch_size: int):
+        self.__dict__.update(step.__dict__)
+        self.index = torch.zeros(batch_size, dtype=torch.int64, device=self.sums.device)
+        self.graph = self._record(step)
+
+    def _record(self, step: Step) -> torch.cuda.CUDAGraph:
+        # Recording needs a few real steps first, and they must leave no trace.
+        kept = [*self.network.state_dict().values(), self.sums]
+        kept += [state["momentum_buffer"] for state in self.optimizer.state.values()]
+        before = [tensor.clone() for tensor in kept]
+        random_state = torch.cuda.get_rng_state(self.sums.device)
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                step(self.index)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        self.optimizer.zero_grad(set_to_none=True)
+        with torch.cuda.graph(graph):
+            step(self.index)
+        with torch.no_grad():
+            for tensor, value in zip(kept, before, strict=True):
+                tensor.copy_(value)
+        torch.cuda.set_rng_state(random_state, self.sums.device)
+        return graph
+
+    def __call__(self, index: Tensor) -> None:
+        self.index.copy_(index)
+        self.graph.replay()
+
+
+def nesterov(network: WCapsNet, experiment: Experiment, device: torch.device) -> torch.optim.SGD:
+    """SGD with Nesterov momentum; λ_WD acts on what the paper's L₂ falls on and on nothing else."""
+    training = experiment.training
+    decayed = network.decayed_parameters()
+    chosen = {id(p) for p in decayed}
+    others = [p for p in network.parameters() if id(p) not in chosen]
+    optimizer = torch.optim.SGD(
+        [{"params": decayed, "weight_decay": training.weight_decay}, {"params": others, "weight_decay": 0.0}],
+        # A tensor, because a recorded step reads it anew every time.
+        lr=torch.tensor(training.lr, device=device),
+        momentum=training.momentum,
+        nesterov=training.momentum > 0,
+        foreach=True,
+    )
+    for group in optimizer.param_groups:
+        for p in group["params"]:  # there from the start, so that every step is the same step
+            optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
+    return optimizer

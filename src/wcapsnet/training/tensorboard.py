@@ -1,0 +1,27 @@
+"""TensorBoard events, where tensorboard is installed."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def event_writer(path: Path, first_epoch: int) -> Callable[[dict[str, Any]], None]:
+    """A function that takes an epoch's record. Events after `first_epoch`, of a run now resumed, are dropped."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return lambda record: None
+    writer = SummaryWriter(str(path), purge_step=first_epoch + 1)
+
+    def write(record: dict[str, Any]) -> None:
+        for name, value in record.items():
+            if name != "epoch":
+                writer.add_scalar(name, float(value), record["epoch"])
+        writer.flush()
+
+    return write

@@ -1,0 +1,245 @@
+"""The training loop. It knows nothing of capsules: a step, a validation, a run folder."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from types import FrameType
+from typing import Any
+
+import torch
+
+from ..atomic import write_text
+from ..classifier import Classifier, load_tensors, save_tensors
+from ..data import Dataset, statistics
+from ..data.loader import DeviceSplit, epoch_order
+from ..errors import InputError
+from ..network import WCapsNet
+from ..objective import l2
+from .evaluate import Evaluation, evaluate
+from .progress import Progress
+from .run import Run
+from .step import SUMMED, GraphedStep, Step, nesterov
+from .tensorboard import event_writer
+
+
+class Interrupted(Exception):
+    """Training was stopped by a signal; everything is saved."""
+
+
+class Diverged(Exception):
+    """The loss is no longer a number, or far above chance. The message is one sentence."""
+
+
+@dataclass
+class State:
+    """Where a run stands, besides its tensors."""
+
+    epoch: int = 0  # epochs finished
+    step: int = 0  # steps done of the one under way
+    best_epoch: int = 0
+    best_accuracy: float = -1.0  # on validation
+    best_loss: float = math.inf
+    seconds: float = 0.0
+
+    def better(self, accuracy: float, loss: float) -> bool:
+        return (accuracy, -loss) > (self.best_accuracy, -self.best_loss)
+
+
+class Trainer:
+    def __init__(self, run: Run, dataset: Dataset, device: torch.device, progress: Progress):
+        self.run, self.dataset, self.device, self.progress = run, dataset, device, progress
+        self.experiment = experiment = run.experiment
+        self.settings = experiment.training
+        mean, std = statistics(dataset.train.images, experiment.data.normalization)
+        self.train_data = DeviceSplit(dataset.train, mean, std, device)
+        self.validation_data = DeviceSplit(dataset.validation, mean, std, device)
+        self.normalization = mean, std
+
+        torch.manual_seed(self.settings.seed)
+        self.network = WCapsNet(experiment.model).to(device)
+        self.classifier = Classifier(self.network, dataset.classes, mean, std)
+        self.optimizer = nesterov(self.network, experiment, device)
+        self.state = State()
+        self.step: Step = Step(experiment, self.network, self.optimizer, self.train_data)
+        if run.file("state.safetensors").exists():
+            self._restore()
+        if device.type == "cuda" and self.settings.cuda_graph:
+            self.step = GraphedStep(self.step, min(self.settings.batch_size, len(self.train_data)))
+
+    def fit(self) -> None:
+        """Train to the end of the schedule, or until validation has not improved for `patience` epochs."""
+        records = self.run.metrics()[: self.state.epoch]
+        writer = event_writer(self.run.file("tensorboard"), self.state.epoch)
+        with _signals() as stop, self.progress:
+            while self.state.epoch < self.settings.epochs and not self._out_of_patience():
+                self._train_epoch(stop)
+                record = self._finish_epoch()
+                records.append(record)
+                self.run.write_metrics(records)
+                writer(record)
+                self.save()
+                self.progress.epoch(record, self.settings.epochs)
+                if stop:
+                    raise Interrupted
+
+    def _train_epoch(self, stop: list[int]) -> None:
+        state, started, first = self.state, time.perf_counter(), self.state.step
+        for group in self.optimizer.param_groups:
+            group["lr"].fill_(self.settings.learning_rate(state.epoch))
+        order = epoch_order(len(self.train_data), self.settings.batch_size, self.settings.seed, state.epoch)
+        order = order.to(self.device)
+        self.network.train()
+        while state.step < len(order):
+            self.step(order[state.step])
+            state.step += 1
+            if self.progress.due():
+                means = self._means()
+                self._check(means)
+                self.progress.batch(state.epoch, self.settings.epochs, state.step, len(order), order.shape[1], means)
+            if stop and state.step < len(order):
+                self._check(self._means())
+                state.seconds += time.perf_counter() - started
+                self.save()
+                raise Interrupted
+        self._check(self._means())
+        elapsed = time.perf_counter() - started
+        state.seconds += elapsed
+        self.images_per_s = (len(order) - first) * order.shape[1] / max(elapsed, 1e-9)
+
+    def _finish_epoch(self) -> dict[str, Any]:
+        state, started = self.state, time.perf_counter()
+        means = self._means()
+        validation = evaluate(self.network, self.validation_data, self.settings.precision)
+        state.epoch, state.step = state.epoch + 1, 0
+        if state.better(validation.accuracy, validation.loss):
+            state.best_epoch = state.epoch
+            state.best_accuracy, state.best_loss = validation.accuracy, validation.loss
+            self.classifier.save(self.run.file("best.safetensors"), epoch=state.epoch)
+        state.seconds += time.perf_counter() - started
+        self.step.sums.zero_()
+        return {
+            "epoch": state.epoch,
+            "lr": self.settings.learning_rate(state.epoch - 1),
+            **{name: means[name] for name in SUMMED[:-2]},
+            "l2": float(l2(self.network.decayed_parameters())),
+            "train_accuracy": means["accuracy"],
+            "validation_loss": validation.loss,
+            "validation_accuracy": validation.accuracy,
+            "best": state.best_epoch == state.epoch,
+            "images_per_s": round(self.images_per_s, 1),
+            "seconds": round(state.seconds, 3),
+        }
+
+    def _means(self) -> dict[str, float]:
+        *sums, steps = self.step.sums.tolist()
+        return {name: value / max(steps, 1) for name, value in zip(SUMMED, sums, strict=False)}
+
+    def _check(self, means: dict[str, float]) -> None:
+        chance = math.log(self.experiment.model.outputs)
+        if not math.isfinite(means["total"]) or means["cross_entropy"] > 20 * chance:
+            raise Diverged(
+                f"Training diverged in epoch {self.state.epoch + 1} (loss {means['total']:.3g}, guessing gives "
+                f"{chance:.2f}); lower the learning rate, for example --lr {self.settings.lr / 10:g}."
+            )
+
+    def _out_of_patience(self) -> bool:
+        patience = self.settings.patience
+        return patience is not None and self.state.epoch - self.state.best_epoch >= patience > 0
+
+    def finish(self) -> Evaluation | None:
+        """The one use of the test set: by the weights that validation chose, in fp32."""
+        best = Classifier.load(self.run.weights(), self.device)
+        validation = evaluate(best.network, self.validation_data)
+        facts: dict[str, Any] = {
+            "best_epoch": self.state.best_epoch,
+            "epochs": self.state.epoch,
+            "seconds": round(self.state.seconds, 1),
+            "validation_accuracy": validation.accuracy,
+        }
+        if len(self.dataset.test.labels) == 0:
+            self.run.write_json("test.json", {**facts, "images": 0})
+            return None
+        test = evaluate(best.network, DeviceSplit(self.dataset.test, *self.normalization, self.device))
+        write_text(self.run.file("predictions.csv"), predictions_csv(test, self.dataset.classes))
+        write_text(self.run.file("confusion.csv"), _confusion_csv(test, self.dataset.classes))
+        self.run.write_json("test.json", {**facts, **test.summary(self.dataset.classes)})
+        return test
+
+    def save(self) -> None:
+        """`state` is written last and alone is what resuming reads: a run killed in between loses one epoch at most."""
+        tensors = {f"model.{name}": tensor for name, tensor in self.network.state_dict().items()}
+        for name, parameter in self.network.named_parameters():
+            tensors[f"momentum.{name}"] = self.optimizer.state[parameter]["momentum_buffer"]
+        tensors["sums"] = self.step.sums
+        tensors["random.cpu"] = torch.get_rng_state()
+        if self.device.type == "cuda":
+            tensors["random.cuda"] = torch.cuda.get_rng_state(self.device)
+        if self.state.step == 0:
+            self.classifier.save(self.run.file("last.safetensors"), epoch=self.state.epoch)
+        save_tensors(self.run.file("state.safetensors"), tensors, {"state": asdict(self.state)})
+
+    def _restore(self) -> None:
+        tensors, facts = load_tensors(self.run.file("state.safetensors"))
+        weights = {name[6:]: tensor for name, tensor in tensors.items() if name.startswith("model.")}
+        try:
+            self.network.load_state_dict(weights)
+            with torch.no_grad():
+                for name, parameter in self.network.named_parameters():
+                    self.optimizer.state[parameter]["momentum_buffer"].copy_(tensors[f"momentum.{name}"])
+        except (RuntimeError, KeyError) as error:
+            raise InputError(f"{self.run.path} cannot be resumed: its state does not fit its experiment.json.") from error
+        self.step.sums.copy_(tensors["sums"])
+        torch.set_rng_state(tensors["random.cpu"])
+        if self.device.type == "cuda" and "random.cuda" in tensors:
+            torch.cuda.set_rng_state(tensors["random.cuda"], self.device)
+        self.state = State(**facts["state"])
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Ctrl-C and a polite kill fill the list instead of breaking a step; the second Ctrl-C breaks it."""
+    received: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if received:
+            raise KeyboardInterrupt
+        received.append(number)
+
+    try:
+        before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread: signals are somebody else's business
+        before = {}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def predictions_csv(evaluation: Evaluation, names: tuple[str, ...]) -> str:
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    levels = evaluation.capsules.shape[1]
+    rows.writerow(["index", "label", "predicted", "probability", *(f"capsule_{level + 1}" for level in range(levels))])
+    columns = (evaluation.labels, evaluation.predicted, evaluation.probability, evaluation.capsules)
+    for index, (label, predicted, p, capsules) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
+        rows.writerow([index, names[label], names[predicted], f"{p:.6f}", *capsules])
+    return text.getvalue()
+
+
+def _confusion_csv(evaluation: Evaluation, names: tuple[str, ...]) -> str:
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["true \\ predicted", *names])
+    for name, counts in zip(names, evaluation.confusion.tolist(), strict=True):
+        rows.writerow([name, *counts])
+    return text.getvalue()
+
+

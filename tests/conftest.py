@@ -1,0 +1,21 @@
+"""Settings of all tests."""
+
+import sys
+from pathlib import Path
+
+import torch
+from hypothesis import HealthCheck, settings
+
+sys.path.insert(0, str(Path(__file__).parent))  # `import twins`, the oracles, from every test
+
+torch.set_num_threads(2)
+
+settings.register_profile(
+    "repeatable",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    max_examples=25,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("repeatable")

@@ -1,0 +1,307 @@
+"""Sections III-C and III-F: correctness (Eq. 9), the Wasserstein loss (Eq. 4, 8, 10-12), the total (Eq. 15)."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import tensor
+from twins import close, correctness_twin, objective_twin, wasserstein_twin
+
+from wcapsnet.network import BestCapsule, Output, Routing
+from wcapsnet.objective import ObjectiveConfig, correctness, l2, objective, wasserstein_loss
+
+CONFIG = ObjectiveConfig()
+
+
+def routing(m=3, n=4, *position, dtype=torch.float32, grad=False):
+    a = torch.rand(m, n, *position, dtype=dtype)
+    b = torch.rand(m, n, *position, dtype=dtype).flatten(1).softmax(1).view_as(a)
+    return Routing(a.requires_grad_(grad), b.requires_grad_(grad))
+
+
+def output(logits, *routings, images=None):
+    m = len(logits)
+    best = BestCapsule(torch.zeros(m, 1), torch.zeros(m, 2), torch.zeros(m, 3, dtype=torch.long))
+    return Output(logits, torch.zeros(m, 1, 2, 2) if images is None else images, routings, best)
+
+
+# Eq. 9
+
+
+def test_correctness_worked_by_hand():
+    # p = (3, 4)/7: ‖p‖ = 5/7, so cos θ is 3/5 for the first class and 4/5 for the second
+    logits = tensor([[3.0, 4.0], [3.0, 4.0]]).log()
+    close(correctness(logits, tensor([0, 1])), tensor([0.6, 0.8]), 1e-6)
+
+
+def test_correctness_uses_the_probabilities_of_all_outputs():
+    # p = (1, 2, 2)/5: ‖p‖ = 3/5; the third output, "none of these", counts too (D5)
+    close(correctness(tensor([[1.0, 2.0, 2.0]]).log(), tensor([0])), tensor([1 / 3]), 1e-6)
+
+
+@given(st.lists(st.floats(-20, 20, width=32), min_size=2, max_size=8), st.integers(0, 7))
+def test_correctness_lies_between_zero_and_one_and_agrees_with_its_twin(row, label):
+    label %= len(row)
+    cos = correctness(tensor([row]), tensor([label]))
+    assert 0 <= cos.item() <= 1
+    close(cos, tensor([correctness_twin(row, label)]), 1e-4, 1e-6)
+
+
+def test_a_right_and_certain_answer_has_correctness_one_a_wrong_and_certain_one_zero():
+    logits = tensor([[1e4, -1e4, 0.0]]).repeat(2, 1)
+    assert correctness(logits, tensor([0, 1])).tolist() == [1, 0]
+
+
+def test_a_more_certain_right_answer_is_more_correct():
+    logits = torch.stack([torch.linspace(-5, 5, 20), torch.zeros(20), torch.zeros(20)], 1)
+    assert (correctness(logits, torch.zeros(20, dtype=torch.long)).diff() > 0).all()
+
+
+# Eq. 4, 8, 10-12
+
+
+def test_wasserstein_loss_worked_by_hand():
+    #              a           b            cos θ
+    # sample 1   .9  .1     .75 .25          .8     F_s = .70   F_ns = .30
+    # sample 2   .4  .6     .50 .50          .2     F_s = .50   F_ns = .50
+    # N_p = N_h = 1;  E_p = .8·.70 + .2·.50 = .66;  E_h = ½(.2·.70 + .8·.50) + ½(.8·.30 + .2·.50) = .27 + .17
+    a, b = tensor([[0.9, 0.1], [0.4, 0.6]]), tensor([[0.75, 0.25], [0.5, 0.5]])
+    close(wasserstein_loss(Routing(a, b), tensor([0.8, 0.2])), tensor(-0.22), 1e-5)
+
+
+def test_not_selected_capsules_are_averaged_over_the_others_worked_by_hand():
+    # one right answer, three capsules, a = (.9, .6, .3), b = (1, 0, 0): F_s = .9, F_ns = (.6 + .3) / 2 = .45
+    # N_h = 0:  L = ½ · .45 - .9
+    loss = wasserstein_loss(Routing(tensor([[0.9, 0.6, 0.3]]), tensor([[1.0, 0.0, 0.0]])), tensor([1.0]))
+    close(loss, tensor(-0.675), 1e-6)
+
+
+def test_a_wrong_answer_lowers_what_was_selected_worked_by_hand():
+    # N_p = 0:  L = ½ · F_s = ½ · (.75 · .9 + .25 · .1) = .35
+    loss = wasserstein_loss(Routing(tensor([[0.9, 0.1]]), tensor([[0.75, 0.25]])), tensor([0.0]))
+    close(loss, tensor(0.35), 1e-6)
+
+
+@given(st.floats(-3, 3), st.integers(0, 10_000))
+def test_a_constant_added_to_the_critic_leaves_the_loss_unchanged(constant, seed):
+    torch.manual_seed(seed)
+    said, cos = routing(5, 4), torch.rand(5).clamp(0.01, 0.99)
+    shifted = Routing(said.fitness + constant, said.weights)
+    close(wasserstein_loss(shifted, cos), wasserstein_loss(said, cos), 1e-4, 1e-5)
+
+
+@given(st.floats(0, 1), st.integers(2, 6))
+def test_a_critic_that_cannot_tell_capsules_apart_scores_zero(value, n):
+    said = Routing(torch.full((4, n), value), routing(4, n).weights)
+    close(wasserstein_loss(said, tensor([0.1, 0.9, 0.5, 0.3])), tensor(0.0), atol=1e-6)
+
+
+def test_the_order_of_capsules_does_not_matter_to_the_loss():
+    said, cos, order = routing(5, 6), torch.rand(5), torch.randperm(6)
+    close(
+        wasserstein_loss(Routing(said.fitness[:, order], said.weights[:, order]), cos),
+        wasserstein_loss(said, cos),
+        1e-5,
+        1e-6,
+    )
+
+
+def test_the_order_and_the_number_of_copies_of_the_samples_do_not_matter_to_the_loss():
+    said, cos, order = routing(5, 6), torch.rand(5), torch.randperm(5).repeat(3)
+    copies = Routing(said.fitness[order], said.weights[order])
+    close(wasserstein_loss(copies, cos[order]), wasserstein_loss(said, cos), 1e-5, 1e-6)
+
+
+def test_the_loss_does_not_depend_on_how_many_answers_are_right():
+    # "invariant with respect to the amount of correct and incorrect predictions": 1 : 1 or 9 : 1
+    said, cos = routing(2, 4), tensor([1.0, 0.0])
+    often = [0] * 9 + [1]
+    close(
+        wasserstein_loss(Routing(said.fitness[often], said.weights[often]), cos[often]),
+        wasserstein_loss(said, cos),
+        1e-5,
+        1e-6,
+    )
+
+
+def test_a_right_answer_raises_the_selected_and_lowers_the_rest_a_wrong_one_lowers_the_selected():
+    a = torch.full((2, 3), 0.5, requires_grad=True)
+    b = tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+    wasserstein_loss(Routing(a, b), tensor([1.0, 0.0])).backward()
+    # E_p: -1 on the selected of the right one; E_h: ½ · ½ on each of its others, ½ on the selected of the wrong one
+    close(a.grad, tensor([[-1.0, 0.25, 0.25], [0.0, 0.5, 0.0]]), 1e-6)
+
+
+def test_positions_of_the_last_level_are_capsules_of_their_own():
+    said, cos = routing(3, 2, 4, 5), torch.rand(3)
+    flat = Routing(said.fitness.flatten(1), said.weights.flatten(1))
+    assert torch.equal(wasserstein_loss(said, cos), wasserstein_loss(flat, cos))
+    expected = wasserstein_twin(flat.fitness.tolist(), flat.weights.tolist(), cos.tolist())
+    close(wasserstein_loss(said, cos), tensor(expected), 1e-4, 1e-6)
+
+
+def test_a_level_of_one_capsule_has_nothing_to_choose_and_scores_zero():
+    a = torch.rand(3, 1, requires_grad=True)
+    loss = wasserstein_loss(Routing(a, torch.ones(3, 1)), torch.rand(3))
+    loss.backward()
+    assert loss == 0
+    assert (a.grad == 0).all()
+
+
+@given(st.integers(0, 10_000), st.integers(1, 5), st.integers(1, 6))
+def test_wasserstein_loss_agrees_with_its_twin(seed, m, n):
+    torch.manual_seed(seed)
+    said, cos = routing(m, n), torch.rand(m)
+    expected = wasserstein_twin(said.fitness.tolist(), said.weights.tolist(), cos.tolist())
+    close(wasserstein_loss(said, cos), tensor(expected), 1e-4, 1e-6)
+
+
+def test_the_gradient_on_fitness_and_weights_is_the_slope_of_the_twin(double):
+    said, cos, step = routing(3, 4, dtype=torch.float64, grad=True), torch.rand(3, dtype=torch.float64), 1e-6
+    wasserstein_loss(said, cos).backward()  # D6: through b as well
+    a, b = said.fitness.tolist(), said.weights.tolist()
+    for values, gradient in ((a, said.fitness.grad), (b, said.weights.grad)):
+        for m in range(3):
+            for n in range(4):
+                kept = values[m][n]
+                values[m][n] = kept + step
+                above = wasserstein_twin(a, b, cos.tolist())
+                values[m][n] = kept - step
+                below = wasserstein_twin(a, b, cos.tolist())
+                values[m][n] = kept
+                assert gradient[m, n].item() == pytest.approx((above - below) / (2 * step), abs=1e-7)
+
+
+@pytest.mark.parametrize("gap", [5.0, 20.0, 40.0, 80.0])
+def test_an_almost_certainly_wrong_answer_still_scores_as_equation_12_says(gap):
+    # N_p is tiny, not zero: both of its fractions are still averages over the sample
+    logits, labels, said = tensor([[0.0, -gap, 0.0]]), tensor([1]), routing(1, 4)
+    cos = correctness(logits, labels)
+    assert cos > 0
+    expected = wasserstein_twin(said.fitness.tolist(), said.weights.tolist(), cos.tolist())
+    close(wasserstein_loss(said, cos), tensor(expected), 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize("excess", [0.0, 1.2e-7, 2.4e-7])
+def test_a_correctness_a_rounding_error_above_one_does_not_blow_up_the_loss(excess):
+    # an approximate square root or division (a compiled kernel) need not give p_t / ‖p‖ ≤ 1
+    cos = torch.ones(4) + excess
+    assert -1 <= wasserstein_loss(routing(4, 3), cos) <= 1
+
+
+# Eq. 15
+
+
+def test_the_total_worked_by_hand():
+    # two outputs with logits (ln 3, ln 1), label 0:  CE = -ln ¾;  p = (¾, ¼), cos θ = 3/√10
+    # one level, a = (1, 0), b = (½, ½): F_s = F_ns = ½, so L_WS = ½·½ + ½·½ - ½ = 0
+    # second level, a = (1, 0), b = (1, 0): F_s = 1, F_ns = 0:  L_WS = ½ - 1
+    # reconstruction 0 of an image of 2s: L_R = 4.   Total: CE + .2 · (-.5) + .1 · 4
+    a = tensor([[1.0, 0.0]])
+    answer = output(tensor([[math.log(3), 0.0]]), Routing(a, tensor([[0.5, 0.5]])), Routing(a, a))
+    terms = objective(answer, torch.full((1, 1, 2, 2), 2.0), tensor([0]), CONFIG)
+    close(terms.cross_entropy, tensor(-math.log(0.75)), 1e-6)
+    close(terms.wasserstein, tensor(-0.5), 1e-5)
+    close(terms.reconstruction, tensor(4.0), 1e-6)
+    close(terms.total, tensor(-math.log(0.75) - 0.1 + 0.4), 1e-5)
+
+
+def test_the_scaling_factors_are_those_of_the_paper():
+    assert (CONFIG.lambda_ws, CONFIG.lambda_r) == (0.2, 0.1)
+
+
+@pytest.mark.parametrize("field", ["lambda_ws", "lambda_r"])
+@pytest.mark.parametrize("value", [-0.1, -math.inf, math.nan, math.inf, "0.2", True])
+def test_a_wrong_scaling_factor_is_refused_in_one_sentence_that_names_it(field, value):
+    with pytest.raises(ValueError, match=rf"^objective\.{field} is .*\.$"):
+        ObjectiveConfig(**{field: value})
+
+
+@pytest.mark.parametrize("field", ["lambda_ws", "lambda_r"])
+def test_a_scaling_factor_of_zero_leaves_its_term_out(field):
+    answer, images, labels = output(torch.randn(3, 4), routing()), torch.randn(3, 1, 2, 2), tensor([0, 1, 2])
+    terms = objective(answer, images, labels, ObjectiveConfig(**{field: 0}))
+    rest = {"lambda_ws": CONFIG.lambda_r * terms.reconstruction, "lambda_r": CONFIG.lambda_ws * terms.wasserstein}
+    close(terms.total, terms.cross_entropy + rest[field], 1e-6)
+
+
+def test_the_wasserstein_loss_is_summed_over_levels():
+    logits, labels, images = torch.randn(3, 4), tensor([0, 1, 2]), torch.zeros(3, 1, 2, 2)
+    levels = [routing(3, 4), routing(3, 2), routing(3, 2, 2, 2)]
+    alone = [objective(output(logits, one), images, labels, CONFIG).wasserstein for one in levels]
+    together = objective(output(logits, *levels), images, labels, CONFIG).wasserstein
+    close(together, sum(alone), 1e-5, 1e-6)  # D7
+
+
+def test_the_wasserstein_loss_takes_the_prediction_as_given():
+    logits = torch.randn(3, 4, requires_grad=True)
+    answer = output(logits, routing(grad=True))
+    terms = objective(answer, torch.zeros(3, 1, 2, 2), tensor([0, 1, 2]), CONFIG)
+    assert torch.autograd.grad(terms.wasserstein, logits, retain_graph=True, allow_unused=True) == (None,)  # D1
+    assert torch.autograd.grad(terms.cross_entropy, logits)[0].abs().sum() > 0
+
+
+def test_the_objective_agrees_with_its_twin():
+    logits, labels = torch.randn(4, 5), tensor([0, 3, 2, 1])
+    levels = [routing(4, 5), routing(4, 3), routing(4, 2, 2, 2)]
+    images, reconstruction = torch.randn(4, 2, 3, 3), torch.randn(4, 2, 3, 3)
+    config = ObjectiveConfig(lambda_ws=0.7, lambda_r=0.3)
+    terms = objective(output(logits, *levels, images=reconstruction), images, labels, config)
+    expected = objective_twin(
+        logits.tolist(),
+        labels.tolist(),
+        [one.fitness.flatten(1).tolist() for one in levels],
+        [one.weights.flatten(1).tolist() for one in levels],
+        reconstruction.tolist(),
+        images.tolist(),
+        config.lambda_ws,
+        config.lambda_r,
+    )
+    close(torch.stack(list(terms)), tensor(expected), 1e-5, 1e-6)
+
+
+CASES = {
+    "all right": ([[1e4, -1e4, 0.0], [-1e4, 1e4, 0.0]], [0, 1]),
+    "all wrong": ([[1e4, -1e4, 0.0], [-1e4, 1e4, 0.0]], [1, 0]),
+    "all undecided": ([[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]], [0, 1]),
+    "one right": ([[1e4, -1e4, 0.0]], [0]),
+    "one wrong": ([[1e4, -1e4, 0.0]], [1]),
+    "one almost right": ([[17.0, 0.0, 0.0]], [0]),
+    "one almost wrong": ([[17.0, 0.0, 0.0]], [1]),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("n", [1, 2, 5])
+@pytest.mark.parametrize("case", CASES)
+def test_the_objective_and_its_gradients_are_finite_and_of_sane_size(case, n, dtype):
+    rows, labels = CASES[case]
+    logits = tensor(rows, dtype=dtype, requires_grad=True)
+    m = len(rows)
+    a = torch.rand(m, n).to(dtype).requires_grad_()
+    b = torch.rand(m, n).softmax(1).to(dtype).requires_grad_()
+    image = torch.randn(m, 1, 2, 2).to(dtype).requires_grad_()
+    terms = objective(output(logits, Routing(a, b), images=image), torch.zeros(m, 1, 2, 2), tensor(labels), CONFIG)
+    terms.total.backward()
+    assert all(term.dtype == torch.float32 for term in terms)
+    assert all(term.isfinite() for term in terms)
+    assert terms.wasserstein.abs() <= 1.01  # fitness and weights lie in [0, 1]
+    for leaf in (logits, a, image) if n == 1 else (logits, a, b, image):  # the weight of an only capsule is 1
+        assert leaf.grad.isfinite().all()
+        assert leaf.grad.abs().max() <= 10
+
+
+def test_l2_worked_by_hand():
+    # ½ (1 + 4 + 9)
+    close(l2([tensor([1.0, -2.0]), tensor([[3.0]])]), tensor(7.0))
+
+
+def test_the_gradient_of_l2_is_the_weight_itself_as_weight_decay_adds_it():
+    w, step = torch.randn(5, dtype=torch.float64), 1e-3
+    for at in range(5):
+        moved = torch.zeros_like(w)
+        moved[at] = step
+        slope = (l2([w + moved]) - l2([w - moved])) / (2 * step)
+        close(slope, w[at].float(), 1e-2, 1e-3)
