@@ -1,7 +1,11 @@
 """Settings of all tests."""
 
+import os
 import sys
 from pathlib import Path
+
+# oneDNN's transposed convolution in bfloat16 on AMX ends the process (illegal instruction) on some virtual machines.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 import torch
 from hypothesis import HealthCheck, settings

@@ -80,7 +80,7 @@ class Classifier(nn.Module):
         return normalize(torch.from_numpy(pixels).to(self.mean.device), self.mean, self.std)
 
     @overload
-    def predict(self, pictures: Picture, top: int = 3) -> Prediction: ...
+    def predict(self, pictures: Picture, top: int = 3) -> Prediction: ...  # type: ignore[overload-overlap]
     @overload
     def predict(self, pictures: Sequence[Picture], top: int = 3) -> list[Prediction]: ...
     def predict(self, pictures: Picture | Sequence[Picture], top: int = 3) -> Prediction | list[Prediction]:

@@ -21,8 +21,8 @@ from .data import DATASETS, Dataset, default_data_dir, image_files, load_dataset
 from .data.loader import DeviceSplit
 from .errors import InputError
 from .experiment import Experiment
-from .models import MODELS, load, model_config
-from .network import ConfigError
+from .models import MODELS, load
+from .network import ConfigError, WCapsNet
 from .recipes import RECIPES, quick, recipe
 from .settings import suggestion, with_setting
 from .training.evaluate import Evaluation, evaluate
@@ -175,9 +175,11 @@ def train(
             return
     else:
         if target is None:
-            raise InputError("Say what to train: a recipe (see `wcapsnet list`), a folder of pictures, or --resume RUN.")
+            raise InputError(
+                "Say what to train: a recipe (see `wcapsnet list`), a folder of pictures, or --resume RUN."
+            )
         experiment = _experiment(target, size, model, chosen)
-        changes = {"batch_size": batch_size, "lr": lr, "seed": seed}
+        changes: dict[str, Any] = {"batch_size": batch_size, "lr": lr, "seed": seed}
         training = replace(experiment.training, **{k: v for k, v in changes.items() if v is not None})
         if epochs:
             training = training.with_epochs(epochs)
@@ -192,7 +194,9 @@ def train(
     out.print(f"The run folder is [bold]{trainer.run.path}[/].", soft_wrap=True)
 
 
-@app.command("evaluate", epilog=examples("wcapsnet evaluate runs/demo", "wcapsnet evaluate runs/demo --split validation --json"))
+@app.command(
+    "evaluate", epilog=examples("wcapsnet evaluate runs/demo", "wcapsnet evaluate runs/demo --split validation --json")
+)
 def evaluate_command(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     split: Annotated[SplitName, typer.Option(help="Which part of its data set.")] = SplitName.test,
@@ -264,12 +268,13 @@ class Kind(str, Enum):
 @app.command("list", epilog=examples("wcapsnet list", "wcapsnet list runs"))
 def list_command(
     kind: Annotated[Optional[Kind], typer.Argument(help="Only these.", show_default=False)] = None,  # noqa: UP045
-    data_dir: DataDir = None,
     runs: Annotated[Path, typer.Option(help="Where run folders lie.")] = Path("runs"),
 ) -> None:
     """What there is: recipes, models, data sets, runs."""
     if kind in (None, Kind.recipes):
-        table = Table("recipe", "epochs", "parameters", "what", title="Recipes (wcapsnet train RECIPE)", title_justify="left")
+        table = Table(
+            "recipe", "epochs", "parameters", "what", title="Recipes (wcapsnet train RECIPE)", title_justify="left"
+        )
         for name, function in RECIPES.items():
             experiment = function()
             table.add_row(name, str(experiment.training.epochs), _size_of(experiment), _describe(name, function))
@@ -281,11 +286,11 @@ def list_command(
             table.add_row(name, f"capsules {levels}; {(config.__doc__ or '').strip()}")
         out.print(table)
     if kind in (None, Kind.datasets):
-        root_dir = data_dir or default_data_dir()
-        table = Table("data set", "images", "classes", "there", title=f"Data sets (in {root_dir})", title_justify="left")
+        table = Table("data set", "what", "images", "classes", "size", title="Data sets", title_justify="left")
         for name, info in DATASETS.items():
             images = f"{info.train_images:,} + {info.test_images:,}"
-            table.add_row(name, images, str(len(info.classes)), "yes" if info.present(root_dir) else "no: --download")
+            size = f"{info.channels}×{info.height}×{info.width}"
+            table.add_row(name, info.title, images, str(len(info.classes)), size)
         out.print(table)
     if kind in (None, Kind.runs):
         _list_runs(runs)
@@ -373,7 +378,12 @@ def _remembered(run: Run) -> Path | None:
 
 
 def _start(
-    experiment: Experiment, out_dir: Path | None, device: torch.device, data_dir: Path | None, download: bool, quiet: bool
+    experiment: Experiment,
+    out_dir: Path | None,
+    device: torch.device,
+    data_dir: Path | None,
+    download: bool,
+    quiet: bool,
 ) -> Trainer:
     dataset = _dataset(experiment, data_dir, download, quiet)
     path = out_dir or free_path(Path("runs") / experiment.name)
@@ -423,7 +433,7 @@ def _run(trainer: Trainer, quiet: bool) -> Evaluation | None:
     test = trainer.finish()
     state = trainer.state
     if test is None:
-        out.print("There are no test images; the best validation accuracy is " f"[bold]{state.best_accuracy:.2%}[/].")
+        out.print(f"There are no test images; the best validation accuracy is [bold]{state.best_accuracy:.2%}[/].")
     else:
         out.print(
             f"Test accuracy [bold]{test.accuracy:.2%}[/] ({len(test.labels):,} images) with the weights of epoch "
@@ -546,14 +556,14 @@ def _list_runs(folder: Path) -> None:
             continue
         shown = [f"{value:.2%}" if value is not None else "" for value in (best, test)]
         epochs = f"{len(metrics)}/{run.experiment.training.epochs}"
-        table.add_row(str(path), run.experiment.name, epochs, shown[0], shown[1] or ("resumable" if not run.finished else ""))
+        table.add_row(
+            str(path), run.experiment.name, epochs, shown[0], shown[1] or ("resumable" if not run.finished else "")
+        )
     out.print(table)
 
 
 def _size_of(experiment: Experiment) -> str:
-    with torch.device("meta"):
-        from .network import WCapsNet
-
+    with torch.device("meta"):  # counted, not made
         counts = WCapsNet(experiment.model).parameter_counts()
     return f"{sum(counts.values()) / 1000:,.0f}k"
 

@@ -25,7 +25,14 @@ def paper_config(classes: int, channels: int, height: int, width: int) -> WCapsN
 def quick_config(classes: int, channels: int, height: int, width: int) -> WCapsNetConfig:
     levels = QUICK_LEVELS if classes <= 10 else (*QUICK_LEVELS[:2], Level(2, 8, 24, 1))
     return WCapsNetConfig(
-        classes=classes, channels=channels, height=height, width=width, levels=levels, init_channels=8, dense_layers=3
+        classes=classes,
+        channels=channels,
+        height=height,
+        width=width,
+        levels=levels,
+        init_channels=8,
+        dense_layers=3,
+        critic_channels=16,
     )
 
 

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from conftest import Server
+from data_helpers import Server
 
 from wcapsnet.data import download
 from wcapsnet.errors import InputError

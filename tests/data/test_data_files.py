@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.io
-from conftest import Cifar, Mnist, idx_bytes
+from data_helpers import Cifar, Mnist, idx_bytes
 
 from wcapsnet.data import files
 from wcapsnet.data.files import (
@@ -215,15 +215,10 @@ def test_cifar_pickles_with_other_content(tmp_path: Path, rng: np.random.Generat
 
 
 @pytest.mark.parametrize("protocol", range(5))
-def test_pickled_arrays_are_read_in_every_protocol_that_calls_for_the_same_names(protocol: int) -> None:
+def test_pickled_arrays_are_read_whatever_the_protocol(protocol: int) -> None:
     array = np.arange(256, dtype=np.uint8).reshape(4, 64)
     content = {b"data": array, "turned": np.asfortranarray(array), "n": [1, 2]}
-    data = pickle.dumps(content, protocol=protocol)
-    if protocol < 2:  # copyreg and friends are no part of the originals
-        with pytest.raises(InputError):
-            read_pickle(data, "x")
-        return
-    read = read_pickle(data, "x")
+    read = read_pickle(pickle.dumps(content, protocol=protocol), "x")
     assert np.array_equal(read["data"], array)  # type: ignore[arg-type]
     assert np.array_equal(read["turned"], array)  # type: ignore[arg-type]
     assert read["n"] == [1, 2]
@@ -350,7 +345,10 @@ def compressed_element(data: bytes) -> bytes:
         (mat_bytes(values=b"12345"), "5 bytes for an array of 2 x 3"),
         (mat_bytes(kind=77), "unknown type"),
         (mat_bytes("<")[:128] + compressed_element(b"no zlib"), "decompress"),
-        (mat_bytes("<")[:128] + compressed_element(zlib.compress(mat_bytes("<")[128:])[:-9]), "ends early|does not end"),
+        (
+            mat_bytes("<")[:128] + compressed_element(zlib.compress(mat_bytes("<")[128:])[:-9]),
+            "ends early|does not end",
+        ),
         (mat_bytes("<")[:128] + compressed_element(zlib.compress(mat_bytes("<")[128:] + b"more")), "does not end"),
         (mat_bytes("<")[:128] + compressed_element(zlib.compress(struct.pack("<II", 14, 2**32 - 1))), "claims"),
     ],

@@ -6,8 +6,8 @@ from dataclasses import FrozenInstanceError, replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from twins import tiny
 
+from twins import tiny
 from wcapsnet.network import ConfigError, Level, RoutingConfig, WCapsNetConfig
 
 
@@ -96,7 +96,10 @@ def test_the_dropout_of_the_weights_is_a_probability_below_one(value):
 
 @given(
     st.one_of(
-        st.floats(max_value=0, exclude_max=True), st.floats(min_value=1, exclude_min=True), st.integers(2, 9), not_a_number
+        st.floats(max_value=0, exclude_max=True),
+        st.floats(min_value=1, exclude_min=True),
+        st.integers(2, 9),
+        not_a_number,
     )
 )
 def test_the_share_of_noise_lies_between_zero_and_one(value):

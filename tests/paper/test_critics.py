@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrizations
+
 from twins import (
     BlockCriticTwin,
     SpectralConvTwin,
@@ -15,7 +16,6 @@ from twins import (
     assert_same_state,
     close,
 )
-
 from wcapsnet.network.critic import BlockCritic, ConstantFitness, RandomFitness, SpectralConv2d, VectorCritic
 
 

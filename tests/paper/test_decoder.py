@@ -3,8 +3,8 @@
 import pytest
 import torch
 from torch import nn
-from twins import DecoderTwin, assert_same_gradients, assert_same_state, best_capsule_twin, close
 
+from twins import DecoderTwin, assert_same_gradients, assert_same_state, best_capsule_twin, close
 from wcapsnet.network import BestCapsule
 from wcapsnet.network.decoder import Decoder, best_capsule
 from wcapsnet.network.per_capsule import BatchNorm
@@ -81,9 +81,7 @@ def test_the_fully_connected_layer_makes_a_patch_a_quarter_of_the_image_wide_and
 
 def test_what_is_decoded_depends_on_the_position():
     decoder, vector = Decoder(3, 1, 8, 8, (4, 5)).eval(), torch.randn(1, 3)
-    here, there = (
-        decoder(BestCapsule(vector, torch.tensor([[x, 0.0]]), torch.zeros(1, 3))) for x in (-1.0, 1.0)
-    )
+    here, there = (decoder(BestCapsule(vector, torch.tensor([[x, 0.0]]), torch.zeros(1, 3))) for x in (-1.0, 1.0))
     assert not torch.equal(here, there)
 
 

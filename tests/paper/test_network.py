@@ -4,8 +4,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from twins import NetworkTwin, assert_same_gradients, assert_same_state, close, quiet, tiny
 
+from twins import NetworkTwin, assert_same_gradients, assert_same_state, close, quiet, tiny
 from wcapsnet.network import (
     CIFAR10_LEVELS,
     CIFAR100_LEVELS,
@@ -108,7 +108,9 @@ def test_without_a_configuration_the_network_is_the_paper_s():
     "config",
     [
         quiet(),
-        quiet(levels=(Level(2, 2, 3, 3), Level(2, 1, 4, 1), Level(2, 2, 3, 1)), height=9, width=8, nonlinearity="squash"),
+        quiet(
+            levels=(Level(2, 2, 3, 3), Level(2, 1, 4, 1), Level(2, 2, 3, 1)), height=9, width=8, nonlinearity="squash"
+        ),
         quiet(levels=(Level(2, 2, 3, 2),), channels=1),
         quiet({"weighting": "normalized", "stop_gradient": True}, levels=(Level(2, 2, 3, 2), Level(1, 2, 3, 2))),
     ],

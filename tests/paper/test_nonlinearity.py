@@ -6,8 +6,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from twins import close, squash_twin, tilt_twin
 
+from twins import close, squash_twin, tilt_twin
 from wcapsnet.network.nonlinearity import NONLINEARITIES, squash, tilt
 
 LN3 = math.log(3)
@@ -88,9 +88,7 @@ def test_the_precision_of_the_vector_is_kept_and_long_vectors_stay_finite(functi
     assert y.isfinite().all()
 
 
-@pytest.mark.parametrize(
-    ("function", "twin"), [(squash, squash_twin), (tilt, tilt_twin)], ids=["squash", "tilt"]
-)
+@pytest.mark.parametrize(("function", "twin"), [(squash, squash_twin), (tilt, tilt_twin)], ids=["squash", "tilt"])
 def test_both_agree_with_the_equation_element_by_element(function, twin, double):
     x = torch.randn(2, 2, 4, 3, 2, dtype=torch.float64, requires_grad=True)
     probe = torch.randn_like(x)

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import tensor
-from twins import close, correctness_twin, objective_twin, wasserstein_twin
 
+from twins import close, correctness_twin, objective_twin, wasserstein_twin
 from wcapsnet.network import BestCapsule, Output, Routing
 from wcapsnet.objective import ObjectiveConfig, correctness, l2, objective, wasserstein_loss
 

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
-from twins import QUIET, close, normalized_twin, predict_twin, route_twin, softmax_twin, tiny
 
+from twins import QUIET, close, normalized_twin, predict_twin, route_twin, softmax_twin, tiny
 from wcapsnet.network import Routing, RoutingConfig, WCapsNet
 from wcapsnet.network.routing import (
     WEIGHTINGS,

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from twins import close, tiny
 
+from twins import close, tiny
 from wcapsnet.network import Level, RoutingConfig, WCapsNet
 from wcapsnet.objective import ObjectiveConfig, objective
 
@@ -12,8 +12,8 @@ TABLE_IV = {
     "WS+CE": (RoutingConfig(), 0.2),
     "WS": (RoutingConfig(stop_gradient=True), 0.2),
     "CE": (RoutingConfig(), 0.0),
-    "Random": (RoutingConfig(fitness="random", weighting="normalized"), 0.0),
-    "Uniform": (RoutingConfig(fitness="constant"), 0.0),
+    "Random": (RoutingConfig(fitness="random", weighting="normalized", noise_share=0.0), 0.0),
+    "Uniform": (RoutingConfig(fitness="constant", noise_share=0.0), 0.0),
 }
 # three levels: a feature level before, between and after
 LEVELS = (Level(3, 2, 4, 2), Level(3, 2, 4, 1), Level(2, 2, 3, 1))
@@ -78,18 +78,18 @@ def test_without_a_wasserstein_loss_the_cross_entropy_still_trains_the_critics()
 def test_every_parameter_gets_a_gradient_from_the_total(variant):
     routing, lambda_ws = TABLE_IV[variant]
     _, names, network = moved("total", routing, lambda_ws)
-    assert {name for name, _ in network.named_parameters()} - names == set()
+    assert all(p.grad is not None for p in network.parameters())
+    # A constant added right before a batch norm is subtracted again: the slope on these is zero but for rounding.
+    idle = {"decoder.conv1.bias", *(f"routers.{at}.critic.layers.{last}.bias" for at, last in enumerate([1, 1, 3]))}
+    assert {name for name, _ in network.named_parameters()} - names - idle == set()
 
 
-# A bias that a batch norm follows directly cannot matter: the shift is subtracted again.
 def test_no_critic_changes_the_capsules_it_judges():
     network = WCapsNet(tiny(levels=LEVELS))
     output = network(torch.randn(4, 2, 8, 8))
     sum(r.fitness.square().sum() for r in output.routings).backward()
     assert all(
-        p.grad is None or not p.grad.any()
-        for name, p in network.named_parameters()
-        if not name.startswith("routers")
+        p.grad is None or not p.grad.any() for name, p in network.named_parameters() if not name.startswith("routers")
     )
 
 
@@ -110,7 +110,7 @@ def test_in_every_row_of_the_routing_table_the_weights_sum_to_one(variant, train
         close(routing.weights.flatten(1).sum(1), torch.ones(5), 1e-5)
 
 
-def test_uniform_gives_every_capsule_exactly_one_nth_when_it_is_asked_and_without_noise():
+def test_uniform_gives_every_capsule_exactly_one_nth_in_evaluation():
     network = WCapsNet(tiny(TABLE_IV["Uniform"][0], levels=(Level(4, 2, 4, 2), Level(2, 2, 3, 1))))
     first, last = network.eval()(torch.randn(3, 2, 8, 8)).routings
     assert torch.equal(first.weights, torch.full((3, 4), 1 / 4))

@@ -30,7 +30,10 @@ def at_every_position(function, x: Tensor) -> Tensor:
     return torch.stack(
         [
             torch.stack(
-                [torch.stack([function(image[:, i, j]) for j in range(image.shape[2])], 1) for i in range(image.shape[1])],
+                [
+                    torch.stack([function(image[:, i, j]) for j in range(image.shape[2])], 1)
+                    for i in range(image.shape[1])
+                ],
                 1,
             )
             for image in x
@@ -51,9 +54,7 @@ class BlockTwin(nn.Module):
             width = channels + layer * growth
             self.norms.append(nn.BatchNorm2d(width))
             # "we reduce the spatial dimension of the input within the first layer of the Dense Blocks"
-            self.convs.append(
-                nn.Conv2d(width, growth, 3, stride if layer == 0 else 1, padding=1, bias=False)
-            )
+            self.convs.append(nn.Conv2d(width, growth, 3, stride if layer == 0 else 1, padding=1, bias=False))
         self.trans_norm = nn.BatchNorm2d(channels + layers * growth)
         self.trans_conv = nn.Conv2d(channels + layers * growth, dimension, 1, bias=False)
 
@@ -84,9 +85,7 @@ class LevelTwin(Twin):
 
     def __init__(self, capsules, channels, growth, layers, dimension, stride, nonlinearity: str):
         super().__init__()
-        self.blocks = nn.ModuleList(
-            BlockTwin(channels, growth, layers, dimension, stride) for _ in range(capsules)
-        )
+        self.blocks = nn.ModuleList(BlockTwin(channels, growth, layers, dimension, stride) for _ in range(capsules))
         self.norm = nn.BatchNorm2d(dimension)
         self.nonlinearity = {"tilt": tilt_twin, "squash": squash_twin}[nonlinearity]
 

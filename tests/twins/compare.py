@@ -48,9 +48,7 @@ def norm_tensors(norm: nn.BatchNorm2d) -> Tensors:
 
 
 def close(got: Tensor, expected: Tensor | float, rtol: float = 1e-8, atol: float = 1e-9) -> None:
-    torch.testing.assert_close(
-        got, torch.as_tensor(expected, dtype=got.dtype), rtol=rtol, atol=atol, check_dtype=False
-    )
+    torch.testing.assert_close(got, torch.as_tensor(expected, dtype=got.dtype), rtol=rtol, atol=atol, check_dtype=False)
 
 
 def assert_same_state(original: nn.Module, twin: Twin, rtol: float = 1e-8, atol: float = 1e-9) -> None:

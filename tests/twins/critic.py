@@ -73,7 +73,7 @@ class CriticTwin(Twin):
 
 
 class BlockCriticTwin(CriticTwin):
-    """"layers are added until the size is downsampled to one"; layer j has j · k_critic channels, the last has one."""
+    """ "layers are added until the size is downsampled to one"; layer j has j · k_critic channels, the last has one."""
 
     def __init__(self, dimension: int, height: int, width: int, base: int):
         layers = 0

@@ -24,7 +24,13 @@ class NetworkTwin(Twin):
         for at, row in enumerate(config.levels):
             self.levels.append(
                 LevelTwin(
-                    row.capsules, channels, row.growth, config.dense_layers, row.dimension, row.stride, config.nonlinearity
+                    row.capsules,
+                    channels,
+                    row.growth,
+                    config.dense_layers,
+                    row.dimension,
+                    row.stride,
+                    config.nonlinearity,
                 )
             )
             height, width = (height + row.stride - 1) // row.stride, (width + row.stride - 1) // row.stride
@@ -36,9 +42,7 @@ class NetworkTwin(Twin):
             )
             channels = row.dimension
         self.projection = nn.Parameter(torch.zeros(channels, config.classes + 1))
-        self.decoder = DecoderTwin(
-            channels, config.channels, config.height, config.width, config.decoder_channels
-        )
+        self.decoder = DecoderTwin(channels, config.channels, config.height, config.width, config.decoder_channels)
         self.weighting = {"softmax": softmax_twin, "normalized": normalized_twin}[config.routing.weighting]
 
     def forward(self, images: Tensor) -> Output:
@@ -56,9 +60,7 @@ class NetworkTwin(Twin):
         routings.append(Routing(a, b))
         logits = predict_twin(self.used(b), c, self.projection)
         vector, position, place = best_capsule_twin(b, c)
-        return Output(
-            logits, self.decoder(vector, position), tuple(routings), BestCapsule(vector, position, place)
-        )
+        return Output(logits, self.decoder(vector, position), tuple(routings), BestCapsule(vector, position, place))
 
     def used(self, b: Tensor) -> Tensor:
         return b.detach() if self.config.routing.stop_gradient else b

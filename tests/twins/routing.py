@@ -30,9 +30,7 @@ def predict_twin(b: Tensor, c: Tensor, w: Tensor) -> Tensor:
         for n in range(capsules):
             for i in range(height):
                 for j in range(width):
-                    projected = [
-                        sum(c[m, n, k, i, j] * w[k, r] for k in range(dimension)) for r in range(w.shape[1])
-                    ]
+                    projected = [sum(c[m, n, k, i, j] * w[k, r] for k in range(dimension)) for r in range(w.shape[1])]
                     p = [total + b[m, n, i, j] * value for total, value in zip(p, projected, strict=True)]
         predictions.append(torch.stack(p))
     return torch.stack(predictions)

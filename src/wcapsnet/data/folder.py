@@ -188,23 +188,20 @@ def _layout(path: Path) -> _Layout:
 
 def _part_files(place: Path, part: str, classes: tuple[str, ...], root: Path) -> list[_File]:
     """The pictures of one part, class by class."""
-    folders = _folders(place)
-    if not any(image_files(folder) for folder in folders):
-        loose = " only outside of class folders" if image_files(place) else ""
-        what = f"{place} holds {'pictures' if loose else 'no pictures'}{loose}"
-        raise InputError(f"{what}: {_LAYOUT.format(root.name or root)}.")
-    unknown = [folder.name for folder in folders if folder.name not in classes]
-    if unknown:
-        raise InputError(
-            f"{place} has a class {unknown[0]!r} that the training pictures lack: "
-            "add it to the train folder or remove it."
-        )
+    found = {folder: image_files(folder) for folder in _folders(place)}
+    if not any(found.values()):
+        what = "pictures only outside of class folders" if _has_pictures(place) else "no pictures"
+        raise InputError(f"{place} holds {what}: {_LAYOUT.format(root.name or root)}.")
     files = []
-    for folder in folders:
-        found = image_files(folder)
-        if not found and part == "train":
+    for folder, paths in found.items():
+        if folder.name not in classes:
+            raise InputError(
+                f"{place} has a class {folder.name!r} that the training pictures lack: "
+                "add it to the train folder or remove it."
+            )
+        if not paths and part == "train":
             raise InputError(f"The class folder {folder} holds no pictures: fill it or remove it.")
-        files += [_File(file, part, classes.index(folder.name)) for file in found]
+        files += [_File(path, part, classes.index(folder.name)) for path in paths]
     return files
 
 
@@ -402,12 +399,16 @@ def _decode(layout: _Layout, shape: tuple[int, int, int], quiet: bool) -> _Pictu
     readable, skipped = [], []
     # threads, not processes: Pillow releases the interpreter while it decodes and scales
     with ThreadPoolExecutor(os.cpu_count()) as pool, progress_bar(*columns, quiet=quiet) as progress:
-        results = pool.map(decode, range(len(layout.files)))
-        for position, problem in enumerate(progress.track(results, len(layout.files), description="Reading pictures")):
-            if problem is None:
-                readable.append(position)
-            else:
-                skipped.append(problem)
+        try:
+            results = pool.map(decode, range(len(layout.files)))
+            tracked = progress.track(results, total=len(layout.files), description="Reading pictures")
+            for position, problem in enumerate(tracked):
+                if problem is None:
+                    readable.append(position)
+                else:
+                    skipped.append(problem)
+        finally:
+            pool.shutdown(cancel_futures=True)  # Ctrl-C does not wait for the rest of the folder
     index = np.array(readable, np.int64)
     return _Pictures(images[index] if skipped else images, index, tuple(skipped))
 

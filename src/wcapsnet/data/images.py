@@ -114,10 +114,10 @@ def is_hidden(path: Path) -> bool:
     return path.name.startswith(".") or path.name == "__MACOSX"
 
 
-def natural_key(name: str) -> tuple[list[tuple[int, str]], str]:
-    """Sorts "2" before "10"; the name itself settles ties such as "1" and "01"."""
+def natural_key(name: str) -> tuple[list[tuple[int, int, str]], str]:
+    """Sorts "2" before "10", and digits before letters; the name itself settles ties such as "1" and "01"."""
     pieces = re.findall(r"([0-9]+)|([^0-9]+)", name)
-    return [(int(digits), "") if digits else (-1, text.casefold()) for digits, text in pieces], name
+    return [(0, int(digits), "") if digits else (1, 0, text.casefold()) for digits, text in pieces], name
 
 
 def _collect(folder: Path, found: list[Path], visited: set[Path]) -> None:

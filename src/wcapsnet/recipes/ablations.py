@@ -53,8 +53,5 @@ TABLES = {"weighting": WEIGHTING_TABLE, "nonlinearity": NONLINEARITY_TABLE, "rou
 
 # Rows that differ from the paper's network, by the names of their recipes: cifar10-squash, mnist-uniform, …
 ROWS = {
-    name.lower(): variant
-    for table in TABLES.values()
-    for name, variant in table.items()
-    if variant != RoutingVariant()
+    name.lower(): variant for table in TABLES.values() for name, variant in table.items() if variant != RoutingVariant()
 }

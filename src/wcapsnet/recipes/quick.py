@@ -30,7 +30,9 @@ def demo() -> Experiment:
     )
 
 
-def folder(path: Path, summary: FolderSummary, size: tuple[int, int] | None = None, model: str = "wcapsnet") -> Experiment:
+def folder(
+    path: Path, summary: FolderSummary, size: tuple[int, int] | None = None, model: str = "wcapsnet"
+) -> Experiment:
     """Your own pictures, one folder per class: standardised, shifted, and mirrored if they are in colour.
 
     Gray pictures are not mirrored: they are often writing, where a mirrored sign is another sign. The fewer pictures,
@@ -55,6 +57,9 @@ def folder(path: Path, summary: FolderSummary, size: tuple[int, int] | None = No
         ),
         model=model_config(model, len(summary.classes), channels, height, width),
         training=TrainingConfig(
-            epochs=epochs, batch_size=batch_size, milestones=(epochs // 2, epochs * 3 // 4), patience=max(10, epochs // 3)
+            epochs=epochs,
+            batch_size=batch_size,
+            milestones=(epochs // 2, epochs * 3 // 4),
+            patience=max(10, epochs // 3),
         ),
     )

@@ -109,10 +109,11 @@ class LiveProgress(PlainProgress):
 
 
 def epoch_line(record: dict[str, Any], epochs: int) -> str:
+    star = "*" if record["best"] else " "
     return (
         f"epoch {record['epoch']:>3}/{epochs}  lr {record['lr']:<6.4g} loss {record['total']:.3f}  "
         f"ce {record['cross_entropy']:.3f}  ws {record['wasserstein']:+.3f}  rec {record['reconstruction']:.3f}  "
-        f"train {record['train_accuracy']:.2%}  val {record['validation_accuracy']:.2%}{'*' if record['best'] else ' '}  "
+        f"train {record['train_accuracy']:.2%}  val {record['validation_accuracy']:.2%}{star}  "
         f"{record['images_per_s']:,.0f} images/s"
     )
 

@@ -85,7 +85,7 @@ def nesterov(network: WCapsNet, experiment: Experiment, device: torch.device) ->
         lr=torch.tensor(training.lr, device=device),
         momentum=training.momentum,
         nesterov=training.momentum > 0,
-        foreach=True,
+        fused=True,  # the other forms wait for the device to read the rate
     )
     for group in optimizer.param_groups:
         for p in group["params"]:  # there from the start, so that every step is the same step

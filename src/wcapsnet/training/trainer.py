@@ -194,7 +194,9 @@ class Trainer:
                 for name, parameter in self.network.named_parameters():
                     self.optimizer.state[parameter]["momentum_buffer"].copy_(tensors[f"momentum.{name}"])
         except (RuntimeError, KeyError) as error:
-            raise InputError(f"{self.run.path} cannot be resumed: its state does not fit its experiment.json.") from error
+            raise InputError(
+                f"{self.run.path} cannot be resumed: its state does not fit its experiment.json."
+            ) from error
         self.step.sums.copy_(tensors["sums"])
         torch.set_rng_state(tensors["random.cpu"])
         if self.device.type == "cuda" and "random.cuda" in tensors:
@@ -241,5 +243,3 @@ def _confusion_csv(evaluation: Evaluation, names: tuple[str, ...]) -> str:
     for name, counts in zip(names, evaluation.confusion.tolist(), strict=True):
         rows.writerow([name, *counts])
     return text.getvalue()
-
-

@@ -1,0 +1,442 @@
+"""Folders of pictures: layouts, divisions, what is broken, and the cache."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from data_helpers import noise
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from wcapsnet.data import DataConfig, Dataset, load_dataset, load_folder, read_image, scan_folder
+from wcapsnet.data import folder as module
+from wcapsnet.data.folder import FolderSummary, stratified_split
+from wcapsnet.errors import InputError
+
+MakeFolder = Callable[..., Path]
+
+
+def config(path: Path | str, **changes: object) -> DataConfig:
+    base = DataConfig(source=str(path), height=8, width=8, channels=3, validation=0.2, test=0.2)
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def sizes(data: Dataset) -> tuple[int, int, int]:
+    return len(data.train.labels), len(data.validation.labels), len(data.test.labels)
+
+
+def fingerprints(data: Dataset) -> list[bytes]:
+    return [image.numpy().tobytes() for part in (data.train, data.validation, data.test) for image in part.images]
+
+
+def test_class_folders_become_a_data_set(picture_folder: MakeFolder) -> None:
+    path = picture_folder({"10": 10, "2": 10, "hot dog ü": 20}, name="my pictures")
+    data = load_dataset(config(path))
+    assert data.name == "my pictures"
+    assert data.classes == ("2", "10", "hot dog ü")
+    assert sizes(data) == (24, 8, 8)
+    assert data.train.images.shape == (24, 3, 8, 8)
+    assert data.train.images.dtype == torch.uint8
+    assert data.train.labels.dtype == torch.int64
+    assert data.train.labels.bincount().tolist() == [6, 6, 12]
+    assert data.test.labels.bincount().tolist() == [2, 2, 4]
+    assert data.skipped == ()
+    # every picture is in exactly one part, under its class
+    expected = {}
+    for label, name in enumerate(data.classes):
+        for file in (path / name).iterdir():
+            expected[read_image(file, channels=3, height=8, width=8).tobytes()] = label
+    found = fingerprints(data)
+    labels = torch.cat([data.train.labels, data.validation.labels, data.test.labels]).tolist()
+    assert len(found) == len(set(found)) == 40
+    assert dict(zip(found, labels, strict=True)) == expected
+
+
+def test_the_seed_decides_the_division(picture_folder: MakeFolder) -> None:
+    path = picture_folder({"a": 20, "b": 20})
+    first, same, other = (load_folder(config(path, split_seed=seed)) for seed in (0, 0, 1))
+    assert fingerprints(first) == fingerprints(same)
+    assert fingerprints(first) != fingerprints(other)
+    assert sorted(fingerprints(first)) == sorted(fingerprints(other))
+
+
+@pytest.mark.parametrize(("val", "test"), [("val", "test"), ("valid", "Test"), ("validation", "testing")])
+def test_part_folders_are_used_as_they_are(picture_folder: MakeFolder, val: str, test: str) -> None:
+    path = picture_folder({"Train/a": 5, "Train/b": 4, f"{val}/a": 2, f"{val}/b": 1, f"{test}/b": 3, f"{test}/a": 0})
+    data = load_folder(config(path))
+    assert sizes(data) == (9, 3, 3)
+    assert data.test.labels.tolist() == [1, 1, 1]
+    assert data.classes == ("a", "b")
+
+
+def test_missing_parts_are_taken_from_training(picture_folder: MakeFolder) -> None:
+    content: dict[str, object] = {"train/a": 10, "train/b": 10}
+    assert sizes(load_folder(config(picture_folder(content, "1")))) == (12, 4, 4)
+    assert sizes(load_folder(config(picture_folder({**content, "test/a": 3}, "2")))) == (16, 4, 3)
+    assert sizes(load_folder(config(picture_folder({**content, "val/b": 3}, "3")))) == (16, 3, 4)
+
+
+def test_validation_as_a_number_of_pictures(picture_folder: MakeFolder) -> None:
+    path = picture_folder({"a": 20, "b": 10})
+    assert sizes(load_folder(config(path, validation=9))) == (15, 9, 6)
+    with pytest.raises(InputError, match=r"data\.validation and data\.test must leave pictures .*such as 0\.15"):
+        load_folder(config(path, validation=10000))
+    with pytest.raises(InputError, match="must leave pictures"):
+        load_folder(config(path, validation=0.6, test=0.6))
+
+
+def test_a_class_may_be_called_train(picture_folder: MakeFolder) -> None:
+    path = picture_folder({"bus": 4, "train": 4, "test": 4})
+    assert load_folder(config(path)).classes == ("bus", "test", "train")
+
+
+def test_a_tiny_folder_works(picture_folder: MakeFolder) -> None:
+    data = load_folder(config(picture_folder({"a": 3, "b": 1, "c": 2}), validation=0.15, test=0.15))
+    assert sizes(data) == (4, 1, 1)
+    assert data.train.labels.tolist() == [0, 1, 2, 2]
+
+
+def test_nested_folders_links_upper_case_and_hidden_files(picture_folder: MakeFolder, tmp_path: Path) -> None:
+    path = picture_folder(
+        {
+            "a/deep/er/1.PNG": noise(1),
+            "a/2.JpG": noise(2),
+            "a/3.webp": noise(3),
+            "a/.hidden.png": b"no picture",
+            "a/notes.txt": b"not looked at",
+            "b": 3,
+            ".git/x.png": noise(4),
+            "__MACOSX/a/._1.png": b"no picture",
+            "loose.png": noise(5),
+        }
+    )
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for i in range(4):
+        noise(10 + i).save(elsewhere / f"{i}.png")
+    (path / "c linked").symlink_to(elsewhere)
+    (path / "b" / "link.png").symlink_to(elsewhere / "0.png")
+    data = load_folder(config(path))
+    assert data.classes == ("a", "b", "c linked")
+    labels = torch.cat([data.train.labels, data.validation.labels, data.test.labels])
+    assert labels.bincount().tolist() == [3, 4, 4]
+    assert data.skipped == ()
+
+
+def test_broken_files_are_skipped_and_listed(picture_folder: MakeFolder) -> None:
+    path = picture_folder({"a": 4, "b": 4, "a/bad one.png": b"no", "b/empty.jpg": b""})
+    (path / "b" / "dangling.png").symlink_to(path / "nowhere.png")
+    for _ in range(2):  # the second time from the cache
+        data = load_folder(config(path))
+        assert sum(sizes(data)) == 8
+        reasons = dict(line.split(": ", 1) for line in data.skipped)
+        assert reasons.keys() == {"a/bad one.png", "b/empty.jpg", "b/dangling.png"}
+        assert reasons["b/empty.jpg"] == "the file is empty"
+        assert reasons["b/dangling.png"] == "there is no such file"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"a": 3, "b": 0}, r"class folder .*b holds no pictures: fill it"),
+        ({"a": 3, "b/1.png": b"no", "b/2.png": b"no"}, r"None of the pictures of class 'b' .*b/1\.png: it is not"),
+        ({"a": 3}, "single class, 'a'"),
+        ({}, r"holds no pictures: expected is one folder for each class, such as pictures/cats/1\.jpg"),
+        ({"1.png": noise(1), "2.png": noise(2)}, "holds pictures only outside of class folders: expected is one"),
+        ({"a": 0, "b": 0}, "holds no pictures: expected"),
+        ({"train/a": 3, "train/b": 3, "test/c": 1}, r"test has a class 'c' that the training pictures lack"),
+        ({"train/a": 3, "train/b": 3, "val/a": 0}, r"val holds no pictures"),
+        ({"train/a": 3, "train/b": 3, "val/a": 1, "valid/a": 1}, "two folders for validation, val and valid"),
+        ({"train/a": 3, "train/b": 3, "unlabelled": 3}, "'train' and, beside it, 'unlabelled'"),
+        ({"test/a": 3, "test/b": 3}, "has a test folder but no train folder"),
+        ({"a": 2, "b": 2}, "No validation pictures are left"),
+        ({"train/a": 3, "train/b": 3, "test/a/1.png": b"no"}, "No test pictures are left"),
+        ({"a": 1, "b": 1}, "No validation pictures are left"),
+    ],
+)
+def test_unusable_folders_say_why(picture_folder: MakeFolder, content: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        load_dataset(config(picture_folder(content)))
+
+
+def test_all_pictures_broken_and_no_size_given(picture_folder: MakeFolder) -> None:
+    path = picture_folder({"a/1.png": b"no", "b/2.png": b"no"})
+    with pytest.raises(InputError, match=r"None of the pictures looked at .*1\.png"):
+        load_folder(config(path, height=None))
+
+
+def test_paths_that_are_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x.zip").touch()
+    with pytest.raises(InputError, match=r"x\.zip is a file: .*unpack"):
+        load_dataset(config(tmp_path / "x.zip"))
+    with pytest.raises(InputError, match="There is no folder"):
+        load_folder(config(tmp_path / "none"))
+    with pytest.raises(InputError, match="There is no folder"):
+        scan_folder(tmp_path / "none")
+
+
+def test_a_path_that_looks_like_a_name(picture_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = picture_folder({"a": 3, "b": 3}, name="mnist")
+    monkeypatch.chdir(path.parent)
+    assert load_dataset(config("./mnist")).classes == ("a", "b")
+
+
+# --- Dividing
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.integers(1, 30), min_size=2, max_size=6),
+    st.one_of(st.just(0), st.floats(0.01, 0.45), st.integers(1, 10)),
+    st.one_of(st.just(0), st.floats(0.01, 0.45)),
+    st.integers(0, 5),
+)
+def test_a_stratified_split_is_a_fair_partition(counts: list[int], validation: float, test: float, seed: int) -> None:
+    labels = np.repeat(np.arange(len(counts)), counts)
+    np.random.default_rng(seed).shuffle(labels)
+    m = len(labels)
+    if m < 3 or module._number(validation, m) + module._number(test, m) >= m:
+        return
+    split = stratified_split(labels, validation=validation, test=test, seed=seed)
+    assert sorted(np.concatenate(split)) == list(range(m))
+    per_class = [np.bincount(labels[part], minlength=len(counts)) for part in split]
+    for n, train, val, held in zip(counts, *per_class, strict=True):
+        assert train >= 1
+        if n < 3:
+            assert train == n
+        else:
+            assert (val >= 1) == (validation > 0)
+            assert (held >= 1) == (test > 0)
+    if min(counts) >= 20:  # with room to spare the numbers are exact and each class gets its share
+        for part, asked in ((split.validation, validation), (split.test, test)):
+            wanted = module._number(asked, m)
+            if wanted >= len(counts):
+                assert len(part) == wanted
+                share = np.bincount(labels[part], minlength=len(counts)) - np.array(counts) * wanted / m
+                assert abs(share).max() < 1.001
+    again = stratified_split(labels, validation=validation, test=test, seed=seed)
+    assert all(np.array_equal(a, b) for a, b in zip(split, again, strict=True))
+
+
+# --- Looking a folder over
+
+
+def test_scan(picture_folder: MakeFolder) -> None:
+    path = picture_folder({"train/a": 3, "train/b": 2, "test/a": 1, "test/b/bad.png": b"no"})
+    summary = scan_folder(path)
+    assert summary.classes == ("a", "b")
+    assert summary.counts == (3, 2)
+    assert summary.parts == ("train", "test")
+    assert summary.has_test
+    assert not summary.has_validation
+    assert summary.total == 7
+    assert (summary.height, summary.width) == (20, 20)
+    assert summary.proposed_size() == (20, 20)
+    assert summary.proposed_channels == 3
+    assert scan_folder(picture_folder({"a": 1, "b": 1}, "other")).parts == ()
+
+
+def test_gray_pictures_are_known_however_they_are_stored(picture_folder: MakeFolder) -> None:
+    gray = noise(1, "L")
+    content: dict[str, object] = {
+        "a/1.png": gray,
+        "a/2.jpg": gray.convert("RGB"),
+        "b/3.png": gray.convert("RGBA"),
+        "b/4.gif": gray,
+        "b/5.png": gray.convert("1"),
+    }
+    assert scan_folder(picture_folder(content, "gray")).proposed_channels == 1
+    assert scan_folder(picture_folder({**content, "b/6.jpg": noise(2)}, "mixed")).proposed_channels == 3
+
+
+def test_size_and_channels_are_proposed_where_none_are_given(picture_folder: MakeFolder) -> None:
+    content = {f"{name}/{i}.png": noise(i, "L", (28, 28)) for name in "ab" for i in range(4)}
+    path = picture_folder(content)
+    plain = DataConfig(source=str(path), validation=0.2, test=0.2)
+    assert load_folder(plain).train.images.shape[1:] == (1, 28, 28)
+    assert load_folder(replace(plain, height=16)).train.images.shape[1:] == (1, 16, 16)
+    assert load_folder(replace(plain, height=16, width=12)).train.images.shape[1:] == (1, 16, 12)
+    assert load_folder(replace(plain, channels=3)).train.images.shape[1:] == (3, 28, 28)
+
+
+def test_sizes_are_seen_upright(picture_folder: MakeFolder) -> None:
+    path = picture_folder({"a": 0, "b": 0})
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    for name in "ab":
+        noise(1, size=(60, 30)).save(path / name / "1.jpg", exif=exif)
+    summary = scan_folder(path)
+    assert (summary.height, summary.width) == (60, 30)
+    assert summary.proposed_size() == (60, 32)
+
+
+def summary(height: int, width: int, *, one_shape: bool = True, images: int = 100) -> FolderSummary:
+    return FolderSummary(Path(), ("a", "b"), (images // 2, images // 2), (), images, height, width, one_shape, True)
+
+
+@pytest.mark.parametrize(
+    ("seen", "proposed"),
+    [
+        (summary(28, 28), (28, 28)),
+        (summary(30, 30), (32, 32)),
+        (summary(8, 8), (16, 16)),
+        (summary(64, 64), (64, 64)),
+        (summary(3000, 4000), (48, 64)),
+        (summary(3000, 4000, one_shape=False), (64, 64)),
+        (summary(3000, 4000, images=50000), (24, 32)),
+        (summary(3000, 4000, one_shape=False, images=50000), (32, 32)),
+        (summary(28, 28, images=50000), (28, 28)),
+        (summary(100, 2000), (16, 64)),
+        (summary(20, 40, one_shape=False), (20, 20)),
+    ],
+)
+def test_proposed_sizes(seen: FolderSummary, proposed: tuple[int, int]) -> None:
+    assert seen.proposed_size() == proposed
+
+
+def test_a_large_folder_is_looked_at_in_part(picture_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = picture_folder({"a": 150, "b": 150})
+    looked: list[Path] = []
+    original = module.read_header
+    monkeypatch.setattr(module, "read_header", lambda p, **k: (looked.append(p), original(p, **k))[1])
+    scan_folder(path)
+    first = list(looked)
+    scan_folder(path)
+    assert len(first) == 200
+    assert looked == first * 2
+    assert {p.parent.name for p in first} == {"a", "b"}
+
+
+# --- The cache
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the pictures that were decoded rather than found in the cache."""
+    names: list[str] = []
+
+    def spy(path: Path, **options: int) -> np.ndarray:
+        names.append(path.name)
+        return read_image(path, **options)
+
+    monkeypatch.setattr(module, "read_image", spy)
+    return names
+
+
+def entries(cache: Path) -> list[str]:
+    return sorted(os.listdir(cache))
+
+
+def test_a_second_reading_decodes_nothing(picture_folder: MakeFolder, decoded: list[str], tmp_path: Path) -> None:
+    path = picture_folder({"a": 4, "b": 4})
+    first = load_folder(config(path))
+    assert len(decoded) == 8
+    second = load_folder(config(path))
+    assert len(decoded) == 8
+    assert fingerprints(first) == fingerprints(second)
+    load_folder(config(path, split_seed=5, validation=0.4))  # another division of the same pictures
+    assert len(decoded) == 8
+    assert len(entries(tmp_path / "cache")) == 1
+    second.train.images.fill_(0)  # the tensors own their memory
+
+
+@pytest.mark.parametrize("change", ["add", "remove", "touch", "edit", "rename", "reader"])
+def test_a_changed_folder_is_read_again_and_the_old_entry_goes(
+    picture_folder: MakeFolder, decoded: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    path = picture_folder({"a": 4, "b": 4})
+    load_folder(config(path))
+    before = entries(tmp_path / "cache")
+    decoded.clear()
+    file = path / "a" / "0.png"
+    if change == "add":
+        noise(99).save(path / "a" / "new.png")
+    elif change == "remove":
+        file.unlink()
+    elif change == "touch":
+        os.utime(file, ns=(0, 12345))
+    elif change == "edit":
+        noise(98).save(file)
+        os.utime(file, ns=(0, 54321))
+    elif change == "rename":
+        file.rename(path / "b" / "renamed.png")
+    else:
+        monkeypatch.setattr(module, "READER_VERSION", module.READER_VERSION + 1)
+    load_folder(config(path))
+    assert len(decoded) == {"add": 9, "remove": 7}.get(change, 8)
+    assert len(entries(tmp_path / "cache")) == 1
+    assert entries(tmp_path / "cache") != before
+
+
+def test_other_sizes_and_folders_have_entries_of_their_own(
+    picture_folder: MakeFolder, decoded: list[str], tmp_path: Path
+) -> None:
+    one, two = picture_folder({"a": 3, "b": 3}, "one"), picture_folder({"a": 3, "b": 3}, "two")
+    asked = [config(one), config(two), config(one, height=4), config(one, channels=1)]
+    for _ in range(2):
+        for each in asked:
+            load_folder(each)
+    assert len(decoded) == 6 * 4
+    assert len(entries(tmp_path / "cache")) == 4
+
+
+@pytest.mark.parametrize("damage", ["cut", "garbage", "flipped", "empty", "other"])
+def test_a_corrupt_cache_only_costs_time(
+    picture_folder: MakeFolder, decoded: list[str], tmp_path: Path, damage: str
+) -> None:
+    path = picture_folder({"a": 4, "b": 4})
+    first = load_folder(config(path))
+    (entry,) = (tmp_path / "cache").iterdir()
+    data = bytearray(entry.read_bytes())
+    data[400] ^= 255
+    if damage == "other":
+        np.savez(entry, images=np.zeros((1, 3, 8, 8), np.uint8), readable=np.array([0]), skipped=np.zeros(0, np.uint8))
+    else:
+        content = {"cut": data[: len(data) // 2], "garbage": b"garbage", "flipped": data, "empty": b""}[damage]
+        entry.write_bytes(content)
+    assert fingerprints(load_folder(config(path))) == fingerprints(first)
+    assert len(decoded) == 16
+    load_folder(config(path))  # mended
+    assert len(decoded) == 16
+
+
+def test_an_unwritable_cache_only_costs_time(picture_folder: MakeFolder, decoded: list[str], tmp_path: Path) -> None:
+    path = picture_folder({"a": 4, "b": 4})
+    (tmp_path / "file").touch()
+    for _ in range(2):
+        assert sum(sizes(load_folder(config(path), cache_dir=tmp_path / "file" / "cache"))) == 8
+    assert len(decoded) == 16
+
+
+def test_where_the_cache_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert module._cache_dir(tmp_path) == tmp_path
+    assert module._cache_dir(None) == tmp_path / "cache"
+    monkeypatch.delenv("WCAPSNET_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert module._cache_dir(None) == Path("/somewhere/wcapsnet")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/me")
+    assert module._cache_dir(None) == Path("/me/.cache/wcapsnet")
+    monkeypatch.setattr(Path, "home", classmethod(lambda cls: (_ for _ in ()).throw(RuntimeError)))
+    assert module._cache_dir(None) is None
+
+
+def test_without_a_place_for_a_cache(picture_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_cache_dir", lambda given: None)
+    assert sum(sizes(load_folder(config(picture_folder({"a": 3, "b": 3}))))) == 6
+
+
+def test_quiet_and_without_a_terminal_nothing_is_printed(
+    picture_folder: MakeFolder, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = picture_folder({"a": 3, "b": 3})
+    load_folder(config(path), quiet=True)
+    load_folder(config(path, height=4))
+    assert capfd.readouterr() == ("", "")
