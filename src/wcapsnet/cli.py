@@ -23,7 +23,7 @@ from .errors import InputError
 from .experiment import Experiment
 from .models import MODELS, load
 from .network import ConfigError, WCapsNet
-from .recipes import RECIPES, quick, recipe
+from .recipes import PAPER, RECIPES, ROWS, SMALL, quick, recipe
 from .settings import suggestion, with_setting
 from .training.evaluate import Evaluation, evaluate
 from .training.precision import choose_device
@@ -272,13 +272,14 @@ def list_command(
 ) -> None:
     """What there is: recipes, models, data sets, runs."""
     if kind in (None, Kind.recipes):
-        table = Table(
-            "recipe", "epochs", "parameters", "what", title="Recipes (wcapsnet train RECIPE)", title_justify="left"
-        )
-        for name, function in RECIPES.items():
+        title = "Recipes (wcapsnet train RECIPE)"
+        table = Table("recipe", "epochs", "parameters", "what", title=title, title_justify="left")
+        for name, function in {**PAPER, **SMALL}.items():
             experiment = function()
-            table.add_row(name, str(experiment.training.epochs), _size_of(experiment), _describe(name, function))
+            what = (function.__doc__ or "").strip().splitlines()[0]
+            table.add_row(name, str(experiment.training.epochs), _size_of(experiment), what)
         out.print(table)
+        out.print(f"Ablations of Tables II to IV: each with -{', -'.join(ROWS)}; for example cifar10-squash.\n")
     if kind in (None, Kind.models):
         table = Table("model", "what", title="Models (wcapsnet.create(NAME))", title_justify="left")
         for name, config in MODELS.items():
@@ -566,10 +567,3 @@ def _size_of(experiment: Experiment) -> str:
     with torch.device("meta"):  # counted, not made
         counts = WCapsNet(experiment.model).parameter_counts()
     return f"{sum(counts.values()) / 1000:,.0f}k"
-
-
-def _describe(name: str, function: Any) -> str:
-    if function.__doc__ and not hasattr(function, "func"):
-        return str(function.__doc__).strip().splitlines()[0]
-    dataset, _, row = name.rpartition("-")
-    return f"{dataset} with the row {row!r} of Tables II to IV"

@@ -12,7 +12,6 @@ from .network import CIFAR10_LEVELS, CIFAR100_LEVELS, Level, WCapsNet, WCapsNetC
 from .settings import from_dict, suggestion, to_dict
 from .training.run import Run
 
-# A small relative for CPUs: three levels, half the Dense Layers, the full mechanism.
 QUICK_LEVELS = (Level(8, 8, 8, 2), Level(4, 8, 16, 2), Level(2, 8, 8, 1))
 
 
@@ -23,6 +22,7 @@ def paper_config(classes: int, channels: int, height: int, width: int) -> WCapsN
 
 
 def quick_config(classes: int, channels: int, height: int, width: int) -> WCapsNetConfig:
+    """A small relative for CPUs: three levels, half the Dense Layers, the whole mechanism."""
     levels = QUICK_LEVELS if classes <= 10 else (*QUICK_LEVELS[:2], Level(2, 8, 24, 1))
     return WCapsNetConfig(
         classes=classes,

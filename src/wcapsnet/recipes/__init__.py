@@ -18,6 +18,7 @@ PAPER: dict[str, Callable[[], Experiment]] = {
     "cifar100": paper.cifar100,
     "svhn": paper.svhn,
 }
+SMALL: dict[str, Callable[[], Experiment]] = {"quick": quick.quick, "demo": quick.demo}
 
 
 def _ablation(base: Callable[[], Experiment], variant: RoutingVariant, name: str) -> Experiment:
@@ -29,7 +30,7 @@ ABLATIONS: dict[str, Callable[[], Experiment]] = {
     for dataset, base in PAPER.items()
     for row, variant in ROWS.items()
 }
-RECIPES = {**PAPER, "quick": quick.quick, "demo": quick.demo, **ABLATIONS}
+RECIPES = {**PAPER, **SMALL, **ABLATIONS}
 
 
 def recipe(name: str) -> Experiment:
