@@ -90,9 +90,7 @@ def demo(
     if epochs:
         experiment = replace(experiment, training=experiment.training.with_epochs(epochs))
     trainer = _start(experiment, out_dir, choose_device(device), None, False, quiet)
-    test = _run(trainer, quiet)
-    if test:
-        _show_mean_weights(test, trainer.dataset.classes)
+    _show_mean_weights(_run(trainer), trainer.dataset.classes)
     out.print(f"\nThe run folder is [bold]{trainer.run.path}[/]. Next:", soft_wrap=True)
     out.print(f"  wcapsnet predict {trainer.run.path} PICTURE.png", soft_wrap=True)
     out.print(f"  wcapsnet evaluate {trainer.run.path}", soft_wrap=True)
@@ -190,7 +188,7 @@ def train(
         for assignment in settings or []:
             experiment = with_setting(experiment, assignment)
         trainer = _start(experiment, out_dir, chosen, data_dir, download, quiet)
-    _run(trainer, quiet)
+    _run(trainer)
     out.print(f"The run folder is [bold]{trainer.run.path}[/].", soft_wrap=True)
 
 
@@ -212,8 +210,6 @@ def evaluate_command(
     classifier = Classifier.load(folder.weights(), chosen)
     dataset = _dataset(folder.experiment, data_dir or _remembered(folder), False, as_json)
     part = getattr(dataset, split.value)
-    if len(part.labels) == 0:
-        raise InputError(f"The data of {run} has no {split.value} images.")
     result = evaluate(classifier.network, DeviceSplit(part, *classifier.normalization, chosen), precision)
     if as_json:
         facts = {"run": str(run), "split": split.value, **result.summary(classifier.classes)}
@@ -423,7 +419,7 @@ def _trainer(run: Run, dataset: Dataset, device: torch.device, quiet: bool) -> T
     return trainer
 
 
-def _run(trainer: Trainer, quiet: bool) -> Evaluation | None:
+def _run(trainer: Trainer) -> Evaluation:
     try:
         trainer.fit()
     except Interrupted:
@@ -433,15 +429,12 @@ def _run(trainer: Trainer, quiet: bool) -> Evaluation | None:
         raise Diverged(f"{error}{kept}") from None
     test = trainer.finish()
     state = trainer.state
-    if test is None:
-        out.print(f"There are no test images; the best validation accuracy is [bold]{state.best_accuracy:.2%}[/].")
-    else:
-        out.print(
-            f"Test accuracy [bold]{test.accuracy:.2%}[/] ({len(test.labels):,} images) with the weights of epoch "
-            f"{state.best_epoch} (best of {state.epoch} on validation: {state.best_accuracy:.2%}), "
-            f"after {clock(state.seconds)}",
-            soft_wrap=True,
-        )
+    out.print(
+        f"Test accuracy [bold]{test.accuracy:.2%}[/] ({len(test.labels):,} images) with the weights of epoch "
+        f"{state.best_epoch} (best of {state.epoch} on validation: {state.best_accuracy:.2%}), "
+        f"after {clock(state.seconds)}",
+        soft_wrap=True,
+    )
     return test
 
 

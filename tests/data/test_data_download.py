@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from data_helpers import Server
 
-from wcapsnet.data import download
+from wcapsnet.data.download import download
 from wcapsnet.errors import InputError
 
 BODY = bytes(range(256)) * 4000  # about 1 MB: several reads

@@ -218,6 +218,11 @@ def test_dropout_of_three_tenths_falls_on_the_vectors_before_the_projection(monk
     assert share_of_zeros(c) == 0
 
 
+def test_the_decoder_is_handed_the_best_vector_as_it_was_before_dropout():
+    best = WCapsNet(tiny(projection_dropout=0.9))(torch.randn(20, 2, 8, 8)).best
+    assert share_of_zeros(best.vector) == 0
+
+
 # Eq. 13
 
 

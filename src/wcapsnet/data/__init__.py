@@ -1,7 +1,6 @@
 """Data: original files and folders of images → one tensor for each part of a data set."""
 
 from .datasets import DATASETS, Archive, DatasetInfo, default_data_dir, load_dataset, statistics
-from .download import download
 from .folder import FolderSummary, load_folder, scan_folder
 from .images import IMAGE_SUFFIXES, image_files, read_image
 from .types import DataConfig, Dataset, Split
@@ -16,7 +15,6 @@ __all__ = [
     "FolderSummary",
     "Split",
     "default_data_dir",
-    "download",
     "image_files",
     "load_dataset",
     "load_folder",

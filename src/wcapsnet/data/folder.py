@@ -144,6 +144,10 @@ def load_folder(config: DataConfig, *, cache_dir: Path | None = None, quiet: boo
         train=take("train"),
         validation=take("validation"),
         test=take("test"),
+        test_files=tuple(
+            layout.files[position].path.relative_to(layout.path).as_posix()
+            for position in pictures.readable[index["test"]]
+        ),
         skipped=pictures.skipped,
     )
 

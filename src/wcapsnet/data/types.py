@@ -62,6 +62,7 @@ class Dataset:
     train: Split
     validation: Split
     test: Split
+    test_files: tuple[str, ...] = ()  # folders: which picture each test image is
     skipped: tuple[str, ...] = ()  # files of a folder that could not be read: "path: reason"
 
 

@@ -11,6 +11,8 @@ from ..settings import suggestion
 from . import paper, quick
 from .ablations import ROWS, RoutingVariant
 
+__all__ = ["ABLATIONS", "PAPER", "RECIPES", "ROWS", "SMALL", "recipe"]
+
 PAPER: dict[str, Callable[[], Experiment]] = {
     "mnist": paper.mnist,
     "fashion-mnist": paper.fashion_mnist,

@@ -153,7 +153,7 @@ class Trainer:
         patience = self.settings.patience
         return patience is not None and self.state.epoch - self.state.best_epoch >= patience > 0
 
-    def finish(self) -> Evaluation | None:
+    def finish(self) -> Evaluation:
         """The one use of the test set: by the weights that validation chose, in fp32."""
         best = Classifier.load(self.run.weights(), self.device)
         validation = evaluate(best.network, self.validation_data)
@@ -163,12 +163,9 @@ class Trainer:
             "seconds": round(self.state.seconds, 1),
             "validation_accuracy": validation.accuracy,
         }
-        if len(self.dataset.test.labels) == 0:
-            self.run.write_json("test.json", {**facts, "images": 0})
-            return None
         test = evaluate(best.network, DeviceSplit(self.dataset.test, *self.normalization, self.device))
-        write_text(self.run.file("predictions.csv"), predictions_csv(test, self.dataset.classes))
-        write_text(self.run.file("confusion.csv"), _confusion_csv(test, self.dataset.classes))
+        write_text(self.run.file("predictions.csv"), _predictions_csv(test, self.dataset))
+        write_text(self.run.file("confusion.csv"), _confusion_csv(test, self.dataset))
         self.run.write_json("test.json", {**facts, **test.summary(self.dataset.classes)})
         return test
 
@@ -225,21 +222,22 @@ def _signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def predictions_csv(evaluation: Evaluation, names: tuple[str, ...]) -> str:
+def _predictions_csv(evaluation: Evaluation, dataset: Dataset) -> str:
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    levels = evaluation.capsules.shape[1]
-    rows.writerow(["index", "label", "predicted", "probability", *(f"capsule_{level + 1}" for level in range(levels))])
+    levels = range(1, evaluation.capsules.shape[1] + 1)
+    rows.writerow(["picture", "label", "predicted", "probability", *(f"capsule_{level}" for level in levels)])
     columns = (evaluation.labels, evaluation.predicted, evaluation.probability, evaluation.capsules)
-    for index, (label, predicted, p, capsules) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
-        rows.writerow([index, names[label], names[predicted], f"{p:.6f}", *capsules])
+    pictures = dataset.test_files or range(len(evaluation.labels))
+    for picture, label, predicted, p, capsules in zip(pictures, *(c.tolist() for c in columns), strict=True):
+        rows.writerow([picture, dataset.classes[label], dataset.classes[predicted], f"{p:.6f}", *capsules])
     return text.getvalue()
 
 
-def _confusion_csv(evaluation: Evaluation, names: tuple[str, ...]) -> str:
+def _confusion_csv(evaluation: Evaluation, dataset: Dataset) -> str:
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["true \\ predicted", *names])
-    for name, counts in zip(names, evaluation.confusion.tolist(), strict=True):
+    rows.writerow(["true \\ predicted", *dataset.classes])
+    for name, counts in zip(dataset.classes, evaluation.confusion.tolist(), strict=True):
         rows.writerow([name, *counts])
     return text.getvalue()

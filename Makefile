@@ -1,0 +1,36 @@
+# `make demo` and `make test` need python3 (3.10 or newer) and nothing else: both make .venv and install into it.
+PYTHON ?= python3
+BIN := .venv/bin
+# Idle OpenMP threads sleep instead of spinning: tests stay quick on a busy machine.
+export OMP_WAIT_POLICY ?= PASSIVE
+
+.PHONY: demo test lint types clean
+
+demo: .venv/demo
+	$(BIN)/wcapsnet demo
+
+test: lint types
+	$(BIN)/pytest
+
+lint: .venv/dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: .venv/dev
+	$(BIN)/mypy
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
+		|| { echo "wcapsnet needs Python 3.10 or newer; name one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv .venv
+
+.venv/demo: pyproject.toml constraints.txt | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	@touch $@
+
+.venv/dev: pyproject.toml constraints.txt | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@ .venv/demo
+
+clean:
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .coverage .hypothesis

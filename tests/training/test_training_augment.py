@@ -1,0 +1,167 @@
+"""Mirror and shift against literal loops, and the order of an epoch."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wcapsnet.data import Split
+from wcapsnet.data.augment import augment, mirror, shift
+from wcapsnet.data.loader import DeviceSplit, epoch_order, normalize
+
+
+def pictures(m=5, ch=2, h=4, w=6, dtype=torch.float32):
+    return torch.randint(1, 100, (m, ch, h, w), generator=torch.Generator().manual_seed(0)).to(dtype)
+
+
+def mirror_twin(images, mirrored):
+    result = images.clone()
+    m, _, _, w = images.shape
+    for sample in range(m):
+        if mirrored[sample]:
+            for x in range(w):
+                result[sample, :, :, x] = images[sample, :, :, w - 1 - x]
+    return result
+
+
+def shift_twin(images, down, right):
+    result = torch.zeros_like(images)
+    m, _, h, w = images.shape
+    for sample in range(m):
+        for y in range(h):
+            for x in range(w):
+                i, j = y - int(down[sample]), x - int(right[sample])
+                if 0 <= i < h and 0 <= j < w:
+                    result[sample, :, y, x] = images[sample, :, i, j]
+    return result
+
+
+DTYPES = [torch.uint8, torch.float32, torch.bfloat16]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_mirror_equals_the_loop(dtype):
+    images, mirrored = pictures(dtype=dtype), torch.tensor([True, False, True, True, False])
+    result = mirror(images, mirrored)
+    assert result.dtype == dtype
+    assert torch.equal(result, mirror_twin(images, mirrored))
+    assert not torch.equal(result[0], images[0])
+    assert torch.equal(result[1], images[1])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_shift_equals_the_loop(dtype):
+    images = pictures(m=25, dtype=dtype)
+    down, right = torch.meshgrid(torch.arange(-2, 3), torch.arange(-2, 3), indexing="ij")
+    down, right = down.flatten(), right.flatten()
+    result = shift(images, down, right, 2)
+    assert result.dtype == dtype
+    assert result.shape == images.shape
+    assert result.is_contiguous()
+    assert torch.equal(result, shift_twin(images, down, right))
+
+
+@given(st.integers(1, 7), st.integers(1, 7), st.integers(1, 9), st.data())
+def test_shift_equals_the_loop_for_any_size_even_beyond_the_picture(h, w, limit, data):
+    images = pictures(m=3, ch=1, h=h, w=w)
+    moves = st.lists(st.integers(-limit, limit), min_size=3, max_size=3)
+    down, right = torch.tensor(data.draw(moves)), torch.tensor(data.draw(moves))
+    assert torch.equal(shift(images, down, right, limit), shift_twin(images, down, right))
+
+
+def test_a_shift_by_one_down_and_right_worked_by_hand():
+    image = torch.tensor([[[[1, 2], [3, 4]]]])
+    assert shift(image, torch.tensor([1]), torch.tensor([0]), 1).tolist() == [[[[0, 0], [1, 2]]]]
+    assert shift(image, torch.tensor([0]), torch.tensor([1]), 1).tolist() == [[[[0, 1], [0, 3]]]]
+
+
+def test_a_shift_by_nothing_and_mirroring_twice_change_nothing():
+    images, nothing = pictures(), torch.zeros(5, dtype=torch.int64)
+    assert torch.equal(shift(images, nothing, nothing, 3), images)
+    everything = torch.ones(5, dtype=torch.bool)
+    assert torch.equal(mirror(mirror(images, everything), everything), images)
+
+
+def test_without_augmentation_not_even_random_numbers_are_drawn():
+    images, before = pictures(), torch.get_rng_state()
+    assert augment(images, mirroring=False, shifting=0) is images
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_all_offsets_and_both_sides_are_reached_and_equally_often():
+    torch.manual_seed(0)
+    # one bright pixel off the centre tells shift and mirroring apart
+    images = torch.zeros(5000, 1, 9, 9)
+    images[:, 0, 4, 3] = 1
+    result = augment(images, mirroring=True, shifting=2)
+    assert (result.sum((1, 2, 3)) == 1).all()
+    rows, columns = result.flatten(1).argmax(1) // 9, result.flatten(1).argmax(1) % 9
+    assert torch.equal(rows.unique(), torch.arange(2, 7))
+    assert rows.bincount(minlength=9)[2:7].min() > 850  # a fifth each is 1000
+    assert torch.equal(columns.unique(), torch.arange(1, 8))  # 3 and its mirror 5, each ±2
+    assert columns.bincount(minlength=9)[1:8].tolist() == pytest.approx([500, 500, 1000, 1000, 1000, 500, 500], rel=0.2)
+    # rows and columns are drawn apart
+    assert len({(int(y), int(x)) for y, x in zip(rows, columns, strict=True)}) == 35
+
+
+def test_every_image_has_its_own_draw_and_the_labels_side_is_not_touched():
+    torch.manual_seed(0)
+    images = pictures(m=1, h=8, w=8).expand(64, -1, -1, -1).clone()
+    kept = images.clone()
+    result = augment(images, mirroring=True, shifting=2)
+    assert len({tuple(image.flatten().tolist()) for image in result}) > 20
+    assert torch.equal(images, kept)
+
+
+# ── the loader ──
+
+
+def test_bytes_become_normalised_floats():
+    images = torch.tensor([[[[0, 255]], [[51, 102]]]], dtype=torch.uint8)
+    split = DeviceSplit(Split(images, torch.tensor([1])), (0.5, 0.2), (0.25, 0.1), torch.device("cpu"))
+    taken, labels = split.take(torch.tensor([0]))
+    torch.testing.assert_close(taken, torch.tensor([[[[-2.0, 2.0]], [[0.0, 2.0]]]]))
+    assert labels.tolist() == [1]
+    assert split.images.dtype == torch.uint8  # what lies on the device
+    assert normalize(images, split.mean, split.std).dtype == torch.float32
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 100])
+def test_evaluation_sees_every_image_once_in_order(size):
+    images = torch.arange(7, dtype=torch.uint8).view(7, 1, 1, 1)
+    split = DeviceSplit(Split(images, torch.arange(7)), (0.0,), (1.0,), torch.device("cpu"))
+    batches = list(split.batches(size))
+    assert torch.cat([labels for _, labels in batches]).tolist() == list(range(7))
+    assert (torch.cat([x for x, _ in batches]).flatten() * 255).round().tolist() == list(range(7))
+    assert max(len(labels) for _, labels in batches) == min(size, 7)
+
+
+@given(st.integers(1, 200), st.integers(1, 80), st.integers(0, 2**63 - 1), st.integers(0, 400))
+def test_an_epoch_sees_no_image_twice_and_leaves_out_less_than_a_batch(images, batch_size, seed, epoch):
+    order = epoch_order(images, batch_size, seed, epoch)
+    assert order.shape[1] == min(batch_size, images)
+    assert len(order) == images // order.shape[1] >= 1
+    seen = order.flatten()
+    assert len(seen.unique()) == len(seen)
+    assert 0 <= int(seen.min()) <= int(seen.max()) < images
+
+
+def test_the_order_depends_on_seed_and_epoch_and_on_nothing_else():
+    order = epoch_order(100, 10, 3, 5)
+    torch.manual_seed(77)
+    torch.rand(3)
+    before = torch.get_rng_state()
+    assert torch.equal(epoch_order(100, 10, 3, 5), order)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not torch.equal(epoch_order(100, 10, 3, 6), order)
+    assert not torch.equal(epoch_order(100, 10, 4, 5), order)
+
+
+def test_what_is_left_out_of_one_epoch_is_seen_in_another():
+    seen = {int(i) for epoch in range(20) for i in epoch_order(25, 10, 0, epoch).flatten()}
+    assert seen == set(range(25))
+
+
+def test_seeds_and_epochs_do_not_share_orders():
+    orders = {tuple(epoch_order(30, 30, seed, epoch)[0].tolist()) for seed in range(10) for epoch in range(10)}
+    assert len(orders) == 100

@@ -1,0 +1,325 @@
+"""When training stops, which weights are the best, and what may be looked at meanwhile."""
+
+import json
+import math
+
+import pytest
+import torch
+from training_helpers import (
+    CPU,
+    CtrlC,
+    begin,
+    counting,
+    go_on,
+    interrupted,
+    rows_of_light,
+    tensors,
+    toy_dataset,
+    toy_experiment,
+    with_training,
+)
+
+import wcapsnet.training.step as step_module
+import wcapsnet.training.trainer as trainer_module
+from wcapsnet.classifier import Classifier
+from wcapsnet.data import Dataset
+from wcapsnet.errors import InputError
+from wcapsnet.training.evaluate import Evaluation
+from wcapsnet.training.precision import choose_device
+from wcapsnet.training.trainer import Diverged, State
+
+
+def script(monkeypatch, *figures):
+    """Validation says (accuracy in hundredths, loss) as written here, an epoch each."""
+    remaining = list(figures)
+
+    def scripted(network, split, precision="fp32", batch_size=500):
+        hundredths, loss = remaining.pop(0) if remaining else figures[-1]
+        labels = torch.zeros(100, dtype=torch.int64)
+        predicted = (torch.arange(100) >= hundredths).long()
+        weights = tuple(torch.ones(3, level.capsules) for level in network.config.levels)
+        return Evaluation(labels, predicted, torch.ones(100), torch.zeros(100, 2), loss, weights, 3)
+
+    monkeypatch.setattr(trainer_module, "evaluate", scripted)
+
+
+# ── stopping ──
+
+
+def test_training_ends_when_validation_has_not_improved_for_patience_epochs(tmp_path, monkeypatch):
+    script(monkeypatch, (50, 1.0), (60, 1.0), (55, 1.0), (60, 1.5), (59, 1.0), (99, 0.1))
+    trainer = begin(tmp_path / "run", toy_experiment(epochs=6, patience=3))
+    trainer.fit()
+    assert trainer.state.epoch == 5
+    assert trainer.state.best_epoch == 2
+    assert [m["best"] for m in trainer.run.metrics()] == [True, True, False, False, False]
+
+
+def test_an_improvement_restarts_patience(tmp_path, monkeypatch):
+    script(monkeypatch, (50, 1.0), (49, 1.0), (51, 1.0), (50, 1.0), (50, 1.0), (50, 1.0))
+    trainer = begin(tmp_path / "run", toy_experiment(epochs=6, patience=2))
+    trainer.fit()
+    assert trainer.state.epoch == 5
+
+
+def test_without_patience_the_schedule_is_followed_to_its_end(tmp_path, monkeypatch):
+    script(monkeypatch, (50, 1.0), (0, 9.0))
+    trainer = begin(tmp_path / "run", toy_experiment(epochs=4))
+    trainer.fit()
+    assert (trainer.state.epoch, trainer.state.best_epoch) == (4, 1)
+
+
+def test_a_run_out_of_patience_does_not_go_on_when_resumed(tmp_path, monkeypatch):
+    script(monkeypatch, (50, 1.0), (40, 1.0))
+    trainer = begin(tmp_path / "run", toy_experiment(epochs=6, patience=1))
+    trainer.fit()
+    resumed = go_on(tmp_path / "run")
+    resumed.fit()
+    assert resumed.state.epoch == 2
+
+
+# ── the best weights ──
+
+
+def test_better_is_higher_accuracy_and_on_a_tie_lower_loss():
+    state = State(best_epoch=1, best_accuracy=0.5, best_loss=1.0)
+    assert state.better(0.6, 9.0)
+    assert state.better(0.5, 0.9)
+    assert not state.better(0.5, 1.0)
+    assert not state.better(0.5, 1.1)
+    assert not state.better(0.4, 0.1)
+    assert State().better(0.0, 1e9)
+
+
+def test_the_best_checkpoint_is_the_one_of_the_best_epoch(tmp_path, monkeypatch):
+    script(monkeypatch, (50, 1.0), (70, 2.0), (70, 1.0), (70, 1.5))
+    trainer = begin(tmp_path / "run", toy_experiment(epochs=4))
+    kept = []
+    finish_epoch = trainer._finish_epoch
+    monkeypatch.setattr(
+        trainer, "_finish_epoch", lambda: (kept.append(trainer.network.projection.detach().clone()), finish_epoch())[1]
+    )
+    trainer.fit()
+    assert trainer.state.best_epoch == 3
+    assert torch.equal(tensors(tmp_path / "run" / "best.safetensors")["projection"], kept[2])
+    assert torch.equal(tensors(tmp_path / "run" / "last.safetensors")["projection"], kept[3])
+    assert not torch.equal(kept[2], kept[3])
+
+
+# ── what is looked at ──
+
+
+def test_only_validation_is_evaluated_in_training_and_the_test_set_once_after_it(tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(trainer_module, "evaluate", counting(trainer_module.evaluate, calls))
+    dataset = toy_dataset()
+    trainer = begin(tmp_path / "run", toy_experiment(), dataset)
+    trainer.fit()
+    assert len(calls) == 3
+    assert all(torch.equal(split.images, dataset.validation.images) for _, split, *_ in calls)
+    trainer.finish()
+    looked_at = [
+        torch.equal(split.images, dataset.test.images) if len(split) == 17 else False for _, split, *_ in calls
+    ]
+    assert looked_at.count(True) == 1
+
+
+def test_the_test_images_have_no_influence_on_the_weights(tmp_path, unbroken):
+    dataset = toy_dataset()
+    other = Dataset("toy", dataset.classes, dataset.train, dataset.validation, rows_of_light(40, seed=99))
+    trainer = begin(tmp_path / "run", toy_experiment(), other)
+    trainer.fit()
+    ours, theirs = tensors(tmp_path / "run" / "best.safetensors"), tensors(unbroken.file("best.safetensors"))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_only_training_batches_are_augmented(tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(step_module, "augment", counting(step_module.augment, calls))
+    trainer = begin(tmp_path / "run", toy_experiment())
+    seen = []
+    trainer.network.register_forward_pre_hook(lambda module, args: seen.append((module.training, args[0].clone())))
+    trainer.fit()
+    trainer.finish()
+    assert len(calls) == 9  # 3 epochs of 3 steps
+    training = [images for mode, images in seen if mode]
+    assert len(training) == 9
+    assert not all(torch.equal(images, args[0]) for images, args in zip(training, calls, strict=True))
+    expected, _ = trainer.validation_data.take(slice(None))
+    validation = [images for mode, images in seen if not mode]
+    assert len(validation) == 3
+    assert all(torch.equal(images, expected) for images in validation)
+
+
+def test_normalisation_is_measured_on_the_training_images_alone(tmp_path):
+    dataset = toy_dataset()
+    dark = Dataset("toy", dataset.classes, dataset.train, rows_of_light(13, 1)._replace(), rows_of_light(17, 2))
+    dark.validation.images.zero_()
+    dark.test.images.zero_()
+    trainer = begin(tmp_path / "run", toy_experiment(), dark)
+    pixels = dataset.train.images.double() / 255
+    assert trainer.normalization[0] == pytest.approx((float(pixels.mean()),), rel=1e-6)
+    assert trainer.normalization[1] == pytest.approx((float(pixels.std(correction=0)),), rel=1e-6)
+
+
+def test_training_learns_what_there_is_to_learn(tmp_path):
+    # loss and accuracy, so that a loop that goes through the motions is found out
+    trainer = begin(tmp_path / "run", toy_experiment(epochs=12, milestones=(8,), lr=0.1), toy_dataset(96, 30, 30))
+    trainer.fit()
+    assert trainer.finish().accuracy > 0.9
+    metrics = trainer.run.metrics()
+    assert metrics[-1]["cross_entropy"] < 0.6 * metrics[0]["cross_entropy"]
+    assert metrics[-1]["reconstruction"] < metrics[0]["reconstruction"]
+
+
+def test_fewer_images_than_a_batch_are_one_step(tmp_path):
+    trainer = begin(tmp_path / "run", toy_experiment(epochs=1, milestones=(), batch_size=64), toy_dataset(train=10))
+    trainer.fit()
+    assert math.isfinite(trainer.run.metrics()[0]["total"])
+
+
+def test_momentum_zero_trains_and_resumes(tmp_path):
+    experiment = toy_experiment(epochs=2, momentum=0.0)
+    assert interrupted(begin(tmp_path / "run", experiment, progress=CtrlC(0, 1)))
+    trainer = go_on(tmp_path / "run")
+    trainer.fit()
+    assert len(trainer.run.metrics()) == 2
+
+
+# ── divergence ──
+
+
+def files(path):
+    return {file.name: file.read_bytes() for file in path.iterdir() if file.is_file()}
+
+
+def test_a_loss_that_is_not_a_number_stops_with_one_sentence_and_keeps_the_last_good_checkpoint(tmp_path, monkeypatch):
+    trainer = begin(tmp_path / "run", toy_experiment())
+    honest, steps = step_module.objective, []
+
+    def poisoned(*args):
+        steps.append(1)
+        terms = honest(*args)
+        return terms._replace(total=terms.total * (math.nan if len(steps) > 4 else 1))
+
+    monkeypatch.setattr(step_module, "objective", poisoned)
+    finish_epoch, kept = trainer.save, []
+    monkeypatch.setattr(trainer, "save", lambda: (finish_epoch(), kept.append(files(tmp_path / "run"))))
+    with pytest.raises(Diverged) as error:
+        trainer.fit()
+    sentence = str(error.value)
+    assert "diverged in epoch 2" in sentence
+    assert "--lr 0.005" in sentence
+    assert "\n" not in sentence
+    assert len(kept) == 1  # epoch 1
+    assert files(tmp_path / "run") == kept[0]
+    good = tensors(tmp_path / "run" / "last.safetensors")
+    assert all(torch.isfinite(tensor).all() for tensor in good.values())
+    monkeypatch.undo()
+    assert go_on(tmp_path / "run").state.epoch == 1
+
+
+def test_a_loss_far_above_guessing_is_divergence(tmp_path):
+    with pytest.raises(Diverged, match=r"guessing gives 1\.39"):  # log 4: three classes and "none of these"
+        begin(tmp_path / "run", toy_experiment(lr=1e6)).fit()
+
+
+def test_weights_that_break_in_the_last_step_of_an_epoch_never_become_a_checkpoint(tmp_path):
+    # The loss of a step is of the weights before it: after the last one only validation can tell.
+    trainer = begin(tmp_path / "run", toy_experiment())
+    plain, steps = trainer.step, []
+
+    class Breaking:
+        sums = plain.sums
+
+        def __call__(self, index):
+            plain(index)
+            steps.append(1)
+            if len(steps) == 6:  # the last one of epoch 2
+                with torch.no_grad():
+                    trainer.network.projection.fill_(math.nan)
+
+    trainer.step = Breaking()
+    with pytest.raises(Diverged, match="epoch 2"):
+        trainer.fit()
+    for name in ("best.safetensors", "last.safetensors", "state.safetensors"):
+        kept = tensors(tmp_path / "run" / name)
+        assert all(torch.isfinite(tensor).all() for tensor in kept.values()), name
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert len(lines) == 1
+    assert go_on(tmp_path / "run").state.epoch == 1
+
+
+def test_weights_that_break_in_the_only_step_of_an_epoch_never_become_a_checkpoint(tmp_path):
+    dataset = toy_dataset(train=16)
+    trainer = begin(tmp_path / "run", toy_experiment(lr=1e6), dataset)
+    with pytest.raises(Diverged):
+        trainer.fit()
+    assert not list((tmp_path / "run").glob("*.safetensors"))
+
+
+def test_divergence_is_noticed_when_interrupted_instead_of_being_saved(tmp_path, monkeypatch):
+    trainer = begin(tmp_path / "run", toy_experiment(), progress=CtrlC(1, 1))
+    honest, steps = step_module.objective, []
+
+    def poisoned(*args):
+        steps.append(1)
+        terms = honest(*args)
+        return terms._replace(total=terms.total * (math.nan if len(steps) == 4 else 1))
+
+    monkeypatch.setattr(step_module, "objective", poisoned)
+    with pytest.raises(Diverged):
+        trainer.fit()
+    monkeypatch.undo()
+    assert (go_on(tmp_path / "run").state.epoch, go_on(tmp_path / "run").state.step) == (1, 0)
+
+
+# ── a run that was tampered with ──
+
+
+def test_a_state_that_does_not_fit_its_experiment_is_refused(tmp_path):
+    assert interrupted(begin(tmp_path / "run", toy_experiment(), progress=CtrlC(0, 1)))
+    text = json.loads((tmp_path / "run" / "experiment.json").read_text())
+    text["model"]["levels"][0]["capsules"] = 5
+    (tmp_path / "run" / "experiment.json").write_text(json.dumps(text))
+    with pytest.raises(InputError, match="cannot be resumed"):
+        go_on(tmp_path / "run")
+
+
+def test_a_truncated_state_is_refused(tmp_path):
+    assert interrupted(begin(tmp_path / "run", toy_experiment(), progress=CtrlC(0, 1)))
+    state = tmp_path / "run" / "state.safetensors"
+    state.write_bytes(state.read_bytes()[:-100])
+    with pytest.raises(InputError, match=r"state\.safetensors"):
+        go_on(tmp_path / "run")
+
+
+def test_weights_in_the_place_of_the_state_are_refused(tmp_path):
+    trainer = begin(tmp_path / "run", toy_experiment(epochs=1, milestones=()))
+    trainer.fit()
+    (tmp_path / "run" / "state.safetensors").write_bytes((tmp_path / "run" / "best.safetensors").read_bytes())
+    with pytest.raises(InputError, match="cannot be resumed"):
+        go_on(tmp_path / "run")
+
+
+# ── devices ──
+
+
+def test_auto_takes_the_cpu_where_there_is_no_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert choose_device("auto") == CPU
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert choose_device("auto").type == "cuda"
+
+
+@pytest.mark.parametrize("name", ["tpu", "", "cuda:99", "mps", "meta"])
+def test_a_device_that_is_not_there_is_refused_by_name(name):
+    with pytest.raises(InputError, match=f"'{name}'"):
+        choose_device(name)
+
+
+def test_weights_of_a_lower_precision_run_are_float32(tmp_path):
+    trainer = begin(tmp_path / "run", with_training(toy_experiment(epochs=1, milestones=()), precision="bf16"))
+    trainer.fit()
+    loaded = Classifier.load(tmp_path / "run" / "best.safetensors")
+    assert {p.dtype for p in loaded.parameters()} == {torch.float32}

@@ -1,0 +1,242 @@
+"""Section V-B: Nesterov momentum, weight decay where the paper has it, and the learning rate's schedule."""
+
+import pytest
+import torch
+from training_helpers import CPU, begin, toy_dataset, toy_experiment
+
+from twins.tiny import quiet
+from wcapsnet.data.loader import DeviceSplit
+from wcapsnet.experiment import TrainingConfig
+from wcapsnet.network import WCapsNet
+from wcapsnet.objective import ObjectiveConfig, l2, objective
+from wcapsnet.recipes import recipe
+from wcapsnet.training.step import SUMMED, Step, nesterov
+
+
+def network_and_optimizer(**training):
+    torch.manual_seed(0)
+    experiment = toy_experiment(**training)
+    network = WCapsNet(experiment.model)
+    return network, nesterov(network, experiment, CPU)
+
+
+# ── the update ──
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_three_steps_equal_nesterov_sgd_written_by_hand(momentum):
+    lr, decay = 0.1, 0.01
+    network, optimizer = network_and_optimizer(lr=lr, momentum=momentum, weight_decay=decay)
+    decayed = {id(p) for p in network.decayed_parameters()}
+    expected = {name: p.detach().double() for name, p in network.named_parameters()}
+    velocity = {name: torch.zeros_like(p) for name, p in expected.items()}
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(3):
+        for name, p in network.named_parameters():
+            p.grad = torch.randn(p.shape, generator=generator)
+            g = p.grad.double() + (decay * expected[name] if id(p) in decayed else 0)
+            velocity[name] = momentum * velocity[name] + g
+            expected[name] = expected[name] - lr * (g + momentum * velocity[name])
+        optimizer.step()
+    for name, p in network.named_parameters():
+        torch.testing.assert_close(p.detach().double(), expected[name], rtol=1e-5, atol=1e-6, msg=name)
+
+
+def test_the_learning_rate_is_read_anew_at_every_step():
+    network, optimizer = network_and_optimizer(momentum=0.0, weight_decay=0.0)
+    for rate in (0.5, 0.05):
+        before = network.projection.detach().clone()
+        for group in optimizer.param_groups:
+            group["lr"].fill_(rate)
+        for p in network.parameters():
+            p.grad = torch.ones_like(p)
+        optimizer.step()
+        torch.testing.assert_close(before - network.projection.detach(), torch.full_like(before, rate))
+
+
+def test_every_parameter_is_updated_and_none_twice():
+    network, optimizer = network_and_optimizer()
+    updated = [id(p) for group in optimizer.param_groups for p in group["params"]]
+    assert sorted(updated) == sorted(id(p) for p in network.parameters())
+
+
+# ── weight decay ──
+
+
+def test_weight_decay_falls_on_convolution_kernels_outside_the_critics_and_on_nothing_else():
+    network, optimizer = network_and_optimizer(weight_decay=0.25)
+    names = {id(p): name for name, p in network.named_parameters()}
+    decayed = {names[id(p)] for g in optimizer.param_groups for p in g["params"] if g["weight_decay"]}
+    assert {g["weight_decay"] for g in optimizer.param_groups} == {0.25, 0.0}
+    assert decayed == {
+        "init_conv.weight",
+        "capsules.0.dense.shortcut.weight",
+        "capsules.0.dense.layers.0.conv.weight",
+        "capsules.0.dense.layers.1.conv.weight",
+        "capsules.0.trans.conv_plus.conv.weight",
+        "capsules.1.dense.layers.0.conv.weight",
+        "capsules.1.dense.layers.1.conv.weight",
+        "capsules.1.trans.conv_plus.conv.weight",
+        "decoder.conv1.weight",
+        "decoder.conv2.weight",
+    }
+    left_out = set(names.values()) - decayed
+    assert "projection" in left_out  # W
+    assert "decoder.linear.weight" in left_out
+    assert any(name.startswith("routers.") and name.endswith("weight") for name in left_out)
+    assert all("bias" not in name and "norm" not in name for name in decayed)
+
+
+def test_weight_decay_of_the_optimizer_is_the_gradient_of_lambda_times_l2():
+    # Eq. 15: an update with λ_WD equals an update on the loss with λ_WD · L₂ added to it
+    lam = 0.03
+    with_decay, optimizer = network_and_optimizer(momentum=0.9, weight_decay=lam)
+    with_term, plain = network_and_optimizer(momentum=0.9, weight_decay=0.0)
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(2):
+        for p, q in zip(with_decay.parameters(), with_term.parameters(), strict=True):
+            p.grad = torch.randn(p.shape, generator=generator)
+            q.grad = p.grad.clone()
+        (lam * 0.5 * sum(p.square().sum() for p in with_term.decayed_parameters())).backward()
+        optimizer.step()
+        plain.step()
+    for p, q in zip(with_decay.parameters(), with_term.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
+
+
+def test_l2_is_half_the_sum_of_squares():
+    assert float(l2([torch.tensor([1.0, -2.0]), torch.tensor([[3.0]])])) == 7.0
+
+
+# ── a step ──
+
+
+def test_a_step_adds_up_the_terms_of_the_loss_before_its_update():
+    experiment = toy_experiment()
+    config = quiet(channels=1)
+    torch.manual_seed(0)
+    network = WCapsNet(config)
+    data = DeviceSplit(toy_dataset().train, (0.3,), (0.3,), CPU)
+    still = type(experiment)("still", model=config, training=experiment.training)  # no augmentation, no dropout
+    step = Step(still, network, nesterov(network, still, CPU), data)
+    images, labels = data.take(torch.arange(16))
+    expected, accuracy = [], []
+    for _ in range(2):
+        with torch.no_grad():
+            network.train()
+            before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+            output = network(images)
+            network.load_state_dict(before)  # a forward pass in training moves running means
+        expected.append([float(t) for t in objective(output, images, labels, ObjectiveConfig())])
+        accuracy.append(float((output.logits[:, :3].argmax(1) == labels).double().mean()))
+        step(torch.arange(16))
+    sums = dict(zip(SUMMED, step.sums.tolist(), strict=True))
+    assert SUMMED == ("total", "cross_entropy", "wasserstein", "reconstruction", "accuracy", "steps")
+    assert sums["steps"] == 2
+    assert sums["accuracy"] == pytest.approx(sum(accuracy))
+    for position, name in enumerate(SUMMED[:4]):
+        assert sums[name] == pytest.approx(sum(e[position] for e in expected), rel=1e-5), name
+
+
+def test_bf16_computes_in_bf16_and_keeps_weights_and_losses_in_float32():
+    seen = set()
+    experiment = toy_experiment(precision="bf16")
+    torch.manual_seed(0)
+    network = WCapsNet(experiment.model)
+    network.init_conv.register_forward_hook(lambda module, args, out: seen.add(out.dtype))
+    data = DeviceSplit(toy_dataset().train, (0.3,), (0.3,), CPU)
+    step = Step(experiment, network.train(), nesterov(network, experiment, CPU), data)
+    step(torch.arange(16))
+    assert seen == {torch.bfloat16}
+    assert {p.dtype for p in network.parameters()} == {torch.float32}
+    assert {p.grad.dtype for p in network.parameters()} == {torch.float32}
+
+
+# ── the schedule ──
+
+
+@pytest.mark.parametrize(
+    ("name", "drops"),
+    [("cifar10", (150, 200, 250)), ("cifar100", (150, 200, 250)), ("mnist", (20, 30)), ("svhn", (20, 30))],
+)
+def test_the_learning_rate_falls_by_ten_after_the_papers_milestones(name, drops):
+    training = recipe(name).training
+    rates = [training.learning_rate(epoch) for epoch in range(training.epochs)]
+    assert rates[0] == 0.1
+    falls = [epoch for epoch in range(1, training.epochs) if rates[epoch] != rates[epoch - 1]]
+    assert falls == list(drops)  # epochs count from 0: epoch 150 is the first after 150 epochs
+    for epoch in falls:
+        assert rates[epoch] == pytest.approx(rates[epoch - 1] / 10)
+
+
+def test_the_optimizer_follows_the_schedule(tmp_path):
+    trainer = begin(tmp_path / "run", toy_experiment(epochs=4, milestones=(1, 3), lr=0.08))
+    rates = []
+    plain = trainer.step
+
+    class Watching:
+        sums = plain.sums
+
+        def __call__(self, index):
+            rates.append([float(group["lr"]) for group in trainer.optimizer.param_groups])
+            plain(index)
+
+    trainer.step = Watching()
+    trainer.fit()
+    expected = [0.08] * 3 + [0.008] * 6 + [0.0008] * 3
+    for rate, both in zip(expected, rates, strict=True):
+        assert both == pytest.approx([rate, rate])
+
+
+@pytest.mark.parametrize(
+    ("epochs", "milestones"),
+    [(300, (150, 200, 250)), (30, (15, 20, 25)), (600, (300, 400, 500)), (6, (3, 4, 5)), (1, (1,)), (2, (1, 2))],
+)
+def test_with_epochs_moves_the_milestones_along(epochs, milestones):
+    moved = TrainingConfig().with_epochs(epochs)
+    assert moved.epochs == epochs
+    assert moved.milestones == milestones
+    assert (moved.lr, moved.batch_size, moved.seed) == (0.1, 64, 0)
+
+
+@pytest.mark.parametrize("epochs", range(1, 60))
+def test_with_epochs_always_gives_a_valid_schedule(epochs):
+    for base in (TrainingConfig(), TrainingConfig(epochs=40, milestones=(20, 30)), TrainingConfig(milestones=())):
+        moved = base.with_epochs(epochs)  # the configuration checks itself
+        assert len(moved.milestones) <= len(base.milestones)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("epochs", 0),
+        ("batch_size", 0),
+        ("lr", 0.0),
+        ("lr", -0.1),
+        ("lr", float("nan")),
+        ("lr", float("inf")),
+        ("decay", 0.0),
+        ("decay", 1.5),
+        ("momentum", 1.0),
+        ("momentum", -0.1),
+        ("weight_decay", -1e-4),
+        ("weight_decay", float("nan")),
+        ("milestones", (30, 20)),
+        ("milestones", (20, 20)),
+        ("milestones", (0, 20)),
+        ("patience", 0),
+        ("precision", "fp16"),
+        ("seed", -1),
+        ("seed", 2**63),
+    ],
+)
+def test_impossible_training_settings_are_refused_by_name(field, value):
+    with pytest.raises(ValueError, match=rf"^training\.{field} is .* must be .*\.$"):
+        TrainingConfig(**{field: value})
+
+
+@pytest.mark.parametrize("field", ["lambda_ws", "lambda_r"])
+@pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf")])
+def test_impossible_lambdas_are_refused_by_name(field, value):
+    with pytest.raises(ValueError, match=rf"^objective\.{field} is"):
+        ObjectiveConfig(**{field: value})

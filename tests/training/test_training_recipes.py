@@ -1,0 +1,187 @@
+"""The recipes are the paper's experiments, and each ablation is one change."""
+
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from wcapsnet.data import DATASETS, DataConfig, FolderSummary
+from wcapsnet.errors import InputError
+from wcapsnet.network import CIFAR10_LEVELS, CIFAR100_LEVELS, Level, WCapsNet
+from wcapsnet.recipes import ABLATIONS, PAPER, RECIPES, recipe
+from wcapsnet.recipes.ablations import NONLINEARITY_TABLE, ROUTING_TABLE, WEIGHTING_TABLE, RoutingVariant
+from wcapsnet.recipes.quick import folder
+
+
+def differences(one, other, path=""):
+    if is_dataclass(one):
+        found = {}
+        for f in fields(one):
+            name = f"{path}.{f.name}" if path else f.name
+            found |= differences(getattr(one, f.name), getattr(other, f.name), name)
+        return found
+    return {} if one == other else {path: other}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_builds_fits_its_data_and_carries_its_name(name):
+    experiment = recipe(name)
+    assert experiment.name == name
+    info, model = DATASETS[experiment.data.source], experiment.model
+    assert (model.classes, model.channels, model.height, model.width) == (
+        *(len(info.classes), info.channels, info.height, info.width),
+    )
+    assert experiment.data.validation < info.train_images
+    network = WCapsNet(model)  # not on "meta": the power iterations of the critics take thirty times as long there
+    assert network.projection.shape == (model.levels[-1].dimension, model.outputs)
+    if name in PAPER:
+        with torch.no_grad():
+            output = network.eval()(torch.zeros(1, model.channels, model.height, model.width))
+        assert output.logits.shape == (1, model.outputs)
+
+
+def test_there_is_a_recipe_for_every_experiment_asked_for():
+    assert set(PAPER) == {"mnist", "fashion-mnist", "cifar10", "cifar100", "svhn"}
+    assert {"quick", "demo"} < set(RECIPES)
+    assert set(ABLATIONS) == {
+        f"{dataset}-{row}" for dataset in PAPER for row in ("normalized", "squash", "ws", "ce", "random", "uniform")
+    }
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_the_papers_training_settings(name):
+    experiment = recipe(name)
+    training, objective = experiment.training, experiment.objective
+    assert training.batch_size == 64
+    assert training.lr == 0.1
+    assert training.decay == pytest.approx(0.1)
+    assert training.momentum == 0.9
+    assert training.weight_decay == 1e-4
+    assert (objective.lambda_ws, objective.lambda_r) == (0.2, 0.1)
+    digits = name in ("mnist", "fashion-mnist", "svhn")
+    assert (training.epochs, training.milestones) == ((40, (20, 30)) if digits else (300, (150, 200, 250)))
+    assert experiment.model.levels == (CIFAR100_LEVELS if name == "cifar100" else CIFAR10_LEVELS)
+    assert (experiment.model.nonlinearity, experiment.model.routing.weighting) == ("tilt", "softmax")
+
+
+def test_table_one():
+    assert (Level(16, 8, 16, 2), Level(8, 8, 32, 1), Level(4, 8, 64, 2), Level(2, 8, 8, 1)) == CIFAR10_LEVELS
+    assert (Level(16, 8, 16, 2), Level(8, 8, 32, 1), Level(4, 8, 64, 2), Level(2, 8, 24, 1)) == CIFAR100_LEVELS
+
+
+@pytest.mark.parametrize(
+    ("name", "train", "validation", "normalization", "mirror", "shift"),
+    [
+        ("mnist", 50000, 10000, "unit", False, 0),
+        ("fashion-mnist", 50000, 10000, "unit", False, 0),
+        ("svhn", 63257, 10000, "unit", False, 0),
+        ("cifar10", 45000, 5000, "standardize", True, 4),
+        ("cifar100", 45000, 5000, "standardize", True, 4),
+    ],
+)
+def test_the_papers_splits_normalisation_and_augmentation(name, train, validation, normalization, mirror, shift):
+    data = recipe(name).data
+    assert data == DataConfig(
+        source=name, validation=validation, normalization=normalization, mirror=mirror, shift=shift
+    )
+    assert DATASETS[name].train_images - validation == train
+
+
+ROWS = {
+    "normalized": {"model.routing.weighting": "normalized"},
+    "squash": {"model.nonlinearity": "squash"},
+    "ws": {"model.routing.stop_gradient": True},
+    "ce": {"objective.lambda_ws": 0.0},
+    "random": {
+        "model.routing.fitness": "random",
+        "model.routing.weighting": "normalized",
+        "model.routing.noise_share": 0.0,
+        "objective.lambda_ws": 0.0,
+    },
+    "uniform": {
+        "model.routing.fitness": "constant",
+        "model.routing.noise_share": 0.0,
+        "objective.lambda_ws": 0.0,
+    },
+}
+
+
+@pytest.mark.parametrize("dataset", PAPER)
+@pytest.mark.parametrize("row", ROWS)
+def test_every_ablation_differs_from_its_base_in_exactly_its_fields(dataset, row):
+    name = f"{dataset}-{row}"
+    assert differences(recipe(dataset), recipe(name)) == {"name": name, **ROWS[row]}
+
+
+def test_the_rows_of_the_tables_have_the_papers_names():
+    assert set(WEIGHTING_TABLE) == {"softmax", "normalized"}
+    assert set(NONLINEARITY_TABLE) == {"squash", "tilt"}
+    assert set(ROUTING_TABLE) == {"WS+CE", "WS", "CE", "Random", "Uniform"}
+    for table, row in ((WEIGHTING_TABLE, "softmax"), (NONLINEARITY_TABLE, "tilt"), (ROUTING_TABLE, "WS+CE")):
+        assert table[row] == RoutingVariant()
+
+
+@pytest.mark.parametrize("dataset", PAPER)
+def test_the_papers_own_row_changes_nothing(dataset):
+    base = recipe(dataset)
+    assert RoutingVariant().apply(base, base.name) == base
+
+
+@pytest.mark.parametrize("name", ["quick", "demo", *PAPER])
+def test_every_recipe_says_what_it_is(name):
+    text = RECIPES[name].__doc__
+    assert text
+    assert "PLACEHOLDER" not in text
+
+
+def test_an_unknown_recipe_suggests_the_nearest():
+    with pytest.raises(InputError, match=r"There is no recipe 'cifar-10'; did you mean 'cifar10'\."):
+        recipe("cifar-10")
+
+
+# ── a folder of pictures ──
+
+
+def summary(counts=(100, 120), height=40, width=30, color=True, one_shape=True):
+    return FolderSummary(
+        path=Path("pets"),
+        classes=tuple(f"class {i}" for i in range(len(counts))),
+        counts=counts,
+        parts=(),
+        total=sum(counts),
+        height=height,
+        width=width,
+        one_shape=one_shape,
+        has_color=color,
+    )
+
+
+@pytest.mark.parametrize("color", [True, False])
+@pytest.mark.parametrize("size", [None, (24, 32)])
+@pytest.mark.parametrize("model", ["wcapsnet", "wcapsnet-quick"])
+def test_the_recipe_of_a_folder_fits_the_folder(color, size, model):
+    experiment = folder(Path("some/pets"), summary(color=color), size, model)
+    data, net = experiment.data, experiment.model
+    assert experiment.name == "pets"
+    assert data.source == str(Path("some/pets").resolve())
+    assert (data.height, data.width) == (net.height, net.width) == (size or summary().proposed_size())
+    assert data.channels == net.channels == (3 if color else 1)
+    assert net.classes == 2
+    assert data.mirror is color  # gray pictures are often writing
+    assert data.normalization == "standardize"
+
+
+@pytest.mark.parametrize("images", [6, 60, 400, 600, 1999, 2000, 5000, 100_000])
+def test_the_fewer_pictures_the_more_epochs(images):
+    training = folder(Path("pets"), summary(counts=(images // 2, images - images // 2))).training
+    assert 20 <= training.epochs <= 200
+    assert training.batch_size in (16, 32, 64)
+    assert all(0 < m < training.epochs for m in training.milestones)
+    steps = training.epochs * images / training.batch_size
+    assert training.epochs == 200 or steps >= 3900 or training.epochs == 20
+
+
+def test_many_classes_take_the_cifar_100_column():
+    assert folder(Path("pets"), summary(counts=(9,) * 11)).model.levels == CIFAR100_LEVELS
+    assert folder(Path("pets"), summary(counts=(9,) * 10)).model.levels == CIFAR10_LEVELS

@@ -1,0 +1,180 @@
+"""Same seed, same result; stopped and resumed, same result. Bit for bit, on CPU."""
+
+import os
+import signal
+
+import pytest
+import torch
+from training_helpers import (
+    CtrlC,
+    begin,
+    go_on,
+    interrupted,
+    same_tensors,
+    tensors,
+    toy_experiment,
+    trained,
+    without_timings,
+)
+
+from wcapsnet.classifier import Classifier
+from wcapsnet.training import trainer as trainer_module
+from wcapsnet.training.run import Run
+
+
+def assert_same_run(run: Run, other: Run) -> None:
+    for name in ("best.safetensors", "last.safetensors", "state.safetensors"):
+        assert same_tensors(run.file(name), other.file(name)), name
+    assert without_timings(run.metrics()) == without_timings(other.metrics())
+    for name in ("predictions.csv", "confusion.csv"):
+        assert run.file(name).read_bytes() == other.file(name).read_bytes()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_same_seed_gives_the_same_weights_and_metrics_bit_for_bit(tmp_path, precision):
+    experiment = toy_experiment(precision=precision, epochs=2)
+    one = trained(tmp_path / "one", experiment)
+    torch.rand(17)  # what was drawn before a run does not matter
+    assert_same_run(one, trained(tmp_path / "two", experiment))
+
+
+def test_bf16_is_not_fp32(tmp_path, unbroken):
+    run = trained(tmp_path / "bf16", toy_experiment(precision="bf16"))
+    assert not same_tensors(run.file("last.safetensors"), unbroken.file("last.safetensors"))
+
+
+def test_another_seed_gives_other_weights_and_metrics(tmp_path, unbroken):
+    run = trained(tmp_path / "other", toy_experiment(seed=1))
+    ours, theirs = tensors(run.file("last.safetensors")), tensors(unbroken.file("last.safetensors"))
+    assert not torch.equal(ours["projection"], theirs["projection"])
+    assert [m["total"] for m in run.metrics()] != [m["total"] for m in unbroken.metrics()]
+
+
+@pytest.mark.parametrize(
+    ("epoch", "step"),
+    [(0, 1), (1, 2), (2, 1), (0, 3), (0, None), (1, None)],
+    ids=["first step", "middle of epoch 2", "last epoch", "last step of epoch 1", "after epoch 1", "after epoch 2"],
+)
+def test_resuming_gives_what_the_unbroken_run_gave(tmp_path, unbroken, epoch, step):
+    path = tmp_path / "broken"
+    broken = begin(path, toy_experiment(), progress=CtrlC(epoch, step))
+    assert interrupted(broken)
+    assert not broken.run.finished
+    resumed = go_on(path)
+    middle = step is not None and step < 3
+    assert (resumed.state.epoch, resumed.state.step) == ((epoch, step) if middle else (epoch + 1, 0))
+    resumed.fit()
+    resumed.finish()
+    assert_same_run(resumed.run, unbroken)
+
+
+def test_resuming_bf16_in_the_middle_of_an_epoch_gives_what_the_unbroken_run_gave(tmp_path):
+    experiment = toy_experiment(precision="bf16", epochs=2)
+    whole = trained(tmp_path / "whole", experiment)
+    assert interrupted(begin(tmp_path / "broken", experiment, progress=CtrlC(1, 1)))
+    resumed = go_on(tmp_path / "broken")
+    resumed.fit()
+    resumed.finish()
+    assert_same_run(resumed.run, whole)
+
+
+def test_a_run_can_be_interrupted_at_every_step_and_still_ends_the_same(tmp_path, unbroken):
+    path = tmp_path / "broken"
+    begin(path, toy_experiment())
+    for epoch in range(3):
+        for step in (1, 2):
+            assert interrupted(go_on(path, progress=CtrlC(epoch, step)))
+        assert interrupted(go_on(path, progress=CtrlC(epoch, None)))
+    resumed = go_on(path)
+    resumed.fit()
+    resumed.finish()
+    assert_same_run(resumed.run, unbroken)
+
+
+def test_ctrl_c_in_the_last_step_of_all_loses_nothing(tmp_path, unbroken):
+    assert interrupted(begin(tmp_path / "broken", toy_experiment(), progress=CtrlC(2, 3)))
+    resumed = go_on(tmp_path / "broken")
+    assert resumed.state.epoch == 3
+    resumed.fit()
+    resumed.finish()
+    assert_same_run(resumed.run, unbroken)
+
+
+def test_a_polite_kill_is_a_ctrl_c(tmp_path):
+    assert interrupted(begin(tmp_path / "run", toy_experiment(), progress=CtrlC(1, 1, signal.SIGTERM)))
+    assert go_on(tmp_path / "run").state.step == 1
+
+
+def test_signals_are_given_back_when_training_ends(tmp_path):
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    trainer = begin(tmp_path / "run", toy_experiment(epochs=1), progress=CtrlC(0, 1))
+    assert interrupted(trainer)
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_a_second_ctrl_c_does_not_wait(tmp_path):
+    class Impatient(CtrlC):
+        def batch(self, *args):
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        begin(tmp_path / "run", toy_experiment(), progress=Impatient(0, 1)).fit()
+
+
+# The files of an epoch in the order they are written; each test kills the process just before one of them is in place.
+@pytest.mark.parametrize("victim", ["best.safetensors", "metrics.jsonl", "last.safetensors", "state.safetensors"])
+def test_a_kill_between_two_files_leaves_a_run_that_loads_and_resumes_to_the_same_end(
+    tmp_path, unbroken, monkeypatch, victim
+):
+    path = tmp_path / "killed"
+    trainer = begin(path, toy_experiment())
+    replace, seen = os.replace, []
+
+    class Killed(BaseException):
+        pass
+
+    def dying(source, target):
+        if os.path.basename(target) == victim:
+            seen.append(target)
+            if len(seen) == 2:  # in the second epoch
+                raise Killed
+        replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", dying)
+        # every epoch is a new best, so that every file is written in every epoch
+        patch.setattr(trainer_module.State, "better", lambda self, accuracy, loss: True)
+        with pytest.raises(Killed):
+            trainer.fit()
+    assert not list(path.glob(".*partial*"))
+    Classifier.load(path / "best.safetensors")
+    Classifier.load(path / "last.safetensors")
+    resumed = go_on(path)
+    assert (resumed.state.epoch, resumed.state.step) == (1, 0)
+    resumed.fit()
+    resumed.finish()
+    assert same_tensors(path / "last.safetensors", unbroken.file("last.safetensors"))
+    assert [m["total"] for m in resumed.run.metrics()] == [m["total"] for m in unbroken.metrics()]
+
+
+def test_a_kill_while_the_test_set_is_reported_is_made_good_by_resuming(tmp_path, unbroken, monkeypatch):
+    trainer = begin(tmp_path / "run", toy_experiment())
+    trainer.fit()
+    replace = os.replace
+
+    def dying(source, target):
+        if os.path.basename(target) == "confusion.csv":
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", dying)
+        with pytest.raises(KeyboardInterrupt):
+            trainer.finish()
+    assert not trainer.run.finished
+    resumed = go_on(tmp_path / "run")
+    resumed.fit()
+    resumed.finish()
+    assert resumed.run.finished
+    assert_same_run(resumed.run, unbroken)

@@ -1,0 +1,358 @@
+"""The run folder explains itself, and nothing in it is ever half written or written over."""
+
+import csv
+import json
+import math
+import os
+
+import pytest
+import torch
+from training_helpers import CPU, begin, go_on, toy_dataset, toy_experiment, trained
+
+from wcapsnet import __version__
+from wcapsnet.atomic import replacing, write_text
+from wcapsnet.classifier import Classifier, winning_capsules
+from wcapsnet.data import Dataset, Split
+from wcapsnet.data.loader import DeviceSplit
+from wcapsnet.errors import InputError
+from wcapsnet.training.evaluate import evaluate
+from wcapsnet.training.run import Run, describe_environment, free_path, read_experiment
+
+FILES = {
+    "experiment.json",
+    "environment.json",
+    "metrics.jsonl",
+    "best.safetensors",
+    "last.safetensors",
+    "state.safetensors",
+    "test.json",
+    "predictions.csv",
+    "confusion.csv",
+    "tensorboard",
+}
+
+
+def table(path):
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.reader(file))
+
+
+# ── what is in it ──
+
+
+def test_a_finished_run_holds_every_file_and_nothing_else(unbroken):
+    assert {file.name for file in unbroken.path.iterdir()} == FILES
+
+
+def test_the_documentation_of_the_run_folder_lists_exactly_its_files():
+    from wcapsnet.training import run
+
+    listed = {line.split()[0].rstrip("/") for line in run.__doc__.splitlines() if line.startswith("    ")}
+    assert listed == FILES
+
+
+def test_experiment_json_gives_the_experiment_back(unbroken):
+    content = json.loads(unbroken.file("experiment.json").read_text())
+    assert content["version"] == __version__
+    assert read_experiment(unbroken.file("experiment.json")) == toy_experiment()
+
+
+def test_environment_says_what_ran_where(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["wcapsnet", "train", "mnist", "--seed", "1"])
+    monkeypatch.chdir(tmp_path)
+    facts = describe_environment(CPU, tmp_path / "x" / ".." / "data")
+    assert facts["command"] == ["wcapsnet", "train", "mnist", "--seed", "1"]
+    assert (facts["wcapsnet"], facts["torch"], facts["device"]) == (__version__, torch.__version__, "cpu")
+    assert facts["data_dir"] == str((tmp_path / "data").resolve())
+    assert facts["hardware"]
+    assert facts["python"]
+    json.dumps(facts)
+
+
+def test_metrics_have_a_line_an_epoch_with_every_term_and_all_are_finite(unbroken):
+    lines = unbroken.file("metrics.jsonl").read_text().splitlines()
+    records = [json.loads(line, parse_constant=lambda word: pytest.fail(f"{word} is not JSON")) for line in lines]
+    assert [record["epoch"] for record in records] == [1, 2, 3]
+    for record in records:
+        assert set(record) == {
+            *("epoch", "lr", "total", "cross_entropy", "wasserstein", "reconstruction", "l2", "train_accuracy"),
+            *("validation_loss", "validation_accuracy", "best", "images_per_s", "seconds"),
+        }
+        assert all(math.isfinite(value) for value in record.values())
+        whole = record["cross_entropy"] + 0.2 * record["wasserstein"] + 0.1 * record["reconstruction"]
+        assert record["total"] == pytest.approx(whole, rel=1e-5)
+        assert 0 <= record["train_accuracy"] <= 1
+        assert record["images_per_s"] > 0
+    assert [record["lr"] for record in records] == pytest.approx([0.05, 0.05, 0.005])
+    seconds = [record["seconds"] for record in records]
+    assert seconds == sorted(seconds)
+
+
+def test_l2_in_the_metrics_is_of_the_weights_of_that_epoch(unbroken):
+    network = Classifier.load(unbroken.file("last.safetensors")).network
+    expected = sum(0.5 * p.detach().double().square().sum().item() for p in network.decayed_parameters())
+    assert unbroken.metrics()[-1]["l2"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_validation_figures_in_the_metrics_are_those_of_the_weights(unbroken):
+    last = Classifier.load(unbroken.file("last.safetensors"))
+    result = evaluate(last.network, DeviceSplit(toy_dataset().validation, *last.normalization, CPU))
+    record = unbroken.metrics()[-1]
+    assert record["validation_accuracy"] == result.accuracy
+    assert record["validation_loss"] == pytest.approx(result.loss, rel=1e-6)
+
+
+def test_test_json_holds_the_figures_of_the_best_weights(unbroken):
+    facts = json.loads(unbroken.file("test.json").read_text())
+    best = Classifier.load(unbroken.file("best.safetensors"))
+    data = toy_dataset()
+    test = evaluate(best.network, DeviceSplit(data.test, *best.normalization, CPU))
+    validation = evaluate(best.network, DeviceSplit(data.validation, *best.normalization, CPU))
+    assert facts["images"] == 17
+    assert facts["accuracy"] == test.accuracy
+    assert facts["errors"] == round(17 * (1 - test.accuracy))
+    assert facts["cross_entropy"] == pytest.approx(test.loss)
+    assert facts["validation_accuracy"] == validation.accuracy
+    best_record = next(m for m in unbroken.metrics() if m["epoch"] == facts["best_epoch"])
+    assert best_record["validation_accuracy"] == validation.accuracy
+    assert best_record["validation_accuracy"] == max(m["validation_accuracy"] for m in unbroken.metrics())
+    assert facts["epochs"] == 3
+
+
+def test_predictions_are_one_row_a_test_image_and_agree_with_the_accuracy(unbroken):
+    header, *rows = table(unbroken.file("predictions.csv"))
+    assert header == ["index", "label", "predicted", "probability", "capsule_1", "capsule_2"]
+    facts = json.loads(unbroken.file("test.json").read_text())
+    data = toy_dataset()
+    assert [int(row[0]) for row in rows] == list(range(17))
+    assert [row[1] for row in rows] == [data.classes[r] for r in data.test.labels]
+    assert sum(row[1] == row[2] for row in rows) / len(rows) == facts["accuracy"]
+    assert all(1 / 3 <= float(row[3]) <= 1 for row in rows)
+    best = Classifier.load(unbroken.file("best.safetensors"))
+    images, _ = DeviceSplit(data.test, *best.normalization, CPU).take(slice(None))
+    with torch.no_grad():
+        output = best(images)
+    assert [[int(cell) for cell in row[4:]] for row in rows] == winning_capsules(output).tolist()
+    assert [row[2] for row in rows] == [data.classes[r] for r in best.probabilities(output).argmax(1)]
+
+
+def test_the_confusion_matrix_counts_every_test_image_once_and_agrees_with_the_predictions(unbroken):
+    header, *rows = table(unbroken.file("confusion.csv"))
+    names = toy_dataset().classes
+    assert tuple(header[1:]) == names
+    assert tuple(row[0] for row in rows) == names
+    counts = [[int(cell) for cell in row[1:]] for row in rows]
+    _, *predictions = table(unbroken.file("predictions.csv"))
+    for r, true in enumerate(names):
+        for s, predicted in enumerate(names):
+            assert counts[r][s] == sum(row[1:3] == [true, predicted] for row in predictions)
+    facts = json.loads(unbroken.file("test.json").read_text())
+    assert facts["confusion"] == counts
+    assert sum(map(sum, counts)) == 17
+    for r, name in enumerate(names):
+        per_class = facts["per_class"][name]
+        assert per_class["images"] == sum(counts[r])
+        assert per_class["accuracy"] == pytest.approx(counts[r][r] / sum(counts[r]))
+
+
+def test_mean_weights_of_every_class_sum_to_one_in_every_level(unbroken):
+    levels = json.loads(unbroken.file("test.json").read_text())["mean_weights"]
+    assert [len(level[0]) for level in levels] == [3, 2]
+    for level in levels:
+        assert len(level) == 3
+        for row in level:
+            assert sum(row) == pytest.approx(1, abs=1e-5)
+            assert all(w >= 0 for w in row)
+
+
+def test_names_with_commas_and_quotes_survive_the_csv_files(tmp_path):
+    names = ('a, "b"', "ü\nö", "c")
+    data = toy_dataset()
+    trained(
+        tmp_path / "run",
+        toy_experiment(epochs=1, milestones=()),
+        Dataset("toy", names, *list(vars(data).values())[2:5]),
+    )
+    assert {row[1] for row in table(tmp_path / "run" / "predictions.csv")[1:]} == set(names)
+    assert tuple(table(tmp_path / "run" / "confusion.csv")[0][1:]) == names
+
+
+def test_without_test_images_the_run_still_ends(tmp_path):
+    data = toy_dataset()
+    empty = Dataset("toy", data.classes, data.train, data.validation, Split(data.test.images[:0], data.test.labels[:0]))
+    trainer = begin(tmp_path / "run", toy_experiment(epochs=1, milestones=()), empty)
+    trainer.fit()
+    assert trainer.finish() is None
+    assert trainer.run.finished
+    assert json.loads(trainer.run.file("test.json").read_text())["images"] == 0
+
+
+# ── evaluation ──
+
+
+def test_evaluation_against_a_literal_loop(unbroken):
+    best = Classifier.load(unbroken.file("best.safetensors"))
+    test = toy_dataset().test
+    result = evaluate(best.network, DeviceSplit(test, *best.normalization, CPU), batch_size=4)
+    (mean,), (std,) = best.normalization
+    loss, sums = 0.0, [torch.zeros(3, 3), torch.zeros(3, 2)]
+    for m in range(17):
+        with torch.no_grad():
+            output = best.network((test.images[m : m + 1].float() / 255 - mean) / std)
+        probabilities = output.logits[0, :3].softmax(0)
+        label = int(test.labels[m])
+        loss -= float(output.logits[0].log_softmax(0)[label])
+        assert int(result.predicted[m]) == int(probabilities.argmax())
+        assert float(result.probability[m]) == pytest.approx(float(probabilities.max()), rel=1e-5)
+        sums[0][label] += output.routings[0].weights[0]
+        sums[1][label] += output.routings[1].weights[0].sum((1, 2))
+    assert result.loss == pytest.approx(loss / 17, rel=1e-5)
+    for level, total in zip(result.mean_weights, sums, strict=True):
+        torch.testing.assert_close(level, total / test.labels.bincount()[:, None], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", [True, False])
+def test_evaluation_leaves_the_network_as_it_was(unbroken, mode):
+    best = Classifier.load(unbroken.file("best.safetensors"))
+    best.network.train(mode)
+    before = {name: tensor.clone() for name, tensor in best.network.state_dict().items()}
+    random = torch.get_rng_state()
+    evaluate(best.network, DeviceSplit(toy_dataset().test, *best.normalization, CPU))
+    assert best.network.training is mode
+    assert all(torch.equal(tensor, before[name]) for name, tensor in best.network.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), random)
+
+
+def test_a_class_without_images_has_no_accuracy_instead_of_zero(unbroken):
+    best = Classifier.load(unbroken.file("best.safetensors"))
+    test = toy_dataset().test
+    some = Split(test.images[test.labels != 1], test.labels[test.labels != 1])
+    summary = evaluate(best.network, DeviceSplit(some, *best.normalization, CPU)).summary(best.classes)
+    assert summary["per_class"]["middle"] == {"accuracy": None, "images": 0}
+
+
+# ── never written over ──
+
+
+def test_a_folder_that_holds_a_run_is_refused_and_left_alone(unbroken_path):
+    before = {file.name: file.stat().st_mtime_ns for file in unbroken_path.iterdir()}
+    with pytest.raises(InputError, match=r"already holds a run.*--out.*--resume"):
+        Run.create(unbroken_path, toy_experiment(seed=5), {})
+    assert {file.name: file.stat().st_mtime_ns for file in unbroken_path.iterdir()} == before
+
+
+def test_a_folder_with_other_files_and_a_file_are_refused(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    for path in (tmp_path, tmp_path / "notes.txt"):
+        with pytest.raises(InputError, match="already exists"):
+            Run.create(path, toy_experiment(), {})
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_an_empty_folder_may_become_a_run(tmp_path):
+    assert Run.is_run(Run.create(tmp_path, toy_experiment(), {}).path)
+
+
+def test_default_names_take_the_next_free_number(tmp_path):
+    assert free_path(tmp_path / "mnist") == tmp_path / "mnist"
+    (tmp_path / "mnist").mkdir()
+    assert free_path(tmp_path / "mnist") == tmp_path / "mnist-2"
+    (tmp_path / "mnist-2").write_text("")
+    (tmp_path / "mnist-4").mkdir()
+    assert free_path(tmp_path / "mnist") == tmp_path / "mnist-3"
+
+
+# ── read with care ──
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"is not a run folder: it has no experiment\.json"):
+        Run.open(tmp_path)
+
+
+def test_a_run_without_weights_says_so(tmp_path):
+    with pytest.raises(InputError, match="has no weights yet"):
+        Run.create(tmp_path / "run", toy_experiment(), {}).weights()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "not valid JSON"),
+        ("[1]", "must hold a JSON object"),
+        ('{"name": "x", "trainin": {}}', "did you mean 'training'"),
+        ('{"name": "x", "training": {"epochs": "ten"}}', r"training\.epochs must be a whole number"),
+        ("{}", "name"),
+        ('{"name": "x", "model": {"levels": [{"capsules": 2}]}}', r"model\.levels\.0"),
+    ],
+)
+def test_a_corrupt_experiment_json_is_refused_with_one_sentence(tmp_path, text, says):
+    (tmp_path / "experiment.json").write_text(text)
+    with pytest.raises(InputError, match=says):
+        Run.open(tmp_path)
+
+
+def test_metrics_beyond_the_state_are_dropped_when_resuming(tmp_path):
+    trainer = begin(tmp_path / "run", toy_experiment(epochs=2))
+    trainer.fit()
+    records = trainer.run.metrics()
+    trainer.run.write_metrics([*records, {**records[-1], "epoch": 3}])
+    resumed = go_on(tmp_path / "run")
+    resumed.experiment = toy_experiment(epochs=3)
+    resumed.settings = resumed.experiment.training
+    resumed.fit()
+    assert [m["epoch"] for m in resumed.run.metrics()] == [1, 2, 3]
+
+
+# ── atomic ──
+
+
+def test_a_file_is_replaced_whole(tmp_path):
+    write_text(tmp_path / "new" / "file.txt", "größer")
+    assert (tmp_path / "new" / "file.txt").read_bytes() == "größer".encode()
+    write_text(tmp_path / "new" / "file.txt", "b")
+    assert (tmp_path / "new" / "file.txt").read_text() == "b"
+    assert len(list((tmp_path / "new").iterdir())) == 1
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_an_error_while_writing_leaves_the_old_file_and_no_partial_one(tmp_path, error):
+    write_text(tmp_path / "file.txt", "old")
+
+    def write():
+        with replacing(tmp_path / "file.txt") as partial:
+            partial.write_text("half of the n")
+            assert (tmp_path / "file.txt").read_text() == "old"
+            raise error
+
+    with pytest.raises(error):
+        write()
+    assert (tmp_path / "file.txt").read_text() == "old"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_an_error_while_renaming_leaves_the_old_file_and_no_partial_one(tmp_path, monkeypatch):
+    write_text(tmp_path / "file.txt", "old")
+
+    def full(source, target):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="No space"):
+        write_text(tmp_path / "file.txt", "new")
+    assert (tmp_path / "file.txt").read_text() == "old"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_every_file_of_a_run_is_written_atomically(tmp_path, monkeypatch):
+    replaced, replace = set(), os.replace
+
+    def watching(source, target):
+        assert os.path.dirname(source) == os.path.dirname(target)  # a rename, never a copy between disks
+        replaced.add(os.path.basename(target))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", watching)
+    trained(tmp_path / "run", toy_experiment(epochs=1, milestones=()))
+    assert replaced == FILES - {"tensorboard"}
