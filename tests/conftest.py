@@ -4,8 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-# oneDNN's transposed convolution in bfloat16 on AMX ends the process (illegal instruction) on some virtual machines.
-os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # as wcapsnet/__main__.py does, and for its reason
 
 import torch
 from hypothesis import HealthCheck, settings

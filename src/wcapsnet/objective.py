@@ -5,6 +5,7 @@ Everything is computed in float32, whatever the precision of the network.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -16,8 +17,8 @@ from torch import Tensor
 from .errors import InputError
 from .network import Output, Routing
 
-# Below every value of N_p and N_h but exact zero: 1 − cos θ in float32 is zero or at least 6e-8.
-TINY = 1e-12
+# Below every N_p and N_h but exact zero, so that it changes nothing else (D3).
+TINY = torch.finfo(torch.float32).tiny
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,10 @@ class ObjectiveConfig:
 
     def __post_init__(self) -> None:
         for name in ("lambda_ws", "lambda_r"):
-            if getattr(self, name) < 0:
-                raise InputError(f"objective.{name} is {getattr(self, name)}, but it must be zero or more.")
+            value = getattr(self, name)
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not (number and 0 <= value < math.inf):
+                raise InputError(f"objective.{name} is {value!r}, but it must be a number, zero or more.")
 
 
 class Terms(NamedTuple):
@@ -67,6 +70,7 @@ def wasserstein_loss(routing: Routing, cos: Tensor) -> Tensor:
     n = a.shape[1]
     if n == 1:  # nothing was selected, so nothing can have been selected wrongly
         return a.sum() * 0
+    cos = cos.clamp(0, 1)  # a quotient rounded up would make 1 − cos θ negative
     selected = (b * a).sum(1)  # F_s   (m,)
     not_selected = ((1 - b) * a).sum(1) / (n - 1)  # F_ns  (m,)
     n_p = cos.sum().clamp_min(TINY)  # D3

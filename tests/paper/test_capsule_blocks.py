@@ -7,7 +7,13 @@ from torch import nn
 from twins import LevelTwin, answers, assert_same_gradients, assert_same_state, close
 from wcapsnet.network.capsules import CapsTrans, CapsuleBlocks, ConvPlus, DenseBlock
 from wcapsnet.network.nonlinearity import NONLINEARITIES, tilt
-from wcapsnet.network.per_capsule import BatchNorm, PerCapsuleConv2d, for_each_capsule, shared_over_capsules
+from wcapsnet.network.per_capsule import (
+    BatchNorm,
+    PerCapsuleConv2d,
+    PerCapsuleShortcut,
+    for_each_capsule,
+    shared_over_capsules,
+)
 
 
 def disturb(module):
@@ -48,7 +54,7 @@ def test_a_stride_takes_a_side_to_its_quotient_rounded_up_for_both_kinds_of_kern
     x = torch.randn(1, 2, 3, *size)
     expected = tuple(-(-side // stride) for side in size)
     assert PerCapsuleConv2d(2, 3, 4, 3, stride)(x).shape == (1, 2, 4, *expected)
-    assert PerCapsuleConv2d(2, 3, 4, stride, stride)(x).shape == (1, 2, 4, *expected)
+    assert PerCapsuleShortcut(2, 3, stride)(x).shape == (1, 2, 3, *expected)
 
 
 @pytest.mark.parametrize("stride", [1, 2, 3, 4])

@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -121,7 +122,7 @@ def test_test_json_holds_the_figures_of_the_best_weights(unbroken):
 
 def test_predictions_are_one_row_a_test_image_and_agree_with_the_accuracy(unbroken):
     header, *rows = table(unbroken.file("predictions.csv"))
-    assert header == ["index", "label", "predicted", "probability", "capsule_1", "capsule_2"]
+    assert header == ["picture", "label", "predicted", "probability", "capsule_1", "capsule_2"]
     facts = json.loads(unbroken.file("test.json").read_text())
     data = toy_dataset()
     assert [int(row[0]) for row in rows] == list(range(17))
@@ -177,14 +178,10 @@ def test_names_with_commas_and_quotes_survive_the_csv_files(tmp_path):
     assert tuple(table(tmp_path / "run" / "confusion.csv")[0][1:]) == names
 
 
-def test_without_test_images_the_run_still_ends(tmp_path):
-    data = toy_dataset()
-    empty = Dataset("toy", data.classes, data.train, data.validation, Split(data.test.images[:0], data.test.labels[:0]))
-    trainer = begin(tmp_path / "run", toy_experiment(epochs=1, milestones=()), empty)
-    trainer.fit()
-    assert trainer.finish() is None
-    assert trainer.run.finished
-    assert json.loads(trainer.run.file("test.json").read_text())["images"] == 0
+def test_pictures_of_a_folder_are_listed_by_their_files(tmp_path):
+    files = tuple(f"class, {i}/picture {i}.png" for i in range(17))
+    run = trained(tmp_path / "run", toy_experiment(epochs=1, milestones=()), replace(toy_dataset(), test_files=files))
+    assert tuple(row[0] for row in table(run.file("predictions.csv"))[1:]) == files
 
 
 # ── evaluation ──

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .per_capsule import BatchNorm, PerCapsuleConv2d, for_each_capsule, shared_over_capsules
+from .per_capsule import BatchNorm, PerCapsuleConv2d, PerCapsuleShortcut, for_each_capsule, shared_over_capsules
 
 
 class ConvPlus(nn.Module):
@@ -28,11 +28,7 @@ class DenseBlock(nn.Module):
 
     def __init__(self, capsules: int, channels: int, growth: int, layers: int, stride: int):
         super().__init__()
-        self.shortcut = (
-            PerCapsuleConv2d(capsules, channels, channels, kernel=stride, stride=stride)
-            if stride > 1
-            else nn.Identity()
-        )
+        self.shortcut = PerCapsuleShortcut(capsules, channels, stride) if stride > 1 else nn.Identity()
         self.layers = nn.ModuleList(
             ConvPlus(capsules, channels + layer * growth, growth, kernel=3, stride=stride if layer == 0 else 1)
             for layer in range(layers)

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 class PerCapsuleConv2d(nn.Module):
     """y_n = x_n ∗ w_n: capsule n convolves its own channels with its own kernel. No bias.
 
-    Padded so that stride s takes a side of h to ⌈h/s⌉, for the 3×3 kernels of the Dense Layers and for the shortcuts
-    (kernel = stride) alike: only then can the two be concatenated when s does not divide h.
+    The kernel is centred: stride s takes a side of h to ⌈h/s⌉.
     """
 
     def __init__(self, capsules: int, channels: int, out_channels: int, kernel: int, stride: int = 1):
@@ -28,16 +27,27 @@ class PerCapsuleConv2d(nn.Module):
         nn.init.normal_(self.weight, std=math.sqrt(2 / (channels * kernel * kernel)))  # He
 
     def forward(self, x: Tensor) -> Tensor:
+        return self._convolve(x, padding=self.kernel // 2)
+
+    def _convolve(self, x: Tensor, padding: int) -> Tensor:
         n = x.shape[1]
         x = x.flatten(1, 2)  # (m, n·c, i, j): capsules become the groups of a grouped convolution
-        padding = 0
-        if self.kernel == self.stride:
-            i, j = x.shape[-2:]
-            x = F.pad(x, (0, -j % self.stride, 0, -i % self.stride))
-        else:
-            padding = self.kernel // 2
         y = F.conv2d(x, self.weight.flatten(0, 1), None, self.stride, padding, groups=n)
         return y.unflatten(1, (n, -1))
+
+
+class PerCapsuleShortcut(PerCapsuleConv2d):
+    """The same with a kernel as large as the stride, so that every value is seen once (Fig. 2, dotted).
+
+    Where s does not divide h, zeros below and to the right bring it to ⌈h/s⌉ too: the two are concatenated (D18).
+    """
+
+    def __init__(self, capsules: int, channels: int, stride: int):
+        super().__init__(capsules, channels, channels, kernel=stride, stride=stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        i, j = x.shape[-2:]
+        return self._convolve(F.pad(x, (0, -j % self.stride, 0, -i % self.stride)), padding=0)
 
 
 class BatchNorm(nn.Module):

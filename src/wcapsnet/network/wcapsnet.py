@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -112,7 +113,8 @@ class WCapsNetConfig:
         count("init_channels", self.init_channels, 1)
         count("dense_layers", self.dense_layers, 1)
         count("critic_channels", self.critic_channels, 1)
-        require(len(self.decoder_channels) == 2, "decoder_channels", self.decoder_channels, "two numbers")
+        two = isinstance(self.decoder_channels, tuple) and len(self.decoder_channels) == 2
+        require(two, "decoder_channels", self.decoder_channels, "two numbers")
         for index, value in enumerate(self.decoder_channels):
             count(f"decoder_channels.{index}", value, 1)
         probability("critic_dropout", self.critic_dropout)
@@ -120,15 +122,17 @@ class WCapsNetConfig:
         one_of("nonlinearity", self.nonlinearity, tuple(NONLINEARITIES))
         switch("extra_class", self.extra_class)
 
+        require(isinstance(self.routing, RoutingConfig), "routing", self.routing, "a RoutingConfig")
         one_of("routing.fitness", self.routing.fitness, FITNESSES)
         one_of("routing.weighting", self.routing.weighting, tuple(WEIGHTINGS))
         switch("routing.stop_gradient", self.routing.stop_gradient)
         share, std = self.routing.noise_share, self.routing.noise_std
         require(number(share) and 0 <= share <= 1, "routing.noise_share", share, "between 0 and 1")
-        require(number(std) and std >= 0, "routing.noise_std", std, "zero or more")
+        require(number(std) and 0 <= std < math.inf, "routing.noise_std", std, "zero or more")
         probability("routing.dropout", self.routing.dropout)
 
-        require(len(self.levels) >= 1, "levels", self.levels, "at least one level")
+        levels = isinstance(self.levels, tuple) and all(isinstance(level, Level) for level in self.levels)
+        require(levels and len(self.levels) >= 1, "levels", self.levels, "a tuple of at least one Level")
         height, width = self.height, self.width
         for index, level in enumerate(self.levels):
             for name in ("capsules", "growth", "dimension", "stride"):

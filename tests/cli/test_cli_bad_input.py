@@ -1,0 +1,154 @@
+"""Every bad input: one sentence, a non-zero exit, and nothing left behind."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from cli_helpers import SMALL, call, fruit, sentence
+
+CASES = {
+    "nothing to train": (("train",), "Say what to train"),
+    "unknown recipe": (("train", "cifr10"), "did you mean 'cifar10'"),
+    "recipe like nothing": (("train", "zzzzzz"), "neither a recipe nor a folder"),
+    "missing folder": (("train", "no/such/folder"), "There is no folder no/such/folder"),
+    "missing experiment": (("train", "none.json"), "There is no file none.json"),
+    "missing data": (("train", "mnist", "--data-dir", "nowhere"), "--download"),
+    "size of a recipe": (("train", "toy", "--size", "8"), "--size and --model are for folders"),
+    "model of a recipe": (("train", "toy", "--model", "wcapsnet"), "--size and --model are for folders"),
+    "unknown field": (("train", "toy", "--set", "training.epoch=3"), "did you mean 'training.epochs'"),
+    "wrong type": (("train", "toy", "--set", "training.epochs=three"), "training.epochs must be a whole number"),
+    "no value": (("train", "toy", "--set", "training.epochs"), "FIELD=VALUE"),
+    "half a level": (("train", "toy", "--set", 'model.levels=[{"capsules": 1}]'), "model.levels.0"),
+    "lambda nan": (("train", "toy", "--set", "objective.lambda_ws=NaN"), "objective.lambda_ws"),
+    "impossible stride": (("train", "toy", "--set", "model.levels.0.stride=99"), "model.levels.0.stride"),
+    "network for other images": (("train", "toy", "--set", "model.height=16"), "model.height is 16"),
+    "network for other classes": (("train", "toy", "--set", "model.classes=4"), "model.classes is 4"),
+    "no images to train on": (("train", "toy", "--set", "data.validation=48"), "data.validation"),
+    "learning rate": (("train", "toy", "--lr", "-1"), "training.lr is -1.0"),
+    "learning rate nan": (("train", "toy", "--lr", "nan"), "training.lr is nan"),
+    "device": (("train", "toy", "--device", "tpu"), "There is no device 'tpu'"),
+    "device not supported": (("train", "toy", "--device", "meta"), "'meta'"),
+    "device not there": (("train", "toy", "--device", "cuda:77"), "'cuda:77' is not there"),
+    "precision": (("train", "toy", "--precision", "fp16"), "training.precision is 'fp16'"),
+    "resume nothing": (("train", "--resume", "nowhere"), "nowhere is not a run folder"),
+    "evaluate nothing": (("evaluate", "nowhere"), "nowhere is not a run folder"),
+    "predict with nothing": (("predict", "nowhere", "a.png"), "no run folder or weights file at nowhere"),
+    "demo device": (("demo", "--device", "tpu"), "There is no device 'tpu'"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bad_input_is_one_sentence_and_leaves_nothing_behind(toy, case):
+    command, says = CASES[case]
+    said = sentence(call(*command))
+    assert says in said
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize("size", ["big", "8x", "x8", "8x8x8", "-8", "8.5", "²", "4", "0", "100000"])
+def test_a_wrong_size_is_one_sentence(pictures, size):
+    sentence(call("train", pictures, f"--size={size}", *SMALL))
+    assert list(Path().iterdir()) == []
+
+
+def test_an_unknown_model_suggests_the_nearest(pictures):
+    assert "did you mean 'wcapsnet'" in sentence(call("train", pictures, "--model", "wcapsnett"))
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "is not valid JSON"),
+        ("[]", "must hold a JSON object"),
+        ('{"name": "x", "modle": {}}', "did you mean 'model'"),
+        ('{"name": "x", "model": {"classes": 1}}', "model.classes is 1"),
+        ("{}", "name"),
+        ('{"name": "x", "model": {"levels": [{}]}}', "model.levels.0"),
+        ("\x00\xff", "is not valid JSON"),
+    ],
+)
+@pytest.mark.parametrize("command", [("evaluate",), ("predict",), ("train",), ("train", "--resume")])
+def test_a_corrupt_experiment_json_is_one_sentence(command, text, says):
+    Path("run").mkdir()
+    Path("run", "experiment.json").write_text(text, encoding="latin-1")
+    pictures = ("a.png",) if command == ("predict",) else ()
+    assert says in sentence(call(*command, "run", *pictures))
+    assert {p.name for p in Path().rglob("*")} == {"run", "experiment.json"}
+
+
+@pytest.mark.parametrize("command", ["evaluate", "predict"])
+def test_a_run_without_weights_is_one_sentence(run, tmp_path, command):
+    young = tmp_path / "young"
+    young.mkdir()
+    for name in ("experiment.json", "environment.json"):
+        shutil.copy(run / name, young / name)
+    pictures = ("a.png",) if command == "predict" else ()
+    assert "has no weights yet" in sentence(call(command, young, *pictures))
+
+
+@pytest.mark.parametrize("name", ["best.safetensors", "state.safetensors"])
+def test_a_truncated_weights_file_is_one_sentence(run, tmp_path, name):
+    broken = tmp_path / "broken"
+    shutil.copytree(run, broken, ignore=shutil.ignore_patterns("test.json"))
+    (broken / name).write_bytes((run / name).read_bytes()[:200])
+    command = ("evaluate", broken) if name.startswith("best") else ("train", "--resume", broken)
+    assert name in sentence(call(*command))
+
+
+def test_the_state_of_a_run_is_no_network(run, pictures):
+    said = sentence(call("predict", run / "state.safetensors", pictures / "apples" / "0.png"))
+    assert "state.safetensors" in said
+
+
+def test_metrics_that_cannot_be_read_are_one_sentence(run, tmp_path):
+    broken = tmp_path / "broken"
+    shutil.copytree(run, broken, ignore=shutil.ignore_patterns("test.json"))
+    (broken / "metrics.jsonl").write_text("{\n")
+    assert "metrics.jsonl" in sentence(call("train", "--resume", broken))
+
+
+def test_a_wrong_precision_of_evaluate_is_one_sentence(run):
+    assert "--precision is fp32 or bf16" in sentence(call("evaluate", run, "--precision", "half"))
+
+
+def test_pictures_that_went_away_are_one_sentence(tmp_path):
+    folder = fruit(tmp_path / "fruit", 6)
+    assert call("train", folder, "--size", 8, "--epochs", 1, "--out", "mine", "-q", *SMALL).code == 0
+    shutil.rmtree(folder)
+    assert "fruit" in sentence(call("evaluate", "mine"))
+
+
+def test_pictures_in_no_folder_of_a_class_are_one_sentence(tmp_path):
+    folder = fruit(tmp_path / "fruit", 3)
+    assert "one folder for each class" in sentence(call("train", folder / "apples"))
+    assert list(Path().iterdir()) == []
+
+
+def test_a_folder_that_may_not_be_written_is_one_sentence(toy):
+    Path("file").write_text("in the way")
+    sentence(call("train", "toy", "--out", "file/run", "-q"))
+    assert Path("file").read_text() == "in the way"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("train", "toy", "--epochs", "0"),
+        ("train", "toy", "--epochs", "many"),
+        ("train", "toy", "--seed", "-1"),
+        ("train", "toy", "--nonsense"),
+        ("trian", "toy"),
+        ("evaluate",),
+        ("predict", "run"),
+        ("predict", "run", "a.png", "--top", "0"),
+        ("evaluate", "run", "--split", "exam"),
+        ("list", "everything"),
+    ],
+)
+def test_wrong_usage_is_explained_and_leaves_nothing_behind(toy, command):
+    answer = call(*command)
+    assert answer.code == 2
+    assert "Usage" in answer.err
+    assert "Traceback" not in answer.err
+    assert list(Path().iterdir()) == []
