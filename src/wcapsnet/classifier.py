@@ -131,12 +131,15 @@ class Classifier(nn.Module):
     @staticmethod
     def load(path: Path, device: torch.device | str = "cpu") -> Classifier:
         tensors, facts = load_tensors(path)
+        if not {"model", "classes", "mean", "std"} <= facts.keys():
+            raise InputError(f"{path} does not hold a classifier; in a run folder, best.safetensors does.")
         network = WCapsNet(from_dict(WCapsNetConfig, facts["model"], "model"))
         try:
             network.load_state_dict(tensors)
-        except RuntimeError as error:
+            classifier = Classifier(network, facts["classes"], facts["mean"], facts["std"])
+        except (RuntimeError, TypeError, ValueError) as error:
             raise InputError(f"The weights in {path} do not fit the network they describe.") from error
-        return Classifier(network, facts["classes"], facts["mean"], facts["std"]).to(device).eval()
+        return classifier.to(device).eval()
 
 
 def winning_capsules(output: Output) -> Tensor:
@@ -160,16 +163,21 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise InputError(f"There is no file {path}.") from error
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path} is not a readable safetensors file ({error}).") from error
-    if facts is None:
+    try:
+        described = json.loads(facts or "")
+    except json.JSONDecodeError:
+        described = None
+    if not isinstance(described, dict):
         raise InputError(f"{path} was not written by wcapsnet: it does not say which network its weights belong to.")
-    return tensors, json.loads(facts)
+    return tensors, described
 
 
 def _readable(picture: Picture) -> Any:
     if isinstance(picture, np.ndarray):
+        picture = picture[:, :, 0] if picture.ndim == 3 and picture.shape[2] == 1 else picture
         if picture.dtype != np.uint8 or not (picture.ndim == 2 or (picture.ndim == 3 and picture.shape[2] in (3, 4))):
             raise InputError(
-                f"An array must be uint8 of shape (h, w), (h, w, 3) or (h, w, 4), not {picture.dtype} {picture.shape}."
+                f"An array must be uint8 of shape (h, w) or (h, w, 1, 3 or 4), not {picture.dtype} {picture.shape}."
             )
         return Image.fromarray(picture)
     return picture

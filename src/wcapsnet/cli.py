@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shlex
 import sys
 from dataclasses import replace
 from enum import Enum
@@ -13,6 +14,7 @@ from typing import Annotated, Any, NoReturn, Optional
 import torch
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from . import __version__
@@ -91,9 +93,10 @@ def demo(
         experiment = replace(experiment, training=experiment.training.with_epochs(epochs))
     trainer = _start(experiment, out_dir, choose_device(device), None, False, quiet)
     _show_mean_weights(_run(trainer), trainer.dataset.classes)
-    out.print(f"\nThe run folder is [bold]{trainer.run.path}[/]. Next:", soft_wrap=True)
-    out.print(f"  wcapsnet predict {trainer.run.path} PICTURE.png", soft_wrap=True)
-    out.print(f"  wcapsnet evaluate {trainer.run.path}", soft_wrap=True)
+    path = str(trainer.run.path)
+    out.print(f"\nThe run folder is [bold]{escape(path)}[/]. Next:", soft_wrap=True)
+    _print_command("  wcapsnet evaluate", path)
+    _print_command("  wcapsnet predict", path, "PICTURE.png")
 
 
 @app.command(
@@ -162,6 +165,8 @@ def train(
             "--lr": lr,
             "--seed": seed,
             "--size": size,
+            "--model": None if model == "auto" else model,
+            "--precision": None if precision == "auto" else precision,
             "--out": out_dir,
             "--set": settings,
         }
@@ -187,9 +192,11 @@ def train(
         experiment = replace(experiment, training=training)
         for assignment in settings or []:
             experiment = with_setting(experiment, assignment)
+        if data_dir is None and Run.is_run(Path(target)):
+            data_dir = _remembered(Run.open(Path(target)))
         trainer = _start(experiment, out_dir, chosen, data_dir, download, quiet)
     _run(trainer)
-    out.print(f"The run folder is [bold]{trainer.run.path}[/].", soft_wrap=True)
+    out.print(f"The run folder is [bold]{escape(str(trainer.run.path))}[/].", soft_wrap=True)
 
 
 @app.command(
@@ -302,7 +309,7 @@ def main() -> NoReturn:
     except Diverged as error:
         _fail(str(error), 1)
     except Interrupted as interruption:
-        out.print(f"Stopped and saved. Go on with: wcapsnet train --resume {interruption}", soft_wrap=True)
+        _print_command("Stopped and saved. Go on with: wcapsnet train --resume", str(interruption))
         sys.exit(130)
     except KeyboardInterrupt:
         _fail("Interrupted.", 130)
@@ -311,9 +318,18 @@ def main() -> NoReturn:
     except BrokenPipeError:  # the reader of our output has left, which is its right
         sys.stderr.close()
         sys.exit(1)
+    except RuntimeError as error:
+        if "allocate memory" not in str(error):
+            raise
+        _fail("There is not enough memory; choose a smaller --batch-size, --size or network.", 1)
     except OSError as error:
         _fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}.", 1)
     sys.exit(0)
+
+
+def _print_command(text: str, *arguments: str) -> None:
+    """A command as it can be pasted into a shell."""
+    out.print(" ".join([text, *map(shlex.quote, arguments)]), markup=False, soft_wrap=True)
 
 
 def _fail(sentence: str, code: int) -> NoReturn:
@@ -346,7 +362,7 @@ def _experiment(target: str, size: str | None, model: str, device: torch.device)
 
 def _parse_size(text: str) -> tuple[int, int]:
     sides = text.lower().replace("×", "x").split("x")
-    if len(sides) > 2 or not all(side.isdigit() for side in sides):
+    if len(sides) > 2 or not all(side.isdecimal() for side in sides):
         raise InputError(f"--size is a side such as 48, or HEIGHTxWIDTH such as 32x64, not {text!r}.")
     return int(sides[0]), int(sides[-1])
 
@@ -382,16 +398,16 @@ def _start(
     download: bool,
     quiet: bool,
 ) -> Trainer:
-    dataset = _dataset(experiment, data_dir, download, quiet)
-    path = out_dir or free_path(Path("runs") / experiment.name)
-    run = Run.create(path, experiment, describe_environment(device, data_dir or default_data_dir()))
-    return _trainer(run, dataset, device, quiet)
+    run = Run.at(out_dir or free_path(Path("runs") / experiment.name), experiment)
+    trainer = _trainer(run, _dataset(experiment, data_dir, download, quiet), device, quiet)
+    run.begin(describe_environment(device, data_dir or default_data_dir()))  # last: bad input leaves nothing behind
+    return trainer
 
 
 def _resume(path: Path, device: torch.device, data_dir: Path | None, download: bool, quiet: bool) -> Trainer | None:
     run = Run.open(path)
     if run.finished:
-        out.print(f"{path} is finished; look at it with: wcapsnet evaluate {path}", soft_wrap=True)
+        _print_command("The run is finished; look at it with: wcapsnet evaluate", str(path))
         return None
     dataset = _dataset(run.experiment, data_dir or _remembered(run), download, quiet)
     return _trainer(run, dataset, device, quiet)
@@ -405,8 +421,9 @@ def _trainer(run: Run, dataset: Dataset, device: torch.device, quiet: bool) -> T
         levels = "-".join(str(level.capsules) for level in experiment.model.levels)
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
         out.print(
-            f"[bold]{experiment.name}[/]: {len(dataset.classes)} classes, {len(dataset.train.labels):,} training, "
-            f"{len(dataset.validation.labels):,} validation, {len(dataset.test.labels):,} test images "
+            f"[bold]{escape(experiment.name)}[/]: {len(dataset.classes)} classes, "
+            f"{len(dataset.train.labels):,} training, {len(dataset.validation.labels):,} validation, "
+            f"{len(dataset.test.labels):,} test images "
             f"({channels}×{height}×{width})",
             soft_wrap=True,
         )
@@ -440,7 +457,7 @@ def _run(trainer: Trainer) -> Evaluation:
 
 def _show_mean_weights(test: Evaluation, classes: tuple[str, ...]) -> None:
     """The paper's figure in small: which capsule of the deepest feature level acts for which class."""
-    level = len(test.mean_weights) - 2
+    level = max(len(test.mean_weights) - 2, 0)
     weights = test.mean_weights[level]
     table = Table(
         "class",
@@ -450,7 +467,7 @@ def _show_mean_weights(test: Evaluation, classes: tuple[str, ...]) -> None:
         title_justify="left",
     )
     for name, row in zip(classes, weights.tolist(), strict=True):
-        table.add_row(name, *(f"[bold]{w:.3f} ◀[/]" if w == max(row) else f"{w:.3f}" for w in row))
+        table.add_row(escape(name), *(f"[bold]{w:.3f} ◀[/]" if w == max(row) else f"{w:.3f}" for w in row))
     out.print()
     out.print(table)
 
@@ -465,8 +482,8 @@ def _show_classes(result: Evaluation, classes: tuple[str, ...]) -> None:
         total, right = int(confusion[r].sum()), int(confusion[r, r])
         others = confusion[r].clone()
         others[r] = 0
-        worst = f"{classes[int(others.argmax())]} ({int(others.max())})" if others.max() > 0 else ""
-        table.add_row(name, str(total), f"{right / total:.2%}" if total else "", worst)
+        worst = f"{escape(classes[int(others.argmax())])} ({int(others.max())})" if others.max() > 0 else ""
+        table.add_row(escape(name), str(total), f"{right / total:.2%}" if total else "", worst)
     out.print(table)
 
 
@@ -529,7 +546,8 @@ def _show_predictions(answers: list[Prediction]) -> None:
     for answer in answers:
         then = ", ".join(f"{name} {p:.1%}" for name, p in answer.top[1:])
         capsules = " → ".join(map(str, answer.capsules))
-        table.add_row(answer.source, answer.label, f"{answer.probability:.1%}", then, capsules)
+        cells = (answer.source or "", answer.label, f"{answer.probability:.1%}", then, capsules)
+        table.add_row(*map(escape, cells))
     out.print(table)
 
 
@@ -546,17 +564,20 @@ def _list_runs(folder: Path) -> None:
             best = max((m["validation_accuracy"] for m in metrics), default=None)
             test = json.loads(run.file("test.json").read_text()).get("accuracy") if run.finished else None
         except (InputError, ConfigError, ValueError) as error:
-            table.add_row(str(path), f"unreadable: {error}")
+            table.add_row(escape(str(path)), escape(f"unreadable: {error}"))
             continue
         shown = [f"{value:.2%}" if value is not None else "" for value in (best, test)]
         epochs = f"{len(metrics)}/{run.experiment.training.epochs}"
         table.add_row(
-            str(path), run.experiment.name, epochs, shown[0], shown[1] or ("resumable" if not run.finished else "")
+            escape(str(path)),
+            escape(run.experiment.name),
+            epochs,
+            shown[0],
+            shown[1] or ("resumable" if not run.finished else ""),
         )
     out.print(table)
 
 
 def _size_of(experiment: Experiment) -> str:
-    with torch.device("meta"):  # counted, not made
-        counts = WCapsNet(experiment.model).parameter_counts()
+    counts = WCapsNet(experiment.model).parameter_counts()
     return f"{sum(counts.values()) / 1000:,.0f}k"

@@ -58,8 +58,12 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class Experiment:
-    name: str
+    name: str  # of the run folder, unless told otherwise
     data: DataConfig = field(default_factory=DataConfig)
     model: WCapsNetConfig = field(default_factory=WCapsNetConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
+
+    def __post_init__(self) -> None:
+        if self.name.strip() in ("", ".", "..") or {"/", "\\"} & set(self.name):
+            raise InputError(f"name is {self.name!r}, but it must be usable as the name of a folder.")

@@ -10,6 +10,7 @@ from .classifier import Classifier
 from .errors import InputError
 from .network import CIFAR10_LEVELS, CIFAR100_LEVELS, Level, WCapsNet, WCapsNetConfig
 from .settings import from_dict, suggestion, to_dict
+from .training.precision import choose_device
 from .training.run import Run
 
 QUICK_LEVELS = (Level(8, 8, 8, 2), Level(4, 8, 16, 2), Level(2, 8, 8, 1))
@@ -52,20 +53,30 @@ def create(
     name: str = "wcapsnet", *, classes: int = 10, channels: int = 3, size: int | tuple[int, int] = 32, **fields: Any
 ) -> WCapsNet:
     """An untrained network. `size` is a side or (height, width); `fields` are those of `WCapsNetConfig`."""
-    height, width = (size, size) if isinstance(size, int) else size
+    height, width = _sides(size)
     config = model_config(name, classes, channels, height, width)
-    return WCapsNet(from_dict(WCapsNetConfig, {**to_dict(config), **to_dict_values(fields)}, "model"))
+    return WCapsNet(
+        from_dict(
+            WCapsNetConfig, {**to_dict(config), **{name: to_dict(value) for name, value in fields.items()}}, "model"
+        )
+    )
 
 
-def to_dict_values(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: to_dict(value) for name, value in fields.items()}
+def _sides(size: object) -> tuple[int, int]:
+    sides = (size, size) if isinstance(size, int) else size
+    if not isinstance(sides, (tuple, list)) or len(sides) != 2 or not all(isinstance(side, int) for side in sides):
+        raise InputError(f"size is a side such as 32 or (height, width) such as (32, 64), not {size!r}.")
+    return sides[0], sides[1]
 
 
 def load(source: str | Path, *, device: str = "cpu") -> Classifier:
-    """A trained classifier from a run folder (its best weights) or a .safetensors file, ready to predict."""
+    """A trained classifier from a run folder (its best weights) or a .safetensors file, ready to predict.
+
+    `device` is cpu, cuda, cuda:N or auto.
+    """
     path = Path(source)
     if path.is_dir():
         path = Run.open(path).weights()
     elif not path.exists():
         raise InputError(f"There is no run folder or weights file at {source}.")
-    return Classifier.load(path, device)
+    return Classifier.load(path, choose_device(device))

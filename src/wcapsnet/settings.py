@@ -36,6 +36,10 @@ def from_dict(cls: type[T], data: Any, path: str = "") -> T:
     for key in data:
         if key not in names:
             raise InputError(f"There is no field {_join(path, key)!r}{suggestion(key, names, path)}.")
+    for f in dataclasses.fields(cls):  # type: ignore[arg-type]
+        optional = f.default is not dataclasses.MISSING or f.default_factory is not dataclasses.MISSING
+        if f.name not in data and not optional:
+            raise InputError(f"The field {_join(path, f.name)!r} is missing.")
     return cls(**{key: _convert(hints[key], value, _join(path, key)) for key, value in data.items()})
 
 
@@ -72,7 +76,7 @@ def _key(place: Any, part: str, path: str) -> Any:
             raise InputError(f"There is no field {_join(path, part)!r}{suggestion(part, place, path)}.")
         return part
     if isinstance(place, list):
-        if not part.isdigit() or int(part) >= len(place):
+        if not part.isdecimal() or int(part) >= len(place):
             raise InputError(f"{path} has the entries 0 to {len(place) - 1}, so {_join(path, part)!r} is not one.")
         return int(part)
     raise InputError(f"{path} is a single value and has no field {part!r}.")

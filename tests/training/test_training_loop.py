@@ -2,6 +2,7 @@
 
 import json
 import math
+import signal
 
 import pytest
 import torch
@@ -23,9 +24,11 @@ import wcapsnet.training.step as step_module
 import wcapsnet.training.trainer as trainer_module
 from wcapsnet.classifier import Classifier
 from wcapsnet.data import Dataset
+from wcapsnet.data.loader import DeviceSplit
 from wcapsnet.errors import InputError
 from wcapsnet.training.evaluate import Evaluation
 from wcapsnet.training.precision import choose_device
+from wcapsnet.training.progress import Progress
 from wcapsnet.training.trainer import Diverged, State
 
 
@@ -104,6 +107,35 @@ def test_the_best_checkpoint_is_the_one_of_the_best_epoch(tmp_path, monkeypatch)
     assert torch.equal(tensors(tmp_path / "run" / "best.safetensors")["projection"], kept[2])
     assert torch.equal(tensors(tmp_path / "run" / "last.safetensors")["projection"], kept[3])
     assert not torch.equal(kept[2], kept[3])
+
+
+def test_the_test_figures_are_those_of_the_best_weights_not_of_the_last(tmp_path, monkeypatch):
+    honest = trainer_module.evaluate
+    script(monkeypatch, (70, 1.0), (50, 1.0))
+    trainer = begin(tmp_path / "run", toy_experiment(epochs=4))
+    trainer.fit()
+    assert trainer.state.best_epoch == 1
+    monkeypatch.setattr(trainer_module, "evaluate", honest)
+    test = trainer.finish()
+    losses = {}
+    for name in ("best", "last"):
+        kept = Classifier.load(tmp_path / "run" / f"{name}.safetensors")
+        losses[name] = honest(kept.network, DeviceSplit(trainer.dataset.test, *kept.normalization, CPU)).loss
+    assert test.loss == losses["best"] != losses["last"]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_validation_runs_in_the_precision_of_training_and_the_test_in_fp32(tmp_path, monkeypatch, precision):
+    calls = []
+    honest = trainer_module.evaluate
+    monkeypatch.setattr(
+        trainer_module, "evaluate", lambda *args: (calls.append(args[2:] or ("fp32",)), honest(*args))[1]
+    )
+    trainer = begin(tmp_path / "run", toy_experiment(epochs=1, milestones=(), precision=precision))
+    trainer.fit()
+    assert calls == [(precision,)]
+    trainer.finish()
+    assert calls[1:] == [("fp32",), ("fp32",)]
 
 
 # ── what is looked at ──
@@ -259,8 +291,15 @@ def test_weights_that_break_in_the_only_step_of_an_epoch_never_become_a_checkpoi
 
 
 def test_divergence_is_noticed_when_interrupted_instead_of_being_saved(tmp_path, monkeypatch):
-    trainer = begin(tmp_path / "run", toy_experiment(), progress=CtrlC(1, 1))
     honest, steps = step_module.objective, []
+
+    class NeverLooks(Progress):
+        def due(self):
+            if len(steps) == 4:
+                signal.raise_signal(signal.SIGINT)
+            return False
+
+    trainer = begin(tmp_path / "run", toy_experiment(), progress=NeverLooks())
 
     def poisoned(*args):
         steps.append(1)

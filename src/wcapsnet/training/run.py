@@ -39,14 +39,22 @@ class Run:
 
     @staticmethod
     def create(path: Path, experiment: Experiment, environment: dict[str, Any]) -> Run:
+        run = Run.at(path, experiment)
+        run.begin(environment)
+        return run
+
+    @staticmethod
+    def at(path: Path, experiment: Experiment) -> Run:
+        """A run that may begin at `path`; nothing is written yet."""
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             what = "already holds a run" if Run.is_run(path) else "already exists"
             resume = f" (or continue it: wcapsnet train --resume {path})" if Run.is_run(path) else ""
             raise InputError(f"{path} {what}; choose another folder with --out{resume}.")
-        run = Run(path, experiment)
-        write_text(run.file("environment.json"), _json(environment))
-        write_text(run.file("experiment.json"), _json({"version": __version__, **to_dict(experiment)}))
-        return run
+        return Run(path, experiment)
+
+    def begin(self, environment: dict[str, Any]) -> None:
+        self.write_json("environment.json", environment)
+        self.write_json("experiment.json", {"version": __version__, **to_dict(self.experiment)})
 
     @staticmethod
     def open(path: Path) -> Run:
@@ -77,7 +85,10 @@ class Run:
 
     def metrics(self) -> list[dict[str, Any]]:
         path = self.file("metrics.jsonl")
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        try:
+            return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise InputError(f"{path} is damaged ({error}); mend the line or delete the file.") from error
 
     def write_metrics(self, records: list[dict[str, Any]]) -> None:
         write_text(self.file("metrics.jsonl"), "".join(json.dumps(record) + "\n" for record in records))

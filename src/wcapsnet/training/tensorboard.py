@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 
-def event_writer(path: Path, first_epoch: int) -> Callable[[dict[str, Any]], None]:
+@contextmanager
+def event_writer(path: Path, first_epoch: int) -> Iterator[Callable[[dict[str, Any]], None]]:
     """A function that takes an epoch's record. Events after `first_epoch`, of a run now resumed, are dropped."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        return lambda record: None
+        yield lambda record: None
+        return
     writer = SummaryWriter(str(path), purge_step=first_epoch + 1)
 
     def write(record: dict[str, Any]) -> None:
@@ -24,4 +27,7 @@ def event_writer(path: Path, first_epoch: int) -> Callable[[dict[str, Any]], Non
                 writer.add_scalar(name, float(value), record["epoch"])
         writer.flush()
 
-    return write
+    try:
+        yield write
+    finally:
+        writer.close()

@@ -76,14 +76,14 @@ class Trainer:
     def fit(self) -> None:
         """Train to the end of the schedule, or until validation has not improved for `patience` epochs."""
         records = self.run.metrics()[: self.state.epoch]
-        writer = event_writer(self.run.file("tensorboard"), self.state.epoch)
-        with _signals() as stop, self.progress:
+        events = event_writer(self.run.file("tensorboard"), self.state.epoch)
+        with _signals() as stop, self.progress, events as write_events:
             while self.state.epoch < self.settings.epochs and not self._out_of_patience():
                 self._train_epoch(stop)
                 record = self._finish_epoch()
                 records.append(record)
                 self.run.write_metrics(records)
-                writer(record)
+                write_events(record)
                 self.save()
                 self.progress.epoch(record, self.settings.epochs)
                 if stop:
@@ -117,6 +117,8 @@ class Trainer:
         state, started = self.state, time.perf_counter()
         means = self._means()
         validation = evaluate(self.network, self.validation_data, self.settings.precision)
+        if not math.isfinite(validation.loss):  # the last step broke the weights: they must not replace good ones
+            raise self._diverged(validation.loss)
         state.epoch, state.step = state.epoch + 1, 0
         if state.better(validation.accuracy, validation.loss):
             state.best_epoch = state.epoch
@@ -144,10 +146,14 @@ class Trainer:
     def _check(self, means: dict[str, float]) -> None:
         chance = math.log(self.experiment.model.outputs)
         if not math.isfinite(means["total"]) or means["cross_entropy"] > 20 * chance:
-            raise Diverged(
-                f"Training diverged in epoch {self.state.epoch + 1} (loss {means['total']:.3g}, guessing gives "
-                f"{chance:.2f}); lower the learning rate, for example --lr {self.settings.lr / 10:g}."
-            )
+            raise self._diverged(means["total"])
+
+    def _diverged(self, loss: float) -> Diverged:
+        return Diverged(
+            f"Training diverged in epoch {self.state.epoch + 1} (loss {loss:.3g}, guessing gives "
+            f"{math.log(self.experiment.model.outputs):.2f}); lower the learning rate, for example "
+            f"--lr {self.settings.lr / 10:g}."
+        )
 
     def _out_of_patience(self) -> bool:
         patience = self.settings.patience
@@ -180,10 +186,20 @@ class Trainer:
             tensors["random.cuda"] = torch.cuda.get_rng_state(self.device)
         if self.state.step == 0:
             self.classifier.save(self.run.file("last.safetensors"), epoch=self.state.epoch)
-        save_tensors(self.run.file("state.safetensors"), tensors, {"state": asdict(self.state)})
+        save_tensors(
+            self.run.file("state.safetensors"), tensors, {"state": asdict(self.state), "images": self._images()}
+        )
+
+    def _images(self) -> list[int]:
+        return [len(part.labels) for part in (self.dataset.train, self.dataset.validation, self.dataset.test)]
 
     def _restore(self) -> None:
         tensors, facts = load_tensors(self.run.file("state.safetensors"))
+        if facts.get("images") != self._images():
+            raise InputError(
+                f"{self.run.path} cannot be resumed: its data set has changed since it was begun "
+                f"(images were {facts.get('images')}, are {self._images()}); repeat it: wcapsnet train {self.run.path}."
+            )
         weights = {name[6:]: tensor for name, tensor in tensors.items() if name.startswith("model.")}
         try:
             self.network.load_state_dict(weights)
