@@ -459,16 +459,14 @@ def _show_mean_weights(test: Evaluation, classes: tuple[str, ...]) -> None:
     """The paper's figure in small: which capsule of the deepest feature level acts for which class."""
     level = max(len(test.mean_weights) - 2, 0)
     weights = test.mean_weights[level]
-    table = Table(
-        "class",
-        *(f"capsule {n}" for n in range(weights.shape[1])),
-        title=f"Mean routing weights of level {level + 1}, the deepest feature level (all equal would be "
-        f"{1 / weights.shape[1]:.3f}; the class's strongest is marked)",
-        title_justify="left",
+    out.print(
+        f"\nMean routing weights of level {level + 1}, the deepest feature level: which capsule acts for which class "
+        f"(all equal would be {1 / weights.shape[1]:.3f}; the strongest is marked)",
+        soft_wrap=True,
     )
+    table = Table("class", *(f"capsule {n}" for n in range(weights.shape[1])))
     for name, row in zip(classes, weights.tolist(), strict=True):
         table.add_row(escape(name), *(f"[bold]{w:.3f} ◀[/]" if w == max(row) else f"{w:.3f}" for w in row))
-    out.print()
     out.print(table)
 
 

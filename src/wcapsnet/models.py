@@ -13,7 +13,7 @@ from .settings import from_dict, suggestion, to_dict
 from .training.precision import choose_device
 from .training.run import Run
 
-QUICK_LEVELS = (Level(8, 8, 8, 2), Level(4, 8, 16, 2), Level(2, 8, 8, 1))
+QUICK_LEVELS = (Level(4, 8, 8, 2), Level(4, 8, 16, 2), Level(2, 8, 8, 1))
 
 
 def paper_config(classes: int, channels: int, height: int, width: int) -> WCapsNetConfig:

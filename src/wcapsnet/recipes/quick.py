@@ -11,22 +11,22 @@ from ..models import model_config
 
 
 def quick() -> Experiment:
-    """MNIST on a CPU: a small WCapsNet, 50000/10000 split. PLACEHOLDER"""
+    """MNIST on a CPU: a small WCapsNet with three levels, 50000/10000 split. 3 epochs, minutes on two cores."""
     return Experiment(
         name="quick",
         data=DataConfig(source="mnist", validation=10000),
         model=model_config("wcapsnet-quick", 10, 1, 28, 28),
-        training=TrainingConfig(epochs=4, milestones=(2, 3)),
+        training=TrainingConfig(epochs=3, milestones=(1, 2)),
     )
 
 
 def demo() -> Experiment:
-    """The 10,000 digits inside the package, for `wcapsnet demo`. PLACEHOLDER"""
+    """The 10,000 digits inside the package, for `wcapsnet demo`. 6 epochs, two to three minutes on two cores."""
     return Experiment(
         name="demo",
         data=DataConfig(source="sample", validation=1000),
         model=model_config("wcapsnet-quick", 10, 1, 28, 28),
-        training=TrainingConfig(epochs=6, milestones=(3, 5), batch_size=64),
+        training=TrainingConfig(epochs=6, milestones=(4, 5)),
     )
 
 
