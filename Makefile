@@ -10,7 +10,9 @@ demo: .venv/demo
 	$(BIN)/wcapsnet demo
 
 test: lint types
-	$(BIN)/pytest
+	$(BIN)/pytest --cov --cov-report=
+	@echo "The paper's part of the code is covered whole:"
+	$(BIN)/coverage report --include='src/wcapsnet/network/*,src/wcapsnet/objective.py' --fail-under=100
 
 lint: .venv/dev
 	$(BIN)/ruff format --check .

@@ -24,6 +24,7 @@ from .data.loader import normalize
 from .errors import InputError
 from .network import Output, WCapsNet, WCapsNetConfig
 from .settings import from_dict, to_dict
+from .training.precision import arithmetic
 
 METADATA = "wcapsnet"  # the key of our metadata in a safetensors file
 
@@ -99,14 +100,16 @@ class Classifier(nn.Module):
         try:
             for start in range(0, len(pictures), 64):
                 batch = pictures[start : start + 64]
-                with torch.no_grad():
-                    output = self(self.preprocess(batch))
-                answers += self.explain_output(output, top, [_name(p) for p in batch])
+                answers += self.answer(self.preprocess(batch), top, [_name(p) for p in batch])
         finally:
             self.train(was_training)
         return answers
 
-    def explain_output(self, output: Output, top: int, names: Sequence[str | None]) -> list[Prediction]:
+    @torch.no_grad()
+    def answer(self, images: Tensor, top: int, names: Sequence[str | None]) -> list[Prediction]:
+        """What the network, in evaluation mode, says of normalised images: in fp32, as the test set was measured."""
+        with arithmetic("fp32", images.device):
+            output = self(images)
         probabilities, order = self.probabilities(output).cpu().sort(descending=True, stable=True)
         weights = [r.weights.float().cpu() for r in output.routings]
         winners = winning_capsules(output).tolist()

@@ -15,7 +15,7 @@ import torch
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from . import __version__
 from .classifier import Classifier, Prediction
@@ -25,12 +25,12 @@ from .errors import InputError
 from .experiment import Experiment
 from .models import MODELS, load
 from .network import ConfigError, WCapsNet
-from .recipes import PAPER, RECIPES, ROWS, SMALL, quick, recipe
-from .settings import suggestion, with_setting
+from .recipes import PAPER, RECIPES, ROWS, SMALL, quick, recipe, suggest
+from .settings import with_setting
 from .training.evaluate import Evaluation, evaluate
 from .training.precision import choose_device
 from .training.progress import clock, make_progress
-from .training.run import Run, describe_environment, free_path, read_experiment
+from .training.run import Run, describe_environment, read_experiment, read_json
 from .training.trainer import Diverged, Interrupted, Trainer
 
 # Piped output is for files and programs: no 80 columns there.
@@ -50,7 +50,10 @@ app = typer.Typer(
 
 DataDir = Annotated[
     Optional[Path],  # noqa: UP045 (typer reads this on Python 3.10)
-    typer.Option(help="Where data sets lie; else $WCAPSNET_DATA, else ./data.", show_default=False),
+    typer.Option(
+        help="Where data sets lie; else $WCAPSNET_DATA, else ./data. For a run on pictures: where they lie now.",
+        show_default=False,
+    ),
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but the result.")]
@@ -88,15 +91,15 @@ def demo(
     quiet: Quiet = False,
 ) -> None:
     """Train a small WCapsNet on the digits inside the package, and show what happened."""
+    chosen = choose_device(device)
     experiment = recipe("demo")
+    if chosen.type == "cuda":
+        experiment = replace(experiment, training=replace(experiment.training, precision="bf16"))
     if epochs:
         experiment = replace(experiment, training=experiment.training.with_epochs(epochs))
-    trainer = _start(experiment, out_dir, choose_device(device), None, False, quiet)
+    trainer = _start(experiment, out_dir, chosen, None, False, quiet)
     _show_mean_weights(_run(trainer), trainer.dataset.classes)
-    path = str(trainer.run.path)
-    out.print(f"\nThe run folder is [bold]{escape(path)}[/]. Next:", soft_wrap=True)
-    _print_command("  wcapsnet evaluate", path)
-    _print_command("  wcapsnet predict", path, "PICTURE.png")
+    _show_next(trainer.run, quiet)
 
 
 @app.command(
@@ -181,29 +184,30 @@ def train(
             raise InputError(
                 "Say what to train: a recipe (see `wcapsnet list`), a folder of pictures, or --resume RUN."
             )
-        experiment = _experiment(target, size, model, chosen)
+        experiment, record = _experiment(target, size, model, chosen)
+        if record and data_dir is None:
+            data_dir = _remembered(record)
         changes: dict[str, Any] = {"batch_size": batch_size, "lr": lr, "seed": seed}
         training = replace(experiment.training, **{k: v for k, v in changes.items() if v is not None})
         if epochs:
             training = training.with_epochs(epochs)
-        if precision != "auto" or not Run.is_run(Path(target)):
-            auto = "bf16" if chosen.type == "cuda" else "fp32"
-            training = replace(training, precision=auto if precision == "auto" else precision)
+        if precision != "auto":
+            training = replace(training, precision=precision)
+        elif record is None:
+            training = replace(training, precision="bf16" if chosen.type == "cuda" else "fp32")
         experiment = replace(experiment, training=training)
         for assignment in settings or []:
             experiment = with_setting(experiment, assignment)
-        if data_dir is None and Run.is_run(Path(target)):
-            data_dir = _remembered(Run.open(Path(target)))
         trainer = _start(experiment, out_dir, chosen, data_dir, download, quiet)
     _run(trainer)
-    out.print(f"The run folder is [bold]{escape(str(trainer.run.path))}[/].", soft_wrap=True)
+    _show_next(trainer.run, quiet)
 
 
 @app.command(
     "evaluate", epilog=examples("wcapsnet evaluate runs/demo", "wcapsnet evaluate runs/demo --split validation --json")
 )
 def evaluate_command(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
     split: Annotated[SplitName, typer.Option(help="Which part of its data set.")] = SplitName.test,
     data_dir: DataDir = None,
     device: Device = "auto",
@@ -215,7 +219,8 @@ def evaluate_command(
     if precision not in ("fp32", "bf16"):
         raise InputError(f"--precision is fp32 or bf16, not {precision!r}.")
     classifier = Classifier.load(folder.weights(), chosen)
-    dataset = _dataset(folder.experiment, data_dir or _remembered(folder), False, as_json)
+    dataset = _data_of(folder, data_dir, False, as_json)
+    folder.check_data(dataset, split.value)
     part = getattr(dataset, split.value)
     result = evaluate(classifier.network, DeviceSplit(part, *classifier.normalization, chosen), precision)
     if as_json:
@@ -237,8 +242,8 @@ def evaluate_command(
     )
 )
 def predict(
-    run: Annotated[str, typer.Argument(help="A run folder or a .safetensors file.")],
-    pictures: Annotated[list[str], typer.Argument(metavar="IMAGE...", help="Files, folders, or - for standard input.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder or a .safetensors file.")],
+    pictures: Annotated[list[str], typer.Argument(metavar="IMAGE", help="Files, folders, or - for standard input.")],
     top: Annotated[int, typer.Option(min=1, help="How many classes to show.")] = 3,
     device: Device = "auto",
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
@@ -248,7 +253,9 @@ def predict(
     if as_csv and as_json:
         raise InputError("Choose one of --csv and --json.")
     classifier = load(run, device=str(choose_device(device)))
-    answers, failures = _predict_all(classifier, _sources(pictures), top)
+    sources, empty = _sources(pictures)
+    answers, unreadable = _predict_all(classifier, sources, top)
+    failures = empty + unreadable
     if as_json:
         typer.echo(json.dumps([_as_json(a) for a in answers], ensure_ascii=False, indent=2))
     elif as_csv:
@@ -311,8 +318,10 @@ def main() -> NoReturn:
     except Interrupted as interruption:
         _print_command("Stopped and saved. Go on with: wcapsnet train --resume", str(interruption))
         sys.exit(130)
-    except KeyboardInterrupt:
-        _fail("Interrupted.", 130)
+    except SystemExit as end:  # typer turns Ctrl-C into this
+        if end.code == 130:
+            _fail("Interrupted; what was saved before is kept.", 130)
+        raise
     except torch.OutOfMemoryError:
         _fail("The device is out of memory; choose a smaller --batch-size or --size.", 1)
     except BrokenPipeError:  # the reader of our output has left, which is its right
@@ -340,24 +349,24 @@ def _fail(sentence: str, code: int) -> NoReturn:
 # ── training ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _experiment(target: str, size: str | None, model: str, device: torch.device) -> Experiment:
-    """A recipe's name, a run folder or its experiment.json, or a folder of pictures."""
+def _experiment(target: str, size: str | None, model: str, device: torch.device) -> tuple[Experiment, Path | None]:
+    """A recipe's name, a run folder or its experiment.json (then with the folder), or a folder of pictures."""
     path = Path(target).expanduser()
-    known = target in RECIPES or Run.is_run(path) or path.suffix == ".json"
-    if known and (size is not None or model != "auto"):
-        raise InputError("--size and --model are for folders of pictures; use --set to change a recipe.")
+    record = path if Run.is_run(path) else path.parent if path.suffix == ".json" else None
+    if (target in RECIPES or record) and (size is not None or model != "auto"):
+        raise InputError(
+            "--size and --model are for folders of pictures; the data sets of recipes have their own size."
+        )
     if target in RECIPES:
-        return recipe(target)
-    if Run.is_run(path):
-        return Run.open(path).experiment
-    if path.suffix == ".json":
-        return read_experiment(path)
+        return recipe(target), None
+    if record:
+        return read_experiment(path if path.suffix == ".json" else path / "experiment.json"), record
     if not path.exists() and not {"/", "\\"} & set(target):
-        raise InputError(f"{target!r} is neither a recipe nor a folder{suggestion(target, RECIPES)}.")
+        raise InputError(f"{target!r} is neither a recipe nor a folder{suggest(target)}")
     summary = scan_folder(path)
     if model == "auto":
         model = "wcapsnet" if device.type == "cuda" else "wcapsnet-quick"
-    return quick.folder(path, summary, _parse_size(size) if size else None, model)
+    return quick.folder(path, summary, _parse_size(size) if size else None, model), None
 
 
 def _parse_size(text: str) -> tuple[int, int]:
@@ -370,7 +379,7 @@ def _parse_size(text: str) -> tuple[int, int]:
 def _dataset(experiment: Experiment, data_dir: Path | None, download: bool, quiet: bool) -> Dataset:
     dataset = load_dataset(experiment.data, data_dir=data_dir, download=download, quiet=quiet)
     if dataset.skipped and not quiet:
-        err.print(f"{len(dataset.skipped)} files could not be read and were skipped:", style="yellow")
+        err.print(f"{len(dataset.skipped)} files were left out:", style="yellow")
         for line in dataset.skipped[:10]:
             err.print(f"  {line}", markup=False, soft_wrap=True)
         if len(dataset.skipped) > 10:
@@ -384,10 +393,19 @@ def _dataset(experiment: Experiment, data_dir: Path | None, download: bool, quie
     return dataset
 
 
-def _remembered(run: Run) -> Path | None:
+def _remembered(folder: Path) -> Path | None:
     """Where the data lay when the run was begun."""
-    place = run.environment().get("data_dir")
+    path = folder / "environment.json"
+    place = read_json(path).get("data_dir") if path.exists() else None
     return Path(place) if place else None
+
+
+def _data_of(run: Run, data_dir: Path | None, download: bool, quiet: bool) -> Dataset:
+    """A run's own data; for a folder of pictures that was moved, --data-dir is its new place."""
+    experiment = run.experiment
+    if data_dir and experiment.data.source not in DATASETS:
+        experiment = replace(experiment, data=replace(experiment.data, source=str(data_dir)))
+    return _dataset(experiment, data_dir or _remembered(run.path), download, quiet)
 
 
 def _start(
@@ -398,9 +416,11 @@ def _start(
     download: bool,
     quiet: bool,
 ) -> Trainer:
-    run = Run.at(out_dir or free_path(Path("runs") / experiment.name), experiment)
+    named = experiment.data.source in DATASETS
+    run = Run.at(out_dir, experiment) if out_dir else Run.next_free(Path("runs") / experiment.name, experiment)
     trainer = _trainer(run, _dataset(experiment, data_dir, download, quiet), device, quiet)
-    run.begin(describe_environment(device, data_dir or default_data_dir()))  # last: bad input leaves nothing behind
+    place = (data_dir or default_data_dir()) if named else None
+    run.begin(describe_environment(device, place))  # last: bad input leaves nothing behind
     return trainer
 
 
@@ -409,8 +429,7 @@ def _resume(path: Path, device: torch.device, data_dir: Path | None, download: b
     if run.finished:
         _print_command("The run is finished; look at it with: wcapsnet evaluate", str(path))
         return None
-    dataset = _dataset(run.experiment, data_dir or _remembered(run), download, quiet)
-    return _trainer(run, dataset, device, quiet)
+    return _trainer(run, _data_of(run, data_dir, download, quiet), device, quiet)
 
 
 def _trainer(run: Run, dataset: Dataset, device: torch.device, quiet: bool) -> Trainer:
@@ -444,8 +463,10 @@ def _run(trainer: Trainer) -> Evaluation:
     except Diverged as error:
         kept = " The last good checkpoint is kept." if trainer.run.file("last.safetensors").exists() else ""
         raise Diverged(f"{error}{kept}") from None
-    test = trainer.finish()
     state = trainer.state
+    if trainer.stopped_early:
+        out.print(f"Stopped early: validation has not improved for {trainer.settings.patience} epochs.")
+    test = trainer.finish()
     out.print(
         f"Test accuracy [bold]{test.accuracy:.2%}[/] ({len(test.labels):,} images) with the weights of epoch "
         f"{state.best_epoch} (best of {state.epoch} on validation: {state.best_accuracy:.2%}), "
@@ -453,6 +474,14 @@ def _run(trainer: Trainer) -> Evaluation:
         soft_wrap=True,
     )
     return test
+
+
+def _show_next(run: Run, quiet: bool) -> None:
+    out.print(f"The run folder is [bold]{escape(str(run.path))}[/].{'' if quiet else ' Next:'}", soft_wrap=True)
+    if quiet:
+        return
+    _print_command("  wcapsnet evaluate", str(run.path))
+    _print_command("  wcapsnet predict", str(run.path), "PICTURE.png")
 
 
 def _show_mean_weights(test: Evaluation, classes: tuple[str, ...]) -> None:
@@ -485,18 +514,16 @@ def _show_classes(result: Evaluation, classes: tuple[str, ...]) -> None:
     out.print(table)
 
 
-def _sources(pictures: list[str]) -> list[str]:
+def _sources(pictures: list[str]) -> tuple[list[str], list[str]]:
+    """The files that were named, or lie in folders that were; and the folders that have none."""
     sources: list[str] = []
-    for picture in pictures:
-        path = Path(picture)
-        if picture != "-" and path.is_dir():
-            found = image_files(path)
-            if not found:
-                raise InputError(f"There are no pictures in {picture}.")
-            sources += map(str, found)
-        else:
-            sources.append(picture)
-    return sources
+    empty: list[str] = []
+    for picture in dict.fromkeys(pictures):  # standard input can be read once
+        found = list(map(str, image_files(Path(picture)))) if Path(picture).is_dir() else [picture]
+        sources += found
+        if not found:
+            empty.append(f"There are no pictures in {picture}.")
+    return sources, empty
 
 
 def _predict_all(classifier: Classifier, sources: list[str], top: int) -> tuple[list[Prediction], list[str]]:
@@ -512,8 +539,7 @@ def _predict_all(classifier: Classifier, sources: list[str], top: int) -> tuple[
             except InputError as error:
                 failures.append(str(error))
         if images:
-            with torch.no_grad():
-                answers += classifier.explain_output(classifier(torch.cat(images)), top, names)
+            answers += classifier.answer(torch.cat(images), top, names)
     return answers, failures
 
 
@@ -540,7 +566,7 @@ def _print_csv(answers: list[Prediction], classifier: Classifier, top: int) -> N
 
 
 def _show_predictions(answers: list[Prediction]) -> None:
-    table = Table("picture", "class", "probability", "then", "winning capsules")
+    table = Table(Column("picture", overflow="fold"), "class", "probability", "then", "winning capsules")
     for answer in answers:
         then = ", ".join(f"{name} {p:.1%}" for name, p in answer.top[1:])
         capsules = " → ".join(map(str, answer.capsules))
@@ -552,9 +578,11 @@ def _show_predictions(answers: list[Prediction]) -> None:
 def _list_runs(folder: Path) -> None:
     found = sorted(path for path in folder.iterdir() if Run.is_run(path)) if folder.is_dir() else []
     if not found:
-        out.print(f"Runs: none in {folder} yet.")
+        out.print(f"Runs: none in {folder} yet.", markup=False)
         return
-    table = Table("run", "recipe", "epochs", "validation", "test", title=f"Runs (in {folder})", title_justify="left")
+    table = Table(
+        "run", "recipe", "epochs", "validation", "test", title=f"Runs (in {escape(str(folder))})", title_justify="left"
+    )
     for path in found:
         try:
             run = Run.open(path)
@@ -571,7 +599,7 @@ def _list_runs(folder: Path) -> None:
             escape(run.experiment.name),
             epochs,
             shown[0],
-            shown[1] or ("resumable" if not run.finished else ""),
+            shown[1] or "not finished",
         )
     out.print(table)
 

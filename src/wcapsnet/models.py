@@ -45,7 +45,7 @@ MODELS: dict[str, Callable[[int, int, int, int], WCapsNetConfig]] = {
 
 def model_config(name: str, classes: int, channels: int, height: int, width: int) -> WCapsNetConfig:
     if name not in MODELS:
-        raise InputError(f"There is no model {name!r}{suggestion(name, MODELS)}.")
+        raise InputError(f"There is no model {name!r}{suggestion(name, MODELS)}")
     return MODELS[name](classes, channels, height, width)
 
 

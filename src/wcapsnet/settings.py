@@ -35,7 +35,7 @@ def from_dict(cls: type[T], data: Any, path: str = "") -> T:
     names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
     for key in data:
         if key not in names:
-            raise InputError(f"There is no field {_join(path, key)!r}{suggestion(key, names, path)}.")
+            raise InputError(f"There is no field {_join(path, key)!r}{suggestion(key, names, path)}")
     for f in dataclasses.fields(cls):  # type: ignore[arg-type]
         optional = f.default is not dataclasses.MISSING or f.default_factory is not dataclasses.MISSING
         if f.name not in data and not optional:
@@ -58,12 +58,12 @@ def with_setting(value: T, assignment: str) -> T:
 
 
 def suggestion(name: str, known: typing.Iterable[str], path: str = "") -> str:
-    """`; did you mean 'x'?` without the question mark, or what there is when nothing is near."""
+    """The end of a sentence about a name that is not known: the nearest one, or all."""
     known = list(known)
     near = difflib.get_close_matches(name, known, 1, 0.5)
     if near:
-        return f"; did you mean {_join(path, near[0])!r}"
-    return f"; known are {', '.join(_join(path, k) for k in known)}"
+        return f"; did you mean {_join(path, near[0])!r}?"
+    return f"; known are {', '.join(_join(path, k) for k in known)}."
 
 
 def _join(path: str, name: str) -> str:
@@ -73,7 +73,7 @@ def _join(path: str, name: str) -> str:
 def _key(place: Any, part: str, path: str) -> Any:
     if isinstance(place, dict):
         if part not in place:
-            raise InputError(f"There is no field {_join(path, part)!r}{suggestion(part, place, path)}.")
+            raise InputError(f"There is no field {_join(path, part)!r}{suggestion(part, place, path)}")
         return part
     if isinstance(place, list):
         if not part.isdecimal() or int(part) >= len(place):

@@ -195,7 +195,7 @@ def test_ctrl_c_saves_says_how_to_resume_and_exits_130(toy):
     assert answer.err == ""
     assert "Stopped and saved. Go on with: wcapsnet train --resume broken" in answer.out
     assert not Path("broken/test.json").exists()
-    assert "resumable" in call("list", "runs", "--runs", ".").out
+    assert "not finished" in call("list", "runs", "--runs", ".").out
     resumed = call("train", "--resume", "broken")
     assert resumed.code == 0
     assert "going on" in resumed.out

@@ -127,7 +127,7 @@ def test_nested_folders_links_upper_case_and_hidden_files(picture_folder: MakeFo
     assert data.classes == ("a", "b", "c linked")
     labels = torch.cat([data.train.labels, data.validation.labels, data.test.labels])
     assert labels.bincount().tolist() == [3, 4, 4]
-    assert data.skipped == ()
+    assert data.skipped == ("a/notes.txt: .txt files are not read",)
 
 
 def test_broken_files_are_skipped_and_listed(picture_folder: MakeFolder) -> None:

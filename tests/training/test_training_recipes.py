@@ -1,5 +1,7 @@
 """The recipes are the paper's experiments, and each ablation is one change."""
 
+import json
+import re
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 
@@ -12,6 +14,9 @@ from wcapsnet.network import CIFAR10_LEVELS, CIFAR100_LEVELS, Level, WCapsNet
 from wcapsnet.recipes import ABLATIONS, PAPER, RECIPES, recipe
 from wcapsnet.recipes.ablations import NONLINEARITY_TABLE, ROUTING_TABLE, WEIGHTING_TABLE, RoutingVariant
 from wcapsnet.recipes.quick import folder
+from wcapsnet.training.run import read_experiment
+
+RECORDS = Path(__file__).parents[2] / "results" / "first-runs"
 
 
 def differences(one, other, path=""):
@@ -128,15 +133,26 @@ def test_the_papers_own_row_changes_nothing(dataset):
     assert RoutingVariant().apply(base, base.name) == base
 
 
-@pytest.mark.parametrize("name", ["quick", "demo", *PAPER])
-def test_every_recipe_says_what_it_is(name):
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_says_what_it_reproduces_and_how_long_it_takes(name):
     text = RECIPES[name].__doc__
-    assert text
-    assert "PLACEHOLDER" not in text
+    assert re.search(r"\d+ (min|minutes)|minutes on two cores|As long as", text), text
+    assert "%" in text or "not in the paper" in text or "does not use" in text or name in ("quick", "demo")
+
+
+@pytest.mark.parametrize(("name", "least"), [("quick", 0.985), ("demo", 0.97)])
+def test_the_committed_record_is_of_this_recipe_and_good_enough(name, least):
+    (record,) = RECORDS.glob(f"*_{name}_two-cpu-cores")
+    assert read_experiment(record / "experiment.json") == recipe(name)
+    assert json.loads((record / "test.json").read_text())["accuracy"] >= least
+
+
+def test_training_on_a_folder_stops_early(tmp_path):
+    assert folder(tmp_path, summary()).training.patience is not None
 
 
 def test_an_unknown_recipe_suggests_the_nearest():
-    with pytest.raises(InputError, match=r"There is no recipe 'cifar-10'; did you mean 'cifar10'\."):
+    with pytest.raises(InputError, match=r"There is no recipe 'cifar-10'; did you mean 'cifar10'\?"):
         recipe("cifar-10")
 
 

@@ -20,6 +20,7 @@ from wcapsnet.training.evaluate import evaluate
 from wcapsnet.training.run import Run, describe_environment, free_path, read_experiment
 
 FILES = {
+    "data.json",
     "experiment.json",
     "environment.json",
     "metrics.jsonl",

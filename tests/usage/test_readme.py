@@ -41,7 +41,7 @@ def run(command: str, monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 @pytest.fixture
-def workplace(tmp_path, monkeypatch):
+def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WCAPSNET_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -67,7 +67,7 @@ def test_the_first_python_block_runs():
     assert out.routings[0].weights.shape == (2, 16)
 
 
-def test_the_commands_for_own_pictures_run_and_then_the_second_python_block(workplace, monkeypatch, capsys):
+def test_the_commands_for_own_pictures_run_and_then_the_second_python_block(place, monkeypatch, capsys):
     for number in range(12):
         picture(Path(f"photos/cats/{number}.png"), 10)
         picture(Path(f"photos/dogs/{number}.png"), 180)
@@ -86,7 +86,7 @@ def test_the_commands_for_own_pictures_run_and_then_the_second_python_block(work
 
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if "photos" not in c and " list" not in c])
-def test_every_recipe_command_gets_as_far_as_its_data(command, workplace, monkeypatch, capsys):
+def test_every_recipe_command_gets_as_far_as_its_data(command, place, monkeypatch, capsys):
     def no_network(*_, **__):
         raise InputError("nobody is connected here.")
 
@@ -97,7 +97,7 @@ def test_every_recipe_command_gets_as_far_as_its_data(command, workplace, monkey
     assert not Path("runs").exists()
 
 
-def test_list_shows_what_the_readme_names(workplace, monkeypatch, capsys):
+def test_list_shows_what_the_readme_names(place, monkeypatch, capsys):
     assert run("wcapsnet list", monkeypatch) == 0
     said = capsys.readouterr().out
     assert "mnist" in said

@@ -181,6 +181,8 @@ def _split(arrays: Arrays, index: np.ndarray) -> Split:
 
 
 def _unknown(source: str) -> str:
+    if {"/", "\\"} & set(source):
+        return f"There is no folder {source}; if it was moved, name its new place with --data-dir."
     near = difflib.get_close_matches(source.lower(), DATASETS, n=1)
     hint = f"did you mean {near[0]}?" if near else f"name a folder of images or one of {', '.join(DATASETS)}."
     return f"There is no data set or folder {source!r}: {hint}"

@@ -148,7 +148,7 @@ def load_folder(config: DataConfig, *, cache_dir: Path | None = None, quiet: boo
             layout.files[position].path.relative_to(layout.path).as_posix()
             for position in pictures.readable[index["test"]]
         ),
-        skipped=pictures.skipped,
+        skipped=(*pictures.skipped, *_other_files(layout)),
     )
 
 
@@ -198,15 +198,28 @@ def _part_files(place: Path, part: str, classes: tuple[str, ...], root: Path) ->
         raise InputError(f"{place} holds {what}: {_LAYOUT.format(root.name or root)}.")
     files = []
     for folder, paths in found.items():
+        others = {entry.suffix.lower() or entry.name for entry in folder.iterdir() if _other_kind(entry)}
         if folder.name not in classes:
             raise InputError(
                 f"{place} has a class {folder.name!r} that the training pictures lack: "
                 "add it to the train folder or remove it."
             )
         if not paths and part == "train":
-            raise InputError(f"The class folder {folder} holds no pictures: fill it or remove it.")
+            kinds = f" of a kind that is read (only {', '.join(sorted(others))})" if others else ""
+            raise InputError(f"The class folder {folder} holds no pictures{kinds}: fill it or remove it.")
         files += [_File(path, part, classes.index(folder.name)) for path in paths]
     return files
+
+
+def _other_kind(entry: Path) -> bool:
+    return entry.is_file() and not is_hidden(entry) and entry.suffix.lower() not in IMAGE_SUFFIXES
+
+
+def _other_files(layout: _Layout) -> list[str]:
+    """Files beside the pictures that no reader is for: somebody may believe they were trained on."""
+    folders = sorted({file.path.parent for file in layout.files})
+    entries = (entry for folder in folders for entry in sorted(folder.iterdir()) if _other_kind(entry))
+    return [f"{e.relative_to(layout.path).as_posix()}: {e.suffix or 'such'} files are not read" for e in entries]
 
 
 def _part_folders(path: Path, folders: Sequence[Path]) -> dict[str, Path]:
@@ -237,10 +250,17 @@ def _part_folders(path: Path, folders: Sequence[Path]) -> dict[str, Path]:
 
 def _folders(path: Path) -> list[Path]:
     try:
-        found = [entry for entry in path.iterdir() if entry.is_dir() and not is_hidden(entry)]
+        found = [
+            entry for entry in path.iterdir() if entry.is_dir() and not is_hidden(entry) and not _holds_runs(entry)
+        ]
     except OSError as error:
         raise InputError(f"Cannot list the folder {path}: {error.strerror}; check its permissions.") from error
     return sorted(found, key=lambda folder: natural_key(folder.name))
+
+
+def _holds_runs(folder: Path) -> bool:
+    """Whoever trains from within the folder of pictures finds the run folders beside the classes."""
+    return any(folder.glob("experiment.json")) or any(folder.glob("*/experiment.json"))
 
 
 def _has_pictures(folder: Path) -> bool:

@@ -160,6 +160,9 @@ def _open(source: ImageSource, name: str) -> Image.Image:
         if not source:
             raise UnreadableImageError(name, "it is empty")
         return Image.open(BytesIO(source), formats=_FORMATS)
+    if not hasattr(source, "read"):
+        kind = type(source).__name__
+        raise UnreadableImageError(name, f"{kind} is not a file name, an open file, bytes, a PIL image or an array")
     return Image.open(source, formats=_FORMATS)
 
 

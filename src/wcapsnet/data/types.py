@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -64,6 +65,17 @@ class Dataset:
     test: Split
     test_files: tuple[str, ...] = ()  # folders: which picture each test image is
     skipped: tuple[str, ...] = ()  # files of a folder that could not be read: "path: reason"
+
+    def fingerprint(self) -> dict[str, str]:
+        """What each part holds, in short: a run is resumed and measured on the images it was begun with."""
+        parts = {"train": self.train, "validation": self.validation, "test": self.test}
+        return {name: _digest(split) for name, split in parts.items()}
+
+
+def _digest(split: Split) -> str:
+    digest = hashlib.sha256(split.labels.numpy().tobytes())
+    digest.update(split.images.contiguous().numpy().data)
+    return digest.hexdigest()[:32]
 
 
 def _number(value: object) -> bool:

@@ -1,7 +1,7 @@
-"""How one layer serves all N capsules of a level at once. With `kernels/`, the only place that knows of speed.
+"""How one layer serves all N capsules of a level at once: the only place that knows of speed.
 
 A layer is either *per capsule* (every capsule has weights of its own) or *shared over capsules* (all have the same).
-Tensors that carry capsules are (m, n, …) everywhere; the n axis is merged with a neighbour in this file only.
+Tensors that carry capsules are (m, n, …) everywhere; for a layer, the n axis is merged with a neighbour here only.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -15,8 +16,6 @@ from .critic import BlockCritic, ConstantFitness, RandomFitness, VectorCritic
 from .decoder import BestCapsule, Decoder, best_capsule
 from .nonlinearity import NONLINEARITIES
 from .routing import WEIGHTINGS, Router, Routing, predict, route
-
-FITNESSES = ("critic", "random", "constant")
 
 
 class ConfigError(ValueError):
@@ -123,7 +122,7 @@ class WCapsNetConfig:
         switch("extra_class", self.extra_class)
 
         require(isinstance(self.routing, RoutingConfig), "routing", self.routing, "a RoutingConfig")
-        one_of("routing.fitness", self.routing.fitness, FITNESSES)
+        one_of("routing.fitness", self.routing.fitness, tuple(FITNESSES))
         one_of("routing.weighting", self.routing.weighting, tuple(WEIGHTINGS))
         switch("routing.stop_gradient", self.routing.stop_gradient)
         share, std = self.routing.noise_share, self.routing.noise_std
@@ -233,15 +232,25 @@ class WCapsNet(nn.Module):
             )
 
 
+def _critic(config: WCapsNetConfig, level: Level, size: tuple[int, int], last: bool) -> nn.Module:
+    if last:
+        return VectorCritic(level.dimension, config.critic_channels, config.critic_dropout)
+    return BlockCritic(level.dimension, *size, config.critic_channels, config.critic_dropout)
+
+
+def _judged(level: Level, size: tuple[int, int], last: bool) -> tuple[int, ...]:
+    """What gets a fitness: the blocks of a level, in the last one every vector."""
+    return (level.capsules, *size) if last else (level.capsules,)
+
+
+# Who judges the capsules: the values of RoutingConfig.fitness.
+FITNESSES: dict[str, Callable[[WCapsNetConfig, Level, tuple[int, int], bool], nn.Module]] = {
+    "critic": _critic,
+    "random": lambda config, level, size, last: RandomFitness(*_judged(level, size, last)),
+    "constant": lambda config, level, size, last: ConstantFitness(*_judged(level, size, last)),
+}
+
+
 def _router(config: WCapsNetConfig, level: Level, size: tuple[int, int], last: bool) -> Router:
-    shape = (level.capsules, *size) if last else (level.capsules,)
-    critic: nn.Module
-    if config.routing.fitness == "constant":
-        critic = ConstantFitness(*shape)
-    elif config.routing.fitness == "random":
-        critic = RandomFitness(*shape)
-    elif last:
-        critic = VectorCritic(level.dimension, config.critic_channels, config.critic_dropout)
-    else:
-        critic = BlockCritic(level.dimension, *size, config.critic_channels, config.critic_dropout)
+    critic = FITNESSES[config.routing.fitness](config, level, size, last)
     return Router(critic, WEIGHTINGS[config.routing.weighting], config.routing.noise_share, config.routing.noise_std)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from ..errors import InputError
 from ..experiment import Experiment
 from ..settings import suggestion
 from . import paper, quick
-from .ablations import ROWS, RoutingVariant
+from .ablations import PAPER_FIGURES, ROWS, TABLE_OF
 
-__all__ = ["ABLATIONS", "PAPER", "RECIPES", "ROWS", "SMALL", "recipe"]
+__all__ = ["ABLATIONS", "PAPER", "RECIPES", "ROWS", "SMALL", "recipe", "suggest"]
 
 PAPER: dict[str, Callable[[], Experiment]] = {
     "mnist": paper.mnist,
@@ -23,19 +22,27 @@ PAPER: dict[str, Callable[[], Experiment]] = {
 SMALL: dict[str, Callable[[], Experiment]] = {"quick": quick.quick, "demo": quick.demo}
 
 
-def _ablation(base: Callable[[], Experiment], variant: RoutingVariant, name: str) -> Experiment:
-    return variant.apply(base(), name)
+def _ablation(base: Callable[[], Experiment], dataset: str, row: str) -> Callable[[], Experiment]:
+    def experiment() -> Experiment:
+        return ROWS[row].apply(base(), f"{dataset}-{row}")
+
+    figure = PAPER_FIGURES.get(row, {}).get(dataset)
+    reached = f"{figure} % in the paper" if figure else "not in the paper"
+    experiment.__doc__ = f"{dataset} with {row!r} of {TABLE_OF[row]}: {reached}. As long as {dataset}."
+    return experiment
 
 
-ABLATIONS: dict[str, Callable[[], Experiment]] = {
-    f"{dataset}-{row}": partial(_ablation, base, variant, f"{dataset}-{row}")
-    for dataset, base in PAPER.items()
-    for row, variant in ROWS.items()
-}
+ABLATIONS = {f"{dataset}-{row}": _ablation(base, dataset, row) for dataset, base in PAPER.items() for row in ROWS}
 RECIPES = {**PAPER, **SMALL, **ABLATIONS}
+
+
+def suggest(name: str) -> str:
+    """The nearest recipe, or the recipes without their ablations."""
+    near = suggestion(name, RECIPES)
+    return near if "did you mean" in near else suggestion(name, [*PAPER, *SMALL])
 
 
 def recipe(name: str) -> Experiment:
     if name not in RECIPES:
-        raise InputError(f"There is no recipe {name!r}{suggestion(name, RECIPES)}.")
+        raise InputError(f"There is no recipe {name!r}{suggest(name)}")
     return RECIPES[name]()

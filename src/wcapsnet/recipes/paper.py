@@ -11,7 +11,10 @@ _CIFAR = TrainingConfig(epochs=300, milestones=(150, 200, 250))
 
 
 def mnist() -> Experiment:
-    """MNIST as in the paper: 99.68 % (softmax, tilt, WS+CE). 40 epochs, 50000/10000 split, [0, 1], no augmentation."""
+    """MNIST as in the paper: 99.68 % (softmax, tilt, WS+CE). 40 epochs, 50000/10000 split, [0, 1], no augmentation.
+
+    Under 15 minutes on one H200 (at the 2,200 images/s of the first CIFAR-10 run, which shared the card).
+    """
     return Experiment(
         name="mnist",
         data=DataConfig(source="mnist", validation=10000),
@@ -21,7 +24,10 @@ def mnist() -> Experiment:
 
 
 def fashion_mnist() -> Experiment:
-    """Fashion-MNIST, which the paper does not use, with its MNIST settings. 40 epochs, 50000/10000 split."""
+    """Fashion-MNIST, which the paper does not use, with its MNIST settings. 40 epochs, 50000/10000 split.
+
+    Under 15 minutes on one H200, as `mnist`.
+    """
     return Experiment(
         name="fashion-mnist",
         data=DataConfig(source="fashion-mnist", validation=10000),
@@ -31,7 +37,10 @@ def fashion_mnist() -> Experiment:
 
 
 def cifar10() -> Experiment:
-    """CIFAR-10 as in the paper: 93.43 %. 300 epochs, 45000/5000 split, standardised, mirrored and shifted."""
+    """CIFAR-10 as in the paper: 93.43 %. 300 epochs, 45000/5000 split, standardised, mirrored and shifted.
+
+    Under 1 h 45 min on one H200, at the 2,200 images/s that its first run reached beside another one.
+    """
     return Experiment(
         name="cifar10",
         data=DataConfig(source="cifar10", validation=5000, normalization="standardize", mirror=True, shift=4),
@@ -41,7 +50,10 @@ def cifar10() -> Experiment:
 
 
 def cifar100() -> Experiment:
-    """CIFAR-100 as in the paper: 70.39 %. 300 epochs, 45000/5000 split, standardised, mirrored and shifted."""
+    """CIFAR-100 as in the paper: 70.39 %. 300 epochs, 45000/5000 split, standardised, mirrored and shifted.
+
+    As long as `cifar10`: under 1 h 45 min on one H200.
+    """
     return Experiment(
         name="cifar100",
         data=DataConfig(source="cifar100", validation=5000, normalization="standardize", mirror=True, shift=4),
@@ -51,7 +63,10 @@ def cifar100() -> Experiment:
 
 
 def svhn() -> Experiment:
-    """SVHN as in the paper: 96.46 % (96.56 % with WS alone). 40 epochs, 63257/10000 split, [0, 1], no augmentation."""
+    """SVHN as in the paper: 96.46 % (96.56 % with WS alone). 40 epochs, 63257/10000 split, [0, 1], no augmentation.
+
+    Under 20 minutes on one H200, at the rate of `cifar10`. Not run yet.
+    """
     return Experiment(
         name="svhn",
         data=DataConfig(source="svhn", validation=10000),

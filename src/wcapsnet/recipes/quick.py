@@ -21,12 +21,12 @@ def quick() -> Experiment:
 
 
 def demo() -> Experiment:
-    """The 10,000 digits inside the package, for `wcapsnet demo`. 6 epochs, two to three minutes on two cores."""
+    """The 10,000 digits inside the package, for `wcapsnet demo`. 5 epochs, about two minutes on two cores."""
     return Experiment(
         name="demo",
         data=DataConfig(source="sample", validation=1000),
         model=model_config("wcapsnet-quick", 10, 1, 28, 28),
-        training=TrainingConfig(epochs=6, milestones=(4, 5)),
+        training=TrainingConfig(epochs=5, milestones=(3, 4)),
     )
 
 

@@ -53,8 +53,12 @@ class Evaluation:
 
 
 @torch.no_grad()
-def evaluate(network: WCapsNet, split: DeviceSplit, precision: str = "fp32", batch_size: int = 500) -> Evaluation:
+def evaluate(
+    network: WCapsNet, split: DeviceSplit, precision: str = "fp32", batch_size: int | None = None
+) -> Evaluation:
     """The whole split, once, in order; the network is left in the mode it was in."""
+    # As much memory as 500 images of CIFAR's size take, whatever the size.
+    batch_size = batch_size or max(1, min(500, 500 * 32 * 32 // (network.config.height * network.config.width)))
     was_training = network.training
     network.eval()
     device, classes = split.labels.device, network.config.classes

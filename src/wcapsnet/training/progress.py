@@ -66,7 +66,7 @@ class LiveProgress(PlainProgress):
         super().__init__(console)
         self.bar = RichProgress(
             TextColumn("epoch {task.fields[epoch]}"),
-            BarColumn(bar_width=20),
+            BarColumn(bar_width=20 if console.width >= 100 else 8),
             MofNCompleteColumn(),
             TextColumn("{task.fields[figures]}"),
             console=console,
@@ -90,15 +90,10 @@ class LiveProgress(PlainProgress):
         done = position - self._position
         rate = done / max(time.perf_counter() - self._started, 1e-9)
         speed = f"{rate * batch_size:,.0f} images/s  {clock((epochs * steps - position) / rate)} left" if done else ""
-        figures = "  ".join(
-            f"{short} {means[name]:.3f}"
-            for short, name in (
-                ("loss", "total"),
-                ("ce", "cross_entropy"),
-                ("ws", "wasserstein"),
-                ("rec", "reconstruction"),
-            )
-        )
+        terms = {"loss": "total", "ce": "cross_entropy", "ws": "wasserstein", "rec": "reconstruction"}
+        if self.console.width < 130:  # the time left is worth more than the parts of the loss
+            terms = {"loss": "total"}
+        figures = "  ".join(f"{short} {means[name]:.3f}" for short, name in terms.items())
         self.bar.update(
             self.task,
             epoch=f"{epoch + 1}/{epochs}",

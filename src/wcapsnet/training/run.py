@@ -1,5 +1,6 @@
 """The run folder: what was asked, in which environment, what happened, the weights.
 
+    data.json            the classes, and which images were used for what, as checksums
     experiment.json      the whole configuration: enough to repeat the run
     environment.json     versions, hardware, command, where the data lay
     metrics.jsonl        a line an epoch: every loss term, accuracies, learning rate, images/s
@@ -28,20 +29,29 @@ import torch
 
 from .. import __version__
 from ..atomic import write_text
+from ..data import Dataset
 from ..errors import InputError
 from ..experiment import Experiment
 from ..settings import from_dict, to_dict
 
+PARTS = ("train", "validation", "test")
+
 
 class Run:
-    def __init__(self, path: Path, experiment: Experiment):
+    def __init__(self, path: Path, experiment: Experiment, numbered: Path | None = None):
         self.path, self.experiment = path, experiment
+        self._numbered = numbered  # where to go on counting if somebody takes `path` first
 
     @staticmethod
     def create(path: Path, experiment: Experiment, environment: dict[str, Any]) -> Run:
         run = Run.at(path, experiment)
         run.begin(environment)
         return run
+
+    @staticmethod
+    def next_free(path: Path, experiment: Experiment) -> Run:
+        """A run at `path`, or at `path-2`, `path-3`, … : the first that nobody uses."""
+        return Run(free_path(path), experiment, numbered=path)
 
     @staticmethod
     def at(path: Path, experiment: Experiment) -> Run:
@@ -53,8 +63,48 @@ class Run:
         return Run(path, experiment)
 
     def begin(self, environment: dict[str, Any]) -> None:
+        """Take the folder, which only one of several runs that begin at once can do, and write what was asked."""
+        while not self._take():
+            if self._numbered is None:
+                raise InputError(f"Another run has just begun in {self.path}; choose another folder with --out.")
+            self.path = free_path(self._numbered)
         self.write_json("environment.json", environment)
         self.write_json("experiment.json", {"version": __version__, **to_dict(self.experiment)})
+        self.file(".taken").unlink()
+
+    def _take(self) -> bool:
+        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            os.close(os.open(self.file(".taken"), os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return False
+        if Run.is_run(self.path):  # begun and left since we looked
+            self.file(".taken").unlink()
+            return False
+        return True
+
+    def record_data(self, dataset: Dataset) -> None:
+        """Remember which images the run was begun with."""
+        if not self.file("data.json").exists():
+            images = {part: len(getattr(dataset, part).labels) for part in PARTS}
+            facts = {"classes": dataset.classes, "images": images, "fingerprint": dataset.fingerprint()}
+            self.write_json("data.json", facts)
+
+    def check_data(self, dataset: Dataset, *parts: str) -> None:
+        """Refuse other images than those: a test set that has changed may hold what the network was trained on."""
+        if not self.file("data.json").exists():
+            return
+        facts = read_json(self.file("data.json"))
+        if tuple(facts["classes"]) != dataset.classes:
+            was, now = ", ".join(facts["classes"]), ", ".join(dataset.classes)
+            raise InputError(f"The classes of {dataset.name} have changed since {self.path} began: {was}; now {now}.")
+        seen = dataset.fingerprint()
+        for part in parts or PARTS:
+            if facts["fingerprint"][part] != seen[part]:
+                raise InputError(
+                    f"The {part} images of {dataset.name} are not those that {self.path} began with; bring them back, "
+                    f"or train again: wcapsnet train {self.path}."
+                )
 
     @staticmethod
     def open(path: Path) -> Run:
@@ -80,9 +130,6 @@ class Run:
             raise InputError(f"{self.path} has no weights yet: its first epoch was not finished.")
         return path
 
-    def environment(self) -> dict[str, Any]:
-        return _read_json(self.file("environment.json"))
-
     def metrics(self) -> list[dict[str, Any]]:
         path = self.file("metrics.jsonl")
         try:
@@ -98,7 +145,7 @@ class Run:
 
 
 def read_experiment(path: Path) -> Experiment:
-    data = _read_json(path)
+    data = read_json(path)
     data.pop("version", None)
     return from_dict(Experiment, data)
 
@@ -119,7 +166,7 @@ def describe_environment(device: torch.device, data_dir: Path | None) -> dict[st
         "wcapsnet": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "platform": platform.platform(),
+        "platform": f"{platform.system()} {platform.machine()}",
         "device": str(device),
         "hardware": torch.cuda.get_device_name(device) if cuda else _cpu_name(),
         "cuda": torch.version.cuda if cuda else None,
@@ -141,7 +188,7 @@ def _json(content: Any) -> str:
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:

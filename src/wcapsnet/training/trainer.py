@@ -75,6 +75,7 @@ class Trainer:
 
     def fit(self) -> None:
         """Train to the end of the schedule, or until validation has not improved for `patience` epochs."""
+        self.run.record_data(self.dataset)
         records = self.run.metrics()[: self.state.epoch]
         events = event_writer(self.run.file("tensorboard"), self.state.epoch)
         with _signals() as stop, self.progress, events as write_events:
@@ -128,7 +129,7 @@ class Trainer:
         self.step.sums.zero_()
         return {
             "epoch": state.epoch,
-            "lr": self.settings.learning_rate(state.epoch - 1),
+            "lr": float(f"{self.settings.learning_rate(state.epoch - 1):.6g}"),
             **{name: means[name] for name in SUMMED[:-2]},
             "l2": float(l2(self.network.decayed_parameters())),
             "train_accuracy": means["accuracy"],
@@ -157,7 +158,11 @@ class Trainer:
 
     def _out_of_patience(self) -> bool:
         patience = self.settings.patience
-        return patience is not None and self.state.epoch - self.state.best_epoch >= patience > 0
+        return patience is not None and self.state.epoch - self.state.best_epoch >= patience
+
+    @property
+    def stopped_early(self) -> bool:
+        return self.state.epoch < self.settings.epochs and self._out_of_patience()
 
     def finish(self) -> Evaluation:
         """The one use of the test set: by the weights that validation chose, in fp32."""
@@ -186,20 +191,11 @@ class Trainer:
             tensors["random.cuda"] = torch.cuda.get_rng_state(self.device)
         if self.state.step == 0:
             self.classifier.save(self.run.file("last.safetensors"), epoch=self.state.epoch)
-        save_tensors(
-            self.run.file("state.safetensors"), tensors, {"state": asdict(self.state), "images": self._images()}
-        )
-
-    def _images(self) -> list[int]:
-        return [len(part.labels) for part in (self.dataset.train, self.dataset.validation, self.dataset.test)]
+        save_tensors(self.run.file("state.safetensors"), tensors, {"state": asdict(self.state)})
 
     def _restore(self) -> None:
         tensors, facts = load_tensors(self.run.file("state.safetensors"))
-        if facts.get("images") != self._images():
-            raise InputError(
-                f"{self.run.path} cannot be resumed: its data set has changed since it was begun "
-                f"(images were {facts.get('images')}, are {self._images()}); repeat it: wcapsnet train {self.run.path}."
-            )
+        self.run.check_data(self.dataset)
         weights = {name[6:]: tensor for name, tensor in tensors.items() if name.startswith("model.")}
         try:
             self.network.load_state_dict(weights)

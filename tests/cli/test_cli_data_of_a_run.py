@@ -1,0 +1,126 @@
+"""A run stays with the images it was begun with, and in a folder of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli_helpers import SMALL, SRC, call, fruit
+
+from wcapsnet.experiment import Experiment
+from wcapsnet.training.run import Run
+
+
+@pytest.fixture
+def own(tmp_path) -> Path:
+    """A folder of pictures that may be changed, with a finished run `mine` on it."""
+    folder = fruit(tmp_path / "fruit", 12)
+    assert call("train", folder, "--size", 8, "--epochs", 1, "--out", "mine", "-q", *SMALL).code == 0
+    return folder
+
+
+def refused(answer, *words: str) -> None:
+    assert answer.code == 2
+    assert answer.err.count("error:") == 1
+    for word in words:
+        assert word in answer.err
+
+
+def test_a_changed_test_set_is_not_measured(own):
+    assert call("evaluate", "mine").code == 0
+    first, *_ = sorted(own.iterdir())
+    shutil.copy(next(first.glob("*.png")), first / "new.png")
+    refused(call("evaluate", "mine"), "images of fruit are not those", "mine")
+
+
+def test_a_renamed_class_is_noticed(own):
+    first, *_ = sorted(own.iterdir())
+    first.rename(own / "zzz")
+    refused(call("evaluate", "mine"), "classes of fruit have changed", "zzz")
+
+
+def test_a_run_is_not_resumed_on_other_pictures(own):
+    Path("mine/test.json").unlink()
+    first, second, *_ = sorted(own.iterdir())
+    shutil.copy(next(first.glob("*.png")), next(second.glob("*.png")))
+    refused(call("train", "--resume", "mine"), "are not those")
+
+
+def test_pictures_that_moved_are_found_with_data_dir(own):
+    before = json.loads(call("evaluate", "mine", "--json").out)["accuracy"]
+    moved = own.rename(own.with_name("moved"))
+    refused(call("evaluate", "mine"), "no folder", "--data-dir")
+    assert json.loads(call("evaluate", "mine", "--data-dir", moved, "--json").out)["accuracy"] == before
+
+
+def test_training_from_within_the_folder_of_pictures_can_be_repeated_and_evaluated(own, monkeypatch):
+    monkeypatch.chdir(own)
+    for _ in range(2):
+        assert call("train", ".", "--size", 8, "--epochs", 1, "-q", *SMALL).code == 0
+    assert call("evaluate", "runs/fruit").code == 0
+    assert call("evaluate", "runs/fruit-2").code == 0
+
+
+def test_of_two_runs_that_begin_at_once_each_gets_a_folder(tmp_path):
+    experiment = Experiment("race")
+    first, second = (Run.next_free(tmp_path / "race", experiment) for _ in range(2))
+    first.begin({})
+    second.begin({})
+    assert {first.path.name, second.path.name} == {"race", "race-2"}
+    assert not list(tmp_path.rglob(".taken"))
+
+
+def test_a_folder_that_was_named_is_not_taken_twice(tmp_path):
+    first, second = (Run.at(tmp_path / "mine", Experiment("race")) for _ in range(2))
+    first.begin({"who": "first"})
+    with pytest.raises(ValueError, match="Another run has just begun"):
+        second.begin({"who": "second"})
+    assert "first" in (tmp_path / "mine" / "environment.json").read_text()
+
+
+@pytest.mark.parametrize("target", ["low", "low/experiment.json"])
+def test_a_repeated_run_keeps_its_precision(toy, target):
+    assert call("train", "toy", "--precision", "bf16", "--out", "low", "-q").code == 0
+    assert call("train", target, "--out", "again", "-q").code == 0
+    assert json.loads(Path("again/experiment.json").read_text())["training"]["precision"] == "bf16"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions are those of POSIX")
+def test_every_file_of_a_run_can_be_read_by_others(own):
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in Path("mine").iterdir() if path.is_file()}
+    mask = os.umask(0)
+    os.umask(mask)
+    assert set(modes.values()) == {0o666 & ~mask}, modes
+
+
+def test_stopping_early_is_said(toy):
+    answer = call("train", "toy", "--lr", 1e-9, "--epochs", 9, "--set", "training.patience=1", "--out", "mine")
+    assert "Stopped early: validation has not improved for 1 epochs." in answer.out
+
+
+def test_an_empty_folder_among_pictures_is_listed_and_the_rest_answered(own):
+    Path("empty").mkdir()
+    picture = next(own.rglob("*.png"))
+    answer = call("predict", "mine", picture, "empty", "--json")
+    assert answer.code == 1
+    assert len(json.loads(answer.out)) == 1
+    assert "no pictures in empty" in answer.err
+
+
+def test_the_command_settles_openmp_and_onednn_before_torch_is_loaded():
+    code = (
+        "import os, sys, wcapsnet.__main__ as m; assert 'torch' not in sys.modules\n"
+        "sys.argv = ['wcapsnet', '--version']\n"
+        "try: m.main()\nexcept SystemExit: pass\n"
+        "print(os.environ['GOMP_SPINCOUNT'], os.environ['ONEDNN_MAX_CPU_ISA'])"
+    )
+    environment = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "ONEDNN_MAX_CPU_ISA")}
+    environment["PYTHONPATH"] = str(SRC)
+    said = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert said.stdout.splitlines()[-1] == "10000 AVX512_CORE_BF16"
