@@ -379,7 +379,8 @@ def _parse_size(text: str) -> tuple[int, int]:
 def _dataset(experiment: Experiment, data_dir: Path | None, download: bool, quiet: bool) -> Dataset:
     dataset = load_dataset(experiment.data, data_dir=data_dir, download=download, quiet=quiet)
     if dataset.skipped and not quiet:
-        err.print(f"{len(dataset.skipped)} files were left out:", style="yellow")
+        count = len(dataset.skipped)
+        err.print("1 file was left out:" if count == 1 else f"{count} files were left out:", style="yellow")
         for line in dataset.skipped[:10]:
             err.print(f"  {line}", markup=False, soft_wrap=True)
         if len(dataset.skipped) > 10:
