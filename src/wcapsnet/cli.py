@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import json
-import shlex
 import sys
 from dataclasses import replace
 from enum import Enum
@@ -13,29 +11,24 @@ from typing import Annotated, Any, NoReturn, Optional
 
 import torch
 import typer
-from rich.console import Console
 from rich.markup import escape
-from rich.table import Column, Table
 
-from . import __version__
+from . import __version__, show
 from .classifier import Classifier, Prediction
 from .data import DATASETS, Dataset, default_data_dir, image_files, load_dataset, scan_folder
 from .data.loader import DeviceSplit
 from .errors import InputError
 from .experiment import Experiment
 from .models import MODELS, load
-from .network import ConfigError, WCapsNet
-from .recipes import PAPER, RECIPES, ROWS, SMALL, quick, recipe, suggest
+from .network import ConfigError
+from .recipes import RECIPES, quick, recipe, suggest
 from .settings import with_setting
+from .show import err, out
 from .training.evaluate import Evaluation, evaluate
 from .training.precision import choose_device
 from .training.progress import clock, make_progress
 from .training.run import Run, describe_environment, read_experiment, read_json
 from .training.trainer import Diverged, Interrupted, Trainer
-
-# Piped output is for files and programs: no 80 columns there.
-out = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
-err = Console(stderr=True, width=None if sys.stderr.isatty() else 200, highlight=False)
 
 app = typer.Typer(
     name="wcapsnet",
@@ -98,8 +91,8 @@ def demo(
     if epochs:
         experiment = replace(experiment, training=experiment.training.with_epochs(epochs))
     trainer = _start(experiment, out_dir, chosen, None, False, quiet)
-    _show_mean_weights(_run(trainer), trainer.dataset.classes)
-    _show_next(trainer.run, quiet)
+    show.mean_weights(_run(trainer), trainer.dataset.classes)
+    show.next_steps(trainer.run, quiet)
 
 
 @app.command(
@@ -200,7 +193,7 @@ def train(
             experiment = with_setting(experiment, assignment)
         trainer = _start(experiment, out_dir, chosen, data_dir, download, quiet)
     _run(trainer)
-    _show_next(trainer.run, quiet)
+    show.next_steps(trainer.run, quiet)
 
 
 @app.command(
@@ -231,7 +224,7 @@ def evaluate_command(
         f"{split.value} accuracy [bold]{result.accuracy:.2%}[/] on {len(part.labels):,} images, "
         f"cross entropy {result.loss:.4f}"
     )
-    _show_classes(result, classifier.classes)
+    show.accuracy_by_class(result, classifier.classes)
 
 
 @app.command(
@@ -257,11 +250,11 @@ def predict(
     answers, unreadable = _predict_all(classifier, sources, top)
     failures = empty + unreadable
     if as_json:
-        typer.echo(json.dumps([_as_json(a) for a in answers], ensure_ascii=False, indent=2))
+        typer.echo(json.dumps([show.as_json(a) for a in answers], ensure_ascii=False, indent=2))
     elif as_csv:
-        _print_csv(answers, classifier, top)
+        show.predictions_csv(answers, classifier, top)
     elif answers:
-        _show_predictions(answers)
+        show.predictions(answers)
     for failure in failures:
         err.print(f"error: {failure}", style="red", soft_wrap=True, markup=False)
     if failures:
@@ -282,29 +275,13 @@ def list_command(
 ) -> None:
     """What there is: recipes, models, data sets, runs."""
     if kind in (None, Kind.recipes):
-        title = "Recipes (wcapsnet train RECIPE)"
-        table = Table("recipe", "epochs", "parameters", "what", title=title, title_justify="left")
-        for name, function in {**PAPER, **SMALL}.items():
-            experiment = function()
-            what = (function.__doc__ or "").strip().splitlines()[0]
-            table.add_row(name, str(experiment.training.epochs), _size_of(experiment), what)
-        out.print(table)
-        out.print(f"Ablations of Tables II to IV: each with -{', -'.join(ROWS)}; for example cifar10-squash.\n")
+        show.recipes()
     if kind in (None, Kind.models):
-        table = Table("model", "what", title="Models (wcapsnet.create(NAME))", title_justify="left")
-        for name, config in MODELS.items():
-            levels = "-".join(str(level.capsules) for level in config(10, 3, 32, 32).levels)
-            table.add_row(name, f"capsules {levels}; {(config.__doc__ or '').strip()}")
-        out.print(table)
+        show.models()
     if kind in (None, Kind.datasets):
-        table = Table("data set", "what", "images", "classes", "size", title="Data sets", title_justify="left")
-        for name, info in DATASETS.items():
-            images = f"{info.train_images:,} + {info.test_images:,}"
-            size = f"{info.channels}×{info.height}×{info.width}"
-            table.add_row(name, info.title, images, str(len(info.classes)), size)
-        out.print(table)
+        show.datasets()
     if kind in (None, Kind.runs):
-        _list_runs(runs)
+        show.runs(runs)
 
 
 def main() -> NoReturn:
@@ -316,7 +293,7 @@ def main() -> NoReturn:
     except Diverged as error:
         _fail(str(error), 1)
     except Interrupted as interruption:
-        _print_command("Stopped and saved. Go on with: wcapsnet train --resume", str(interruption))
+        show.command("Stopped and saved. Go on with: wcapsnet train --resume", str(interruption))
         sys.exit(130)
     except SystemExit as end:  # typer turns Ctrl-C into this
         if end.code == 130:
@@ -334,11 +311,6 @@ def main() -> NoReturn:
     except OSError as error:
         _fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}.", 1)
     sys.exit(0)
-
-
-def _print_command(text: str, *arguments: str) -> None:
-    """A command as it can be pasted into a shell."""
-    out.print(" ".join([text, *map(shlex.quote, arguments)]), markup=False, soft_wrap=True)
 
 
 def _fail(sentence: str, code: int) -> NoReturn:
@@ -428,7 +400,7 @@ def _start(
 def _resume(path: Path, device: torch.device, data_dir: Path | None, download: bool, quiet: bool) -> Trainer | None:
     run = Run.open(path)
     if run.finished:
-        _print_command("The run is finished; look at it with: wcapsnet evaluate", str(path))
+        show.command("The run is finished; look at it with: wcapsnet evaluate", str(path))
         return None
     return _trainer(run, _data_of(run, data_dir, download, quiet), device, quiet)
 
@@ -477,42 +449,7 @@ def _run(trainer: Trainer) -> Evaluation:
     return test
 
 
-def _show_next(run: Run, quiet: bool) -> None:
-    out.print(f"The run folder is [bold]{escape(str(run.path))}[/].{'' if quiet else ' Next:'}", soft_wrap=True)
-    if quiet:
-        return
-    _print_command("  wcapsnet evaluate", str(run.path))
-    _print_command("  wcapsnet predict", str(run.path), "PICTURE.png")
-
-
-def _show_mean_weights(test: Evaluation, classes: tuple[str, ...]) -> None:
-    """The paper's figure in small: which capsule of the deepest feature level acts for which class."""
-    level = max(len(test.mean_weights) - 2, 0)
-    weights = test.mean_weights[level]
-    out.print(
-        f"\nMean routing weights of level {level + 1}, the deepest feature level: which capsule acts for which class "
-        f"(all equal would be {1 / weights.shape[1]:.3f}; the strongest is marked)",
-        soft_wrap=True,
-    )
-    table = Table("class", *(f"capsule {n}" for n in range(weights.shape[1])))
-    for name, row in zip(classes, weights.tolist(), strict=True):
-        table.add_row(escape(name), *(f"[bold]{w:.3f} ◀[/]" if w == max(row) else f"{w:.3f}" for w in row))
-    out.print(table)
-
-
 # ── evaluation, prediction, lists ───────────────────────────────────────────────────────────────────────────────────
-
-
-def _show_classes(result: Evaluation, classes: tuple[str, ...]) -> None:
-    confusion = result.confusion
-    table = Table("class", "images", "accuracy", "most often taken for")
-    for r, name in enumerate(classes):
-        total, right = int(confusion[r].sum()), int(confusion[r, r])
-        others = confusion[r].clone()
-        others[r] = 0
-        worst = f"{escape(classes[int(others.argmax())])} ({int(others.max())})" if others.max() > 0 else ""
-        table.add_row(escape(name), str(total), f"{right / total:.2%}" if total else "", worst)
-    out.print(table)
 
 
 def _sources(pictures: list[str]) -> tuple[list[str], list[str]]:
@@ -542,69 +479,3 @@ def _predict_all(classifier: Classifier, sources: list[str], top: int) -> tuple[
         if images:
             answers += classifier.answer(torch.cat(images), top, names)
     return answers, failures
-
-
-def _as_json(answer: Prediction) -> dict[str, Any]:
-    return {
-        "source": answer.source,
-        "class": answer.label,
-        "probability": answer.probability,
-        "top": [{"class": name, "probability": p} for name, p in answer.top],
-        "capsules": answer.capsules,
-        "routing": [b.tolist() for b in answer.routing],
-    }
-
-
-def _print_csv(answers: list[Prediction], classifier: Classifier, top: int) -> None:
-    rows = csv.writer(sys.stdout, lineterminator="\n")
-    ranks = range(1, min(top, len(classifier.classes)) + 1)
-    levels = range(1, len(classifier.config.levels) + 1)
-    ranked = [column for rank in ranks for column in (f"class_{rank}", f"probability_{rank}")]
-    rows.writerow(["source", *ranked, *(f"capsule_{level}" for level in levels)])
-    for answer in answers:
-        cells = [cell for name, p in answer.top for cell in (name, f"{p:.6f}")]
-        rows.writerow([answer.source, *cells, *answer.capsules])
-
-
-def _show_predictions(answers: list[Prediction]) -> None:
-    table = Table(Column("picture", overflow="fold"), "class", "probability", "then", "winning capsules")
-    for answer in answers:
-        then = ", ".join(f"{name} {p:.1%}" for name, p in answer.top[1:])
-        capsules = " → ".join(map(str, answer.capsules))
-        cells = (answer.source or "", answer.label, f"{answer.probability:.1%}", then, capsules)
-        table.add_row(*map(escape, cells))
-    out.print(table)
-
-
-def _list_runs(folder: Path) -> None:
-    found = sorted(path for path in folder.iterdir() if Run.is_run(path)) if folder.is_dir() else []
-    if not found:
-        out.print(f"Runs: none in {folder} yet.", markup=False)
-        return
-    table = Table(
-        "run", "recipe", "epochs", "validation", "test", title=f"Runs (in {escape(str(folder))})", title_justify="left"
-    )
-    for path in found:
-        try:
-            run = Run.open(path)
-            metrics = run.metrics()
-            best = max((m["validation_accuracy"] for m in metrics), default=None)
-            test = json.loads(run.file("test.json").read_text()).get("accuracy") if run.finished else None
-        except (InputError, ConfigError, ValueError) as error:
-            table.add_row(escape(str(path)), escape(f"unreadable: {error}"))
-            continue
-        shown = [f"{value:.2%}" if value is not None else "" for value in (best, test)]
-        epochs = f"{len(metrics)}/{run.experiment.training.epochs}"
-        table.add_row(
-            escape(str(path)),
-            escape(run.experiment.name),
-            epochs,
-            shown[0],
-            shown[1] or "not finished",
-        )
-    out.print(table)
-
-
-def _size_of(experiment: Experiment) -> str:
-    counts = WCapsNet(experiment.model).parameter_counts()
-    return f"{sum(counts.values()) / 1000:,.0f}k"

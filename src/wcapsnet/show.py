@@ -1,0 +1,162 @@
+"""What the commands print: tables, sentences, CSV, JSON."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Column, Table
+
+from .classifier import Classifier, Prediction
+from .data import DATASETS
+from .errors import InputError
+from .experiment import Experiment
+from .models import MODELS
+from .network import ConfigError, WCapsNet
+from .recipes import PAPER, ROWS, SMALL
+from .training.evaluate import Evaluation
+from .training.run import Run
+
+# Piped output is for files and programs: no 80 columns there.
+out = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
+err = Console(stderr=True, width=None if sys.stderr.isatty() else 200, highlight=False)
+
+
+def command(text: str, *arguments: str) -> None:
+    """A command as it can be pasted into a shell."""
+    out.print(" ".join([text, *map(shlex.quote, arguments)]), markup=False, soft_wrap=True)
+
+
+def next_steps(run: Run, quiet: bool) -> None:
+    out.print(f"The run folder is [bold]{escape(str(run.path))}[/].{'' if quiet else ' Next:'}", soft_wrap=True)
+    if quiet:
+        return
+    command("  wcapsnet evaluate", str(run.path))
+    command("  wcapsnet predict", str(run.path), "PICTURE.png")
+
+
+def mean_weights(test: Evaluation, classes: tuple[str, ...]) -> None:
+    """The paper's figure in small: which capsule of the deepest feature level acts for which class."""
+    level = max(len(test.mean_weights) - 2, 0)
+    weights = test.mean_weights[level]
+    out.print(
+        f"\nMean routing weights of level {level + 1}, the deepest feature level: which capsule acts for which class "
+        f"(all equal would be {1 / weights.shape[1]:.3f}; the strongest is marked)",
+        soft_wrap=True,
+    )
+    table = Table("class", *(f"capsule {n}" for n in range(weights.shape[1])))
+    for name, row in zip(classes, weights.tolist(), strict=True):
+        table.add_row(escape(name), *(f"[bold]{w:.3f} ◀[/]" if w == max(row) else f"{w:.3f}" for w in row))
+    out.print(table)
+
+
+def accuracy_by_class(result: Evaluation, classes: tuple[str, ...]) -> None:
+    confusion = result.confusion
+    table = Table("class", "images", "accuracy", "most often taken for")
+    for r, name in enumerate(classes):
+        total, right = int(confusion[r].sum()), int(confusion[r, r])
+        others = confusion[r].clone()
+        others[r] = 0
+        worst = f"{escape(classes[int(others.argmax())])} ({int(others.max())})" if others.max() > 0 else ""
+        table.add_row(escape(name), str(total), f"{right / total:.2%}" if total else "", worst)
+    out.print(table)
+
+
+def predictions(answers: list[Prediction]) -> None:
+    table = Table(Column("picture", overflow="fold"), "class", "probability", "then", "winning capsules")
+    for answer in answers:
+        then = ", ".join(f"{name} {p:.1%}" for name, p in answer.top[1:])
+        capsules = " → ".join(map(str, answer.capsules))
+        cells = (answer.source or "", answer.label, f"{answer.probability:.1%}", then, capsules)
+        table.add_row(*map(escape, cells))
+    out.print(table)
+
+
+def predictions_csv(answers: list[Prediction], classifier: Classifier, top: int) -> None:
+    rows = csv.writer(sys.stdout, lineterminator="\n")
+    ranks = range(1, min(top, len(classifier.classes)) + 1)
+    levels = range(1, len(classifier.config.levels) + 1)
+    ranked = [column for rank in ranks for column in (f"class_{rank}", f"probability_{rank}")]
+    rows.writerow(["source", *ranked, *(f"capsule_{level}" for level in levels)])
+    for answer in answers:
+        cells = [cell for name, p in answer.top for cell in (name, f"{p:.6f}")]
+        rows.writerow([answer.source, *cells, *answer.capsules])
+
+
+def as_json(answer: Prediction) -> dict[str, Any]:
+    return {
+        "source": answer.source,
+        "class": answer.label,
+        "probability": answer.probability,
+        "top": [{"class": name, "probability": p} for name, p in answer.top],
+        "capsules": answer.capsules,
+        "routing": [b.tolist() for b in answer.routing],
+    }
+
+
+def recipes() -> None:
+    title = "Recipes (wcapsnet train RECIPE)"
+    table = Table("recipe", "epochs", "parameters", "what", title=title, title_justify="left")
+    for name, function in {**PAPER, **SMALL}.items():
+        experiment = function()
+        what = (function.__doc__ or "").strip().splitlines()[0]
+        table.add_row(name, str(experiment.training.epochs), _size_of(experiment), what)
+    out.print(table)
+    out.print(f"Ablations of Tables II to IV: each with -{', -'.join(ROWS)}; for example cifar10-squash.\n")
+
+
+def models() -> None:
+    table = Table("model", "what", title="Models (wcapsnet.create(NAME))", title_justify="left")
+    for name, config in MODELS.items():
+        levels = "-".join(str(level.capsules) for level in config(10, 3, 32, 32).levels)
+        table.add_row(name, f"capsules {levels}; {(config.__doc__ or '').strip()}")
+    out.print(table)
+
+
+def datasets() -> None:
+    table = Table("data set", "what", "images", "classes", "size", title="Data sets", title_justify="left")
+    for name, info in DATASETS.items():
+        images = f"{info.train_images:,} + {info.test_images:,}"
+        size = f"{info.channels}×{info.height}×{info.width}"
+        table.add_row(name, info.title, images, str(len(info.classes)), size)
+    out.print(table)
+
+
+def runs(folder: Path) -> None:
+    found = sorted(path for path in folder.iterdir() if Run.is_run(path)) if folder.is_dir() else []
+    if not found:
+        out.print(f"Runs: none in {folder} yet.", markup=False)
+        return
+    table = Table(
+        "run", "recipe", "epochs", "validation", "test", title=f"Runs (in {escape(str(folder))})", title_justify="left"
+    )
+    for path in found:
+        try:
+            run = Run.open(path)
+            metrics = run.metrics()
+            best = max((m["validation_accuracy"] for m in metrics), default=None)
+            test = json.loads(run.file("test.json").read_text()).get("accuracy") if run.finished else None
+        except (InputError, ConfigError, ValueError) as error:
+            table.add_row(escape(str(path)), escape(f"unreadable: {error}"))
+            continue
+        shown = [f"{value:.2%}" if value is not None else "" for value in (best, test)]
+        epochs = f"{len(metrics)}/{run.experiment.training.epochs}"
+        table.add_row(
+            escape(str(path)),
+            escape(run.experiment.name),
+            epochs,
+            shown[0],
+            shown[1] or "not finished",
+        )
+    out.print(table)
+
+
+def _size_of(experiment: Experiment) -> str:
+    counts = WCapsNet(experiment.model).parameter_counts()
+    return f"{sum(counts.values()) / 1000:,.0f}k"
