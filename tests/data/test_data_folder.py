@@ -234,8 +234,6 @@ def test_scan(picture_folder: MakeFolder) -> None:
     assert summary.classes == ("a", "b")
     assert summary.counts == (3, 2)
     assert summary.parts == ("train", "test")
-    assert summary.has_test
-    assert not summary.has_validation
     assert summary.total == 7
     assert (summary.height, summary.width) == (20, 20)
     assert summary.proposed_size() == (20, 20)

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wcapsnet.errors import InputError
-
+from ..errors import InputError
 from .download import download as fetch
 from .files import (
     CIFAR10_FILES,

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from wcapsnet.errors import InputError
-
+from ..errors import InputError
 from .progress import progress_bar
 
 _CHUNK = 1 << 18

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from wcapsnet.errors import InputError
-
+from ..errors import InputError
 from .files import Arrays, RawData, read_idx
 
 FILE = "mnist-12k.npz"

@@ -20,7 +20,7 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from wcapsnet.errors import InputError
+from ..errors import InputError
 
 MAX_BYTES = 1 << 29  # twice the largest array of these data sets (SVHN's training images, 225 MB)
 

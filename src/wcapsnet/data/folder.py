@@ -17,9 +17,8 @@ import numpy as np
 import torch
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-from wcapsnet.atomic import replacing
-from wcapsnet.errors import InputError
-
+from ..atomic import replacing
+from ..errors import InputError
 from .images import (
     IMAGE_SUFFIXES,
     ImageHeader,
@@ -60,14 +59,6 @@ class FolderSummary:
     width: int
     one_shape: bool  # all pictures looked at share one ratio of height to width
     has_color: bool
-
-    @property
-    def has_validation(self) -> bool:
-        return "validation" in self.parts
-
-    @property
-    def has_test(self) -> bool:
-        return "test" in self.parts
 
     @property
     def proposed_channels(self) -> int:

@@ -13,7 +13,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from wcapsnet.errors import InputError
+from ..errors import InputError
 
 IMAGE_SUFFIXES: frozenset[str] = frozenset({".png", ".jpg", ".jpeg", ".jfif", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 # Pillow would also try formats that start other programs (EPS runs Ghostscript).

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from wcapsnet.errors import InputError
+from ..errors import InputError
 
 NORMALIZATIONS = ("unit", "standardize")
 MAX_SIDE = 1024
@@ -66,10 +66,9 @@ class Dataset:
     test_files: tuple[str, ...] = ()  # folders: which picture each test image is
     skipped: tuple[str, ...] = ()  # files of a folder that could not be read: "path: reason"
 
-    def fingerprint(self) -> dict[str, str]:
-        """What each part holds, in short: a run is resumed and measured on the images it was begun with."""
-        parts = {"train": self.train, "validation": self.validation, "test": self.test}
-        return {name: _digest(split) for name, split in parts.items()}
+    def fingerprint(self, *parts: str) -> dict[str, str]:
+        """What the parts hold, in short: a run is resumed and measured on the images it was begun with."""
+        return {part: _digest(getattr(self, part)) for part in parts}
 
 
 def _digest(split: Split) -> str:

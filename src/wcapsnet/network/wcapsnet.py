@@ -132,13 +132,13 @@ class WCapsNetConfig:
 
         levels = isinstance(self.levels, tuple) and all(isinstance(level, Level) for level in self.levels)
         require(levels and len(self.levels) >= 1, "levels", self.levels, "a tuple of at least one Level")
-        height, width = self.height, self.width
         for index, level in enumerate(self.levels):
             for name in ("capsules", "growth", "dimension", "stride"):
                 count(f"levels.{index}.{name}", getattr(level, name), 1)
+        inputs = [(self.height, self.width), *self.maps()[:-1]]
+        for index, (level, (height, width)) in enumerate(zip(self.levels, inputs, strict=True)):
             fits = f"at most {min(height, width)}, the smaller side of the {height}×{width} map it strides over"
             require(level.stride <= min(height, width), f"levels.{index}.stride", level.stride, fits)
-            height, width = -(-height // level.stride), -(-width // level.stride)
 
 
 class Output(NamedTuple):

@@ -18,12 +18,8 @@ class Progress:
 
     def __init__(self) -> None:
         self._next = 0.0
-        self._started = time.perf_counter()
-        self._images = 0.0  # seen since the start, for the rate
-        self._position = -1
 
     def __enter__(self) -> Progress:
-        self._started = time.perf_counter()
         return self
 
     def __exit__(
@@ -64,6 +60,7 @@ class LiveProgress(PlainProgress):
 
     def __init__(self, console: Console):
         super().__init__(console)
+        self._started, self._position = 0.0, -1  # when the clock started, and after how many steps
         self.bar = RichProgress(
             TextColumn("epoch {task.fields[epoch]}"),
             BarColumn(bar_width=20 if console.width >= 100 else 8),

@@ -87,7 +87,7 @@ class Run:
         """Remember which images the run was begun with."""
         if not self.file("data.json").exists():
             images = {part: len(getattr(dataset, part).labels) for part in PARTS}
-            facts = {"classes": dataset.classes, "images": images, "fingerprint": dataset.fingerprint()}
+            facts = {"classes": dataset.classes, "images": images, "fingerprint": dataset.fingerprint(*PARTS)}
             self.write_json("data.json", facts)
 
     def check_data(self, dataset: Dataset, *parts: str) -> None:
@@ -98,9 +98,8 @@ class Run:
         if tuple(facts["classes"]) != dataset.classes:
             was, now = ", ".join(facts["classes"]), ", ".join(dataset.classes)
             raise InputError(f"The classes of {dataset.name} have changed since {self.path} began: {was}; now {now}.")
-        seen = dataset.fingerprint()
-        for part in parts or PARTS:
-            if facts["fingerprint"][part] != seen[part]:
+        for part, seen in dataset.fingerprint(*(parts or PARTS)).items():
+            if facts["fingerprint"][part] != seen:
                 raise InputError(
                     f"The {part} images of {dataset.name} are not those that {self.path} began with; bring them back, "
                     f"or train again: wcapsnet train {self.path}."
