@@ -60,4 +60,6 @@ def make_sample(idx_folder: Path, target: Path) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2 or not Path(sys.argv[1]).is_dir():
+        sys.exit("usage: python -m wcapsnet.data.embedded IDX_FOLDER (with MNIST's four original files, unpacked)")
     make_sample(Path(sys.argv[1]), Path(__file__).parent / "sample" / FILE)
