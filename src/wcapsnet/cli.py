@@ -135,6 +135,7 @@ def train(
     ] = "auto",
     device: Device = "auto",
     precision: Annotated[str, typer.Option(help="fp32, bf16; auto: bf16 on a GPU, fp32 else.")] = "auto",
+    kernels: Annotated[str, typer.Option(help="fused, plain; auto: fused kernels where they can be used.")] = "auto",
     data_dir: DataDir = None,
     download: Annotated[bool, typer.Option("--download", help="Fetch the data set if it is not there.")] = False,
     out_dir: Annotated[
@@ -163,6 +164,7 @@ def train(
             "--size": size,
             "--model": None if model == "auto" else model,
             "--precision": None if precision == "auto" else precision,
+            "--kernels": None if kernels == "auto" else kernels,
             "--out": out_dir,
             "--set": settings,
         }
@@ -188,6 +190,8 @@ def train(
             training = replace(training, precision=precision)
         elif record is None:
             training = replace(training, precision="bf16" if chosen.type == "cuda" else "fp32")
+        if kernels != "auto":
+            training = replace(training, kernels=kernels)
         experiment = replace(experiment, training=training)
         for assignment in settings or []:
             experiment = with_setting(experiment, assignment)
@@ -420,7 +424,8 @@ def _trainer(run: Run, dataset: Dataset, device: torch.device, quiet: bool) -> T
             soft_wrap=True,
         )
         out.print(
-            f"WCapsNet {levels} capsules, {parameters:,} parameters; {experiment.training.precision} on {name}, "
+            f"WCapsNet {levels} capsules, {parameters:,} parameters; {experiment.training.precision} on {name} "
+            f"by {trainer.computed_by}, "
             f"batch {experiment.training.batch_size}, {experiment.training.epochs} epochs"
             + (f", going on after epoch {trainer.state.epoch}" if trainer.state.epoch or trainer.state.step else ""),
             soft_wrap=True,

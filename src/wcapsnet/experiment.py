@@ -11,6 +11,7 @@ from .network import WCapsNetConfig
 from .objective import ObjectiveConfig
 
 PRECISIONS = ("fp32", "bf16")
+KERNELS = ("auto", "fused", "plain")
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class TrainingConfig:
     weight_decay: float = 1e-4  # λ_WD, on the network's decayed_parameters()
     patience: int | None = None  # epochs without a better validation accuracy after which training ends (D13)
     precision: str = "fp32"
+    kernels: str = "auto"  # what computes the network: fused CUDA kernels where they can, or plain PyTorch
     cuda_graph: bool = True  # on CUDA: the whole step recorded once and replayed
     seed: int = 0
 
@@ -44,6 +46,7 @@ class TrainingConfig:
         require(increasing, "milestones", "increasing epochs")
         require(self.patience is None or self.patience >= 1, "patience", "at least 1, or none")
         require(self.precision in PRECISIONS, "precision", "one of " + ", ".join(PRECISIONS))
+        require(self.kernels in KERNELS, "kernels", "one of " + ", ".join(KERNELS))
         require(0 <= self.seed < 2**63, "seed", "a whole number from 0 on")
 
     def learning_rate(self, epoch: int) -> float:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from .. import kernels
 from ..atomic import write_text
 from ..classifier import Classifier, load_tensors, save_tensors
 from ..data import Dataset, statistics
@@ -64,6 +65,7 @@ class Trainer:
 
         torch.manual_seed(self.settings.seed)
         self.network = WCapsNet(experiment.model).to(device)
+        self.computed_by = kernels.use(self.network, self.settings.kernels, self.settings.precision, device)
         self.classifier = Classifier(self.network, dataset.classes, mean, std)
         self.optimizer = nesterov(self.network, experiment, device)
         self.state = State()
