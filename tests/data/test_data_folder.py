@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from wcapsnet import cache
 from wcapsnet.data import DataConfig, Dataset, load_dataset, load_folder, read_image, scan_folder
 from wcapsnet.data import folder as module
 from wcapsnet.data.folder import FolderSummary, stratified_split
@@ -414,20 +415,20 @@ def test_an_unwritable_cache_only_costs_time(picture_folder: MakeFolder, decoded
 
 
 def test_where_the_cache_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert module._cache_dir(tmp_path) == tmp_path
-    assert module._cache_dir(None) == tmp_path / "cache"
+    assert cache.directory(tmp_path) == tmp_path
+    assert cache.directory(None) == tmp_path / "cache"
     monkeypatch.delenv("WCAPSNET_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert module._cache_dir(None) == Path("/somewhere/wcapsnet")
+    assert cache.directory(None) == Path("/somewhere/wcapsnet")
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/me")
-    assert module._cache_dir(None) == Path("/me/.cache/wcapsnet")
+    assert cache.directory(None) == Path("/me/.cache/wcapsnet")
     monkeypatch.setattr(Path, "home", classmethod(lambda cls: (_ for _ in ()).throw(RuntimeError)))
-    assert module._cache_dir(None) is None
+    assert cache.directory(None) is None
 
 
 def test_without_a_place_for_a_cache(picture_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_cache_dir", lambda given: None)
+    monkeypatch.setattr(cache, "directory", lambda given=None: None)
     assert sum(sizes(load_folder(config(picture_folder({"a": 3, "b": 3}))))) == 6
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
+from .. import cache
 from ..atomic import replacing
 from ..errors import InputError
 from .images import (
@@ -95,7 +96,7 @@ def load_folder(config: DataConfig, *, cache_dir: Path | None = None, quiet: boo
     """
     layout = _layout(Path(config.source).expanduser())
     height, width, channels = _format(config, layout)
-    pictures = _read_cached(layout, (channels, height, width), _cache_dir(cache_dir), quiet)
+    pictures = _read_cached(layout, (channels, height, width), cache.directory(cache_dir), quiet)
 
     labels = np.array([file.label for file in layout.files], np.int64)[pictures.readable]
     parts = np.array([file.part for file in layout.files])[pictures.readable]
@@ -426,20 +427,6 @@ def _decode(layout: _Layout, shape: tuple[int, int, int], quiet: bool) -> _Pictu
             pool.shutdown(cancel_futures=True)  # Ctrl-C does not wait for the rest of the folder
     index = np.array(readable, np.int64)
     return _Pictures(images[index] if skipped else images, index, tuple(skipped))
-
-
-def _cache_dir(given: Path | None) -> Path | None:
-    """None where there is no place for a cache, such as a user without a home."""
-    if given is not None:
-        return given
-    if named := os.environ.get("WCAPSNET_CACHE"):
-        return Path(named).expanduser()
-    if base := os.environ.get("XDG_CACHE_HOME"):
-        return Path(base) / "wcapsnet"
-    try:
-        return Path.home() / ".cache" / "wcapsnet"
-    except RuntimeError:
-        return None
 
 
 def _fingerprint(layout: _Layout) -> tuple[str, str]:

@@ -1,0 +1,99 @@
+// What the kernels need of the machine: bf16, tensor cores, sums over a warp. No header of CUDA is included, so that
+// NVRTC alone, which comes with PyTorch, compiles everything. (EMULATED: the same for a CPU, tests/emulator.)
+#ifndef EMULATED
+
+typedef unsigned short bf16;
+
+#define KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
+#define SHARED_MEMORY(name) extern __shared__ __align__(128) char name[]
+#define ARGUMENTS(type) const __grid_constant__ type
+#define device_function static __device__ __forceinline__
+
+device_function float from_bits(unsigned bits) { return __uint_as_float(bits); }
+
+// two floats → two bf16, the first in the lower half
+device_function unsigned pack(float low, float high) {
+    unsigned packed;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    return packed;
+}
+
+device_function float rsqrt_of(float x) { return rsqrtf(x); }
+
+// Four 8×8 matrices; lanes 8i … 8i+7 name the rows of matrix i. `transposed`: rows become columns.
+template <bool transposed>
+device_function void load_matrices(unsigned (&r)[4], const void* row) {
+    unsigned address = (unsigned)__cvta_generic_to_shared(row);
+    if (transposed)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address));
+    else
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address));
+}
+
+// Two of them, named by lanes 0 … 15.
+template <bool transposed>
+device_function void load_matrices(unsigned (&r)[2], const void* row) {
+    unsigned address = (unsigned)__cvta_generic_to_shared(row);
+    if (transposed)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];"
+                     : "=r"(r[0]), "=r"(r[1]) : "r"(address));
+    else
+        asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];"
+                     : "=r"(r[0]), "=r"(r[1]) : "r"(address));
+}
+
+// d (16×8) += a (16×16) · b (16×8)
+device_function void multiply_add(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// d (16×8) += a (16×8) · b (8×8)
+device_function void multiply_add(float (&d)[4], const unsigned (&a)[2], unsigned b) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(b));
+}
+
+device_function float shuffle_xor(float x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
+
+#endif
+
+device_function float low_half(unsigned two) { return from_bits(two << 16); }
+device_function float high_half(unsigned two) { return from_bits(two & 0xffff0000u); }
+
+// Eight channels, the unit everything is stored in: 16 bytes.
+device_function void unpack(const uint4& v, float (&x)[8]) {
+    const unsigned w[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        x[2 * i] = low_half(w[i]);
+        x[2 * i + 1] = high_half(w[i]);
+    }
+}
+
+device_function uint4 pack(const float (&x)[8]) {
+    return make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
+}
+
+// a / b for 0 ≤ a, a·b < 2³²
+struct Divisor {
+    unsigned value;
+    unsigned magic;  // ⌈2³² / value⌉
+};
+
+device_function int divide(int a, const Divisor& d) { return d.value == 1 ? a : (int)__umulhi((unsigned)a, d.magic); }
+
+// Where eight channels of a tensor with capsules lie: chunk q of image m, capsule n, position p.
+struct View {
+    bf16* data;
+    long long chunk;  // all in elements
+    long long image;
+    long long capsule;  // 0: every capsule sees the same
+    long long position;
+};
+
+device_function bf16* at(const View& v, int q, int m, int n) { return v.data + q * v.chunk + m * v.image + n * v.capsule; }

@@ -1,0 +1,789 @@
+"""All capsule blocks of a level, forward and backward, as CUDA kernels (network/capsules.py is the slow truth).
+
+Layout: chunks of eight channels. What a Dense Block grows lies as (chunk, m, n, position, 8) in one buffer, so that
+concatenation is writing; what passes between levels as (m, position, channel). The statistics of a channel are
+summed up once, by the kernel that makes it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..network.capsules import CapsuleBlocks
+from ..network.nonlinearity import squash
+from .compile import Kernel, structures
+
+STRUCTURES = {
+    file: structures(file) for file in ("convolve.cu", "pull.cu", "finish.cu", "weigh.cu", "vectors.cu", "prepare.cu")
+}
+LARGEST_SHARED = 99 * 1024  # bytes a block may use: what every card from Ampere on can give
+MULTIPROCESSORS = 132  # what a launch should fill, roughly; on a smaller card it only fills better
+
+
+def build(kind: type[ctypes.Structure], **values: Any) -> Any:
+    """A ctypes structure from keywords; tensors become their addresses."""
+    kinds = dict(kind._fields_)  # type: ignore[misc]
+    for name, value in values.items():
+        if isinstance(value, Tensor):
+            values[name] = value.data_ptr()
+        elif isinstance(value, list):
+            values[name] = kinds[name](*value)
+        elif name not in kinds:
+            raise TypeError(f"{kind.__name__} has no {name}")
+    return kind(**values)
+
+
+def divisor(file: str, value: int) -> Any:
+    return STRUCTURES[file]["Divisor"](value, -(-(2**32) // value) % 2**32)
+
+
+@dataclass(frozen=True)
+class Where:
+    """Strides, in elements, of chunks of eight channels (View in the sources)."""
+
+    data: int
+    chunk: int
+    image: int
+    capsule: int
+    position: int
+
+    def view(self, file: str) -> Any:
+        return STRUCTURES[file]["View"](self.data, self.chunk, self.image, self.capsule, self.position)
+
+    def at(self, elements: int) -> Where:
+        return Where(self.data + 2 * elements, self.chunk, self.image, self.capsule, self.position)
+
+
+NOWHERE = Where(0, 0, 0, 0, 0)
+
+
+def grown_layout(buffer: Tensor, first: int = 0) -> Where:
+    """(chunk, m, n, position, 8)"""
+    _, _, n, positions, _ = buffer.shape
+    address = buffer.data_ptr() + 2 * first * buffer.stride(0)
+    return Where(address, buffer.stride(0), n * positions * 8, positions * 8, 8)
+
+
+def map_layout(x: Tensor) -> Where:
+    """(m, position, channel), the same for every capsule"""
+    return Where(x.data_ptr(), 8, x.stride(0), 0, x.stride(1))
+
+
+def capsule_layout(c: Tensor) -> Where:
+    """(m, n, position, channel)"""
+    return Where(c.data_ptr(), 8, c.stride(0), c.stride(1), c.stride(2))
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How blocks of threads cover the maps of a batch (Tile in the sources)."""
+
+    images: int
+    height: int
+    width: int
+    taps: int
+    rows_a_warp: int
+    rows: int
+    per_block: int
+
+    @property
+    def strip_log(self) -> int:
+        return min(3, (self.width - 1).bit_length())
+
+    @property
+    def strips(self) -> int:
+        return max(1, -(-self.width // 8))
+
+    @property
+    def units(self) -> int:
+        return self.per_block // (8 >> self.strip_log) * self.strips * (self.rows // self.rows_a_warp)
+
+    @property
+    def warps(self) -> int:
+        return -(-self.units // 2)
+
+    @property
+    def tiles(self) -> int:
+        return -(-self.height // self.rows)
+
+    @property
+    def positions(self) -> int:
+        return self.per_block * (self.rows + self.taps - 1) * (self.width + self.taps - 1)
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.images // self.per_block) * self.tiles
+
+    def structure(self, file: str) -> Any:
+        return build(
+            STRUCTURES[file]["Tile"],
+            height=self.height,
+            width=self.width,
+            images=self.images,
+            rows=self.rows,
+            per_block=self.per_block,
+            strip_log=self.strip_log,
+            units=self.units,
+            tiles=divisor(file, self.tiles),
+            strips=divisor(file, self.strips),
+            groups=divisor(file, self.rows // self.rows_a_warp),
+            wide=divisor(file, self.width + self.taps - 1),
+            high=divisor(file, self.rows + self.taps - 1),
+            positions=divisor(file, self.positions),
+        )
+
+
+def tiling(images: int, height: int, width: int, taps: int, others: int, bytes_a_position: int) -> Tiling:
+    """Tiles that fit shared memory, with several images in a block where maps are small and there are enough of them."""
+    rows_a_warp = 4 if height > 2 else height
+    least = 8 >> min(3, (width - 1).bit_length())
+
+    def with_rows(rows: int, per_block: int) -> Tiling:
+        return Tiling(images, height, width, taps, rows_a_warp, rows, per_block)
+
+    def fits(t: Tiling) -> bool:
+        return t.positions * bytes_a_position <= LARGEST_SHARED - 8192 and t.warps <= 8
+
+    groups = -(-height // rows_a_warp)
+    chosen = with_rows(rows_a_warp * groups, least)
+    while not fits(chosen) and groups > 1:
+        groups = -(-groups // 2)
+        chosen = with_rows(rows_a_warp * groups, least)
+    if not fits(chosen):
+        raise ValueError(f"A map {width} wide does not fit the shared memory.")
+    while True:
+        larger = with_rows(chosen.rows, chosen.per_block * 2)
+        if larger.warps > 4 or not fits(larger) or larger.blocks * others < 2 * MULTIPROCESSORS:
+            return chosen
+        chosen = larger
+
+
+def pitch(chunks: int) -> int:
+    """Bytes of a position in shared memory: an odd number of chunks, so that no two rows meet in a bank."""
+    return (-(-chunks // 2) * 2 + 1) * 16
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One convolution as the kernels see it (Input and Weights in the sources)."""
+
+    before: int  # channels from before the block
+    growth: int
+    earlier: int  # layers of the block it reads too
+    out: int
+    kernel: int
+    pad: int
+    stride: int
+
+    @property
+    def taps(self) -> int:
+        if self.kernel == 3:
+            return 3 if self.stride == 1 else 2
+        return 1
+
+    @property
+    def low(self) -> int:
+        return -1 if self.kernel == 3 else 0
+
+    @property
+    def grown_chunks(self) -> int:
+        return -(-self.growth // 8)
+
+    @property
+    def split(self) -> int:
+        return self.before // 8 * self.stride**2
+
+    @property
+    def chunks(self) -> int:
+        return self.split + self.earlier * self.grown_chunks
+
+    @property
+    def channels(self) -> int:
+        return self.before + self.earlier * self.growth
+
+    @property
+    def out_chunks(self) -> int:
+        return -(-self.out // 8)
+
+    @property
+    def columns(self) -> int:
+        return min(self.out_chunks, 4)
+
+    @property
+    def forward_size(self) -> int:
+        return -(-self.chunks // 2) * self.taps**2 * self.out_chunks * 64
+
+    @property
+    def backward_size(self) -> int:
+        made = -(-self.out_chunks // 2) * 2 if self.taps == 1 else self.out_chunks
+        return self.chunks * made * self.taps**2 * 32
+
+
+class FusedLevel:
+    """The kernels of one level: which there are, in which order, on which memory."""
+
+    def __init__(self, blocks: CapsuleBlocks, height: int, width: int):
+        self.blocks = blocks
+        first = blocks.dense.layers[0].conv
+        self.n, self.growth, self.channels = first.weight.shape[:3]
+        self.stride = first.stride
+        self.height_in, self.width_in = height, width
+        self.height, self.width = -(-height // self.stride), -(-width // self.stride)
+        self.positions = self.height * self.width
+        self.k = blocks.trans.conv_plus.conv.weight.shape[1]
+        self.squash = blocks.trans.nonlinearity is squash
+        self.depth = len(blocks.dense.layers)
+        self.grown_chunks = -(-self.growth // 8)
+        self.layers = [
+            Layer(self.channels, self.growth, index, self.growth, 3, 1, self.stride if index == 0 else 1)
+            for index in range(self.depth)
+        ]
+        self.trans = Layer(self.channels, self.growth, self.depth, self.k, 1, 0, 1)
+        self.shortcut = Layer(self.channels, self.growth, 0, self.channels, self.stride, 0, self.stride)
+        self.prepared = [*self.layers, self.trans] + ([self.shortcut] if self.stride > 1 else [])
+
+    def parameters(self) -> list[nn.Parameter]:
+        """In the order of the gradients that `backward` gives."""
+        found = []
+        for conv_plus in [*self.blocks.dense.layers, self.blocks.trans.conv_plus]:
+            found += [conv_plus.norm.weight, conv_plus.norm.bias, conv_plus.conv.weight]
+        found += [self.blocks.trans.norm.weight, self.blocks.trans.norm.bias]
+        if self.stride > 1:
+            found.append(self.blocks.dense.shortcut.weight)
+        return found
+
+    # ── forward ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def forward(self, x: Tensor, training: bool) -> tuple[Tensor, Memory]:
+        """x (m, position, channel) → c (m, n, position, k)"""
+        memory = Memory(self, x, training)
+        memory.prepare()
+        if self.stride > 1:
+            self._convolve(memory, self.shortcut, None, memory.base_layout(), memory.base_sums)
+        for index, layer in enumerate(self.layers):
+            out = grown_layout(memory.grown, index * self.grown_chunks)
+            self._convolve(memory, layer, self.blocks.dense.layers[index].norm, out, memory.grown_sums_of(index))
+        self._convolve(memory, self.trans, self.blocks.trans.conv_plus.norm, capsule_layout(memory.z), memory.z_sums)
+        c = torch.empty_like(memory.z)
+        kernel, arguments, threads, grid = self._vectors(memory, "vectors_forward", c=c)
+        kernel((grid, 1, 1), threads, 0, arguments)
+        return c, memory
+
+    def _input(self, file: str, memory: Memory, layer: Layer, norm: nn.Module | None, update: bool) -> Any:
+        """What a layer reads: the level's input where it has a stride or the block has none; then what has grown."""
+        own = STRUCTURES[file]
+        from_x = layer.stride > 1 or self.stride == 1
+        statistics = [memory.x_sums, memory.grown_sums] if from_x else [memory.base_sums, memory.grown_sums]
+        return build(
+            own["Input"],
+            before=(map_layout(memory.x) if from_x else memory.base_layout()).view(file),
+            grown=grown_layout(memory.grown).view(file),
+            stride=layer.stride,
+            height=self.height_in if layer.stride > 1 else self.height,
+            width=self.width_in if layer.stride > 1 else self.width,
+            channels=layer.before,
+            growth=layer.growth,
+            split=layer.split,
+            chunks=layer.chunks,
+            before_chunks=divisor(file, layer.before // 8),
+            across=divisor(file, layer.stride),
+            grown_chunks=divisor(file, layer.grown_chunks),
+            even=divisor(file, -(-layer.chunks // 2) * 2),
+            low=layer.low,
+            norm=0 if norm is None else 1 if memory.training else 2,
+            before_statistics=own["Statistics"](*statistics[0].addresses()),
+            grown_statistics=own["Statistics"](*statistics[1].addresses()),
+            layer_channels=layer.channels,
+            count=memory.images * (self.height_in * self.width_in if layer.stride > 1 else self.positions),
+            **({} if norm is None else norm_arguments(norm)),
+            update=update,
+        )
+
+    def _convolve(
+        self, memory: Memory, layer: Layer, norm: nn.Module | None, out: Where, sums: SumsAt
+    ) -> None:
+        file = "convolve.cu"
+        tile = tiling(memory.images, self.height, self.width, layer.taps, self.n, pitch(layer.chunks))
+        arguments = build(
+            STRUCTURES[file]["Convolve"],
+            **{"in": self._input(file, memory, layer, norm, update=memory.training)},
+            tile=tile.structure(file),
+            out=out.view(file),
+            weights=memory.forward_weights(layer),
+            out_chunks=layer.out_chunks,
+            out_stride=1,
+            out_height=self.height,
+            out_width=self.width,
+            out_sum=sums.sum if memory.training else 0,
+            out_square=sums.square,
+            out_capsule=sums.capsule,
+        )
+        launch_convolve(layer.taps, tile, layer.columns, layer.chunks, layer.out_chunks, self.n, arguments)
+
+    def _vectors(self, memory: Memory, kernel: str, **more: Any) -> tuple[Kernel, Any, int, int]:
+        lanes = 1 << (self.k // 8 - 1).bit_length()
+        vectors = memory.images * self.n * self.positions
+        arguments = build(
+            STRUCTURES["vectors.cu"]["Vectors"],
+            z=memory.z,
+            vectors=vectors,
+            squash=self.squash,
+            norm=1 if memory.training else 2,
+            statistics=STRUCTURES["vectors.cu"]["Statistics"](*memory.z_sums.addresses()),
+            count=vectors,
+            **norm_arguments(self.blocks.trans.norm),
+            **more,
+        )
+        grid = max(1, min(4 * MULTIPROCESSORS, -(-vectors * lanes // 256)))
+        return Kernel("vectors.cu", kernel, LANES=lanes, CHUNKS=self.k // 8), arguments, 256, grid
+
+    # ── backward ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def backward(self, memory: Memory, dc: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """dc (m, n, position, k) → dx (m, position, channel) and the gradients of `parameters()`"""
+        gradients = Gradients(self, memory)
+        images, chunks, n = memory.images, self.grown_chunks, self.n
+        positions = self.positions
+
+        # CapsTrans: its vectors, the norm they share.
+        dz = torch.empty_like(memory.z)
+        g = torch.empty_like(memory.z)
+        dgamma, dbeta = gradients.vectors
+        kernel, arguments, threads, grid = self._vectors(
+            memory, "vectors_backward", dc=dc, g=g, dgamma=dgamma, dbeta=dbeta
+        )
+        kernel((grid, 1, 1), threads, 2 * self.k * 4, arguments)
+        of = means("finish.cu", [gradients.vectors_reader("finish.cu")], 1, 0, self.k, memory.z_sums, images * n * positions)
+        finish(of, capsule_layout(g), capsule_layout(memory.z), capsule_layout(dz), images, n, self.k // 8, positions)
+
+        # Dense Layers, last to first: each pulls its gradient from all that read it.
+        made = torch.empty_like(memory.grown)
+        pending = torch.empty((chunks, images, n, positions, 8), dtype=torch.bfloat16, device=dz.device)
+        spare = torch.empty_like(pending)
+        for index in reversed(range(self.depth)):
+            self._pull(
+                memory, gradients, dz, made,
+                readers=range(index + 1, self.depth), fresh=pending,
+                x=grown_layout(memory.grown, index * chunks), g=grown_layout(spare),
+                sums=memory.grown_sums_of(index), channel=self.channels + index * self.growth, channels=self.growth,
+                first_chunk=self.channels // 8 + index * chunks,
+            )  # fmt: skip
+            pending, spare = spare, pending
+
+        base_chunks = self.channels // 8
+        g_base = torch.empty((base_chunks, images, n, positions, 8), dtype=torch.bfloat16, device=dz.device)
+        strided = self.stride > 1
+        first = 1 if strided else 0
+        self._pull(
+            memory, gradients, dz, made,
+            readers=range(first, self.depth), fresh=None if strided else pending,
+            x=memory.base_layout(), g=grown_layout(g_base),
+            sums=memory.base_sums, channel=0, channels=self.channels, first_chunk=0,
+        )  # fmt: skip
+        readers = [gradients.layer_reader("finish.cu", index) for index in range(first, self.depth)]
+        readers.append(gradients.trans_reader("finish.cu"))
+        dx = torch.empty_like(memory.x)
+        if not strided:
+            of = means("finish.cu", readers, n, 0, self.channels, memory.x_sums, images * positions)
+            finish(
+                of, grown_layout(g_base), map_layout(memory.x), map_layout(dx), images, 1, base_chunks, positions,
+                sum_over=n,
+            )  # fmt: skip
+        else:
+            of = means("finish.cu", readers, 1, 0, self.channels, memory.base_sums, images * positions)
+            d_base = torch.empty_like(g_base)
+            finish(of, grown_layout(g_base), memory.base_layout(), grown_layout(d_base), images, n, base_chunks, positions)
+            through = self._through_shortcut(memory, d_base)
+            g_x = torch.empty_like(memory.x)
+            self._pull(
+                memory, gradients, None, made, readers=range(1), fresh=pending, x=map_layout(memory.x), g=map_layout(g_x),
+                sums=memory.x_sums, channel=0, channels=self.channels, first_chunk=0,
+            )  # fmt: skip
+            readers = [gradients.layer_reader("finish.cu", 0)]
+            count = images * self.height_in * self.width_in
+            of = means("finish.cu", readers, n, 0, self.channels, memory.x_sums, count)
+            inside = self.height_in * self.width_in
+            finish(
+                of, map_layout(g_x), map_layout(memory.x), map_layout(dx), images, 1, base_chunks, inside,
+                more=map_layout(through),
+            )  # fmt: skip
+            self._weigh(memory, self.shortcut, None, grown_layout(d_base), gradients.shortcut)
+
+        for index, layer in enumerate(self.layers):
+            norm = self.blocks.dense.layers[index].norm
+            self._weigh(memory, layer, norm, grown_layout(made, index * chunks), gradients.weights[index])
+        self._weigh(
+            memory, self.trans, self.blocks.trans.conv_plus.norm, capsule_layout(dz), gradients.weights[self.depth]
+        )
+        return dx, gradients.in_order()
+
+    def _pull(
+        self, memory: Memory, gradients: Gradients, dz: Tensor | None, made: Tensor, *, readers: range,
+        fresh: Tensor | None, x: Where, g: Where, sums: SumsAt, channel: int, channels: int, first_chunk: int,
+    ) -> None:  # fmt: skip
+        """G of some channels, from the layers `readers` and CapsTrans; without dz, of the level's input, which the
+        first layers of all capsules see as patches."""
+        file, chunks, own = "pull.cu", self.grown_chunks, STRUCTURES["pull.cu"]
+        of_patches = dz is None
+        stride, taps, repeats = (self.stride, 2, self.n) if of_patches else (1, 3, 1)
+        height, width = (self.height_in, self.width_in) if of_patches else (self.height, self.width)
+        layers = [gradients.layer_reader(file, index, grown_layout(made, index * chunks).data) for index in readers]
+        extra: dict[str, Any] = {}
+        if fresh is not None and layers:
+            newest = readers[0]
+            layers[0].gradient = fresh.data_ptr()
+            after = [gradients.layer_reader(file, index) for index in range(newest + 1, self.depth)]
+            extra = {
+                "fresh": 1,
+                "finish": means(
+                    file, [*after, gradients.trans_reader(file)], 1, self.channels + newest * self.growth,
+                    self.growth, memory.grown_sums_of(newest), memory.images * self.positions,
+                ),
+                "fresh_x": grown_layout(memory.grown, newest * chunks).view(file),
+                "finished": grown_layout(made, newest * chunks).view(file),
+            }  # fmt: skip
+        groups = -(-channels // 8)
+        capsules, blocks_deep = (1, groups * stride**2) if of_patches else (self.n, groups)
+        tile = tiling(memory.images, self.height, self.width, taps, capsules * blocks_deep, 16 * chunks)
+        at_once = max(1, min(len(layers) * repeats, 48 * 1024 // (tile.positions * 16 * chunks)))
+        arguments = build(
+            own["Pull"],
+            of=means(file, layers, repeats, channel, channels, sums, memory.images * height * width),
+            **({} if dz is None else {"trans": gradients.trans_reader(file, dz.data_ptr())}),
+            x=x.view(file),
+            g=g.view(file),
+            stride=stride,
+            height=height,
+            width=width,
+            place_chunks=divisor(file, groups),
+            tile=tile.structure(file),
+            first_chunk=first_chunk,
+            low=0 if of_patches else -1,
+            made=grown_layout(made).view(file),
+            made_chunks=divisor(file, chunks),
+            **({} if dz is None else {"trans_made": capsule_layout(dz).view(file), "trans_chunks": self.k // 8}),
+            at_once=at_once,
+            **extra,
+        )
+        every = len(layers) * repeats
+        floats = 5 * 8 * (every + 1) + 16 + 4 * (repeats * chunks * 8 if extra else 0)
+        shared = floats * 4 + 16 + at_once * chunks * tile.positions * 16
+        kernel = Kernel(file, "pull", PULL=1, TAPS=taps, ROWS=tile.rows_a_warp)
+        kernel((tile.blocks, capsules, blocks_deep), tile.warps * 32, shared, arguments)
+
+    def _through_shortcut(self, memory: Memory, d_base: Tensor) -> Tensor:
+        """The shortcuts' part of dx: from all capsules' channels to the places of a patch, one product."""
+        file, own, chunks, s = "convolve.cu", STRUCTURES["convolve.cu"], self.channels // 8, self.stride
+        weight = self.blocks.dense.shortcut.weight
+        read, made = self.n * chunks, s * s * chunks
+        fragments = torch.empty(-(-read // 2) * made * 64, dtype=torch.int32, device=d_base.device)
+        kernel = Kernel("prepare.cu", "prepare_shortcut")
+        kernel(
+            (max(1, min(MULTIPROCESSORS, fragments.numel() // 256)), 1, 1), 256, 0,
+            build(
+                STRUCTURES["prepare.cu"]["PrepareShortcut"],
+                w=weight, backward=fragments, capsules=self.n, channels=self.channels, stride=s,
+            ),
+        )  # fmt: skip
+        through = torch.empty_like(memory.x)
+        columns = min(made, 4)
+        tile = tiling(memory.images, self.height, self.width, 1, -(-made // columns), pitch(read))
+        arguments = build(
+            own["Convolve"],
+            **{
+                "in": build(
+                    own["Input"],
+                    before=grown_layout(d_base).view(file),
+                    stride=1,
+                    height=self.height,
+                    width=self.width,
+                    channels=self.channels,
+                    split=read,
+                    chunks=read,
+                    before_chunks=divisor(file, chunks),
+                    across=divisor(file, 2**20),
+                    grown_chunks=divisor(file, 1),
+                    even=divisor(file, -(-read // 2) * 2),
+                )
+            },
+            tile=tile.structure(file),
+            out=map_layout(through).view(file),
+            weights=fragments,
+            out_chunks=made,
+            out_stride=s,
+            out_height=self.height_in,
+            out_width=self.width_in,
+            out_place_chunks=divisor(file, chunks),
+            out_across=divisor(file, s),
+        )
+        launch_convolve(1, tile, columns, read, made, 1, arguments)
+        return through
+
+    def _weigh(self, memory: Memory, layer: Layer, norm: nn.Module | None, dy: Where, dw: Tensor) -> None:
+        file = "weigh.cu"
+        steps, columns = -(-layer.chunks // 2), layer.columns
+        tile = tiling(memory.images, self.height, self.width, layer.taps, self.n, pitch(layer.chunks) + 16 * columns)
+        made_wide = tile.strips << tile.strip_log
+        made_positions = tile.per_block * tile.rows * made_wide
+        together = min(steps, 8)
+        warps_a_block = max(1, min(4 // together, tile.warps))
+        deep = -(-layer.out_chunks // columns) * -(-steps // together)
+        arguments = build(
+            STRUCTURES[file]["Weigh"],
+            **{"in": self._input(file, memory, layer, norm, update=False)},
+            tile=tile.structure(file),
+            dy=dy.view(file),
+            dy_chunks=layer.out_chunks,
+            dw=dw,
+            out=layer.out,
+            kernel=layer.kernel,
+            pad=layer.pad,
+            groups=tile.blocks,
+            made_wide=divisor(file, made_wide),
+            made_rows=divisor(file, tile.rows),
+            made_positions=divisor(file, made_positions),
+            warps_a_block=warps_a_block,
+        )
+        shared = steps * 2 * 8 * 2 * 4 + made_positions * columns * 16 + tile.positions * pitch(layer.chunks)
+        grid = max(1, min(tile.blocks, 4 * MULTIPROCESSORS // (self.n * deep)))
+        kernel = Kernel(file, "weigh", TAPS=layer.taps, ROWS=tile.rows_a_warp, COLUMNS=columns)
+        kernel((grid, self.n, deep), 32 * together * warps_a_block, shared, arguments)
+
+
+def launch_convolve(
+    taps: int, tile: Tiling, columns: int, chunks: int, out_chunks: int, capsules: int, arguments: ctypes.Structure
+) -> None:
+    even = -(-chunks // 2) * 2
+    shared = (even * 8 * 2 + 16 * columns) * 4 + tile.positions * pitch(chunks)
+    kernel = Kernel("convolve.cu", "convolve", TAPS=taps, ROWS=tile.rows_a_warp, COLUMNS=columns)
+    kernel((tile.blocks, capsules, -(-out_chunks // columns)), tile.warps * 32, shared, arguments)
+
+
+def norm_arguments(norm: nn.Module) -> dict[str, Any]:
+    return {
+        "gamma": norm.weight,
+        "beta": norm.bias,
+        "running_mean": norm.running_mean,
+        "running_var": norm.running_var,
+        "eps": norm.eps,
+        "momentum": norm.momentum,
+    }
+
+
+@dataclass(frozen=True)
+class SumsAt:
+    """Where the sums of some channels lie (Statistics in the sources)."""
+
+    sum: int
+    square: int
+    capsule: int
+
+    def addresses(self) -> tuple[int, int, int]:
+        return self.sum, self.square, self.capsule
+
+
+def means(file: str, readers: list[Any], repeats: int, channel: int, channels: int, sums: SumsAt, count: int) -> Any:
+    own = STRUCTURES[file]
+    return build(
+        own["Means"],
+        reader=readers,
+        readers=len(readers),
+        repeats=divisor(file, repeats),
+        channel=channel,
+        channels=channels,
+        statistics=own["Statistics"](*sums.addresses()),
+        count=count,
+        eps=1e-5,
+    )
+
+
+def finish(
+    of: Any, g: Where, x: Where, dx: Where, images: int, capsules: int, chunks: int, positions: int,
+    sum_over: int = 1, more: Where = NOWHERE,
+) -> None:  # fmt: skip
+    file = "finish.cu"
+    arguments = build(
+        STRUCTURES[file]["Finish"],
+        of=of,
+        g=g.view(file),
+        x=x.view(file),
+        more=more.view(file),
+        dx=dx.view(file),
+        sum_over=sum_over,
+        images=images,
+        chunks=chunks,
+        positions=divisor(file, positions),
+        per_image=divisor(file, positions * chunks),
+    )
+    threads = min(256, max(32, -(-positions * chunks // 32) * 32))
+    Kernel(file, "finish")((images, capsules, 1), threads, 4 * chunks * 8 * 4, arguments)
+
+
+class Memory:
+    """What a forward pass writes and a backward pass reads."""
+
+    def __init__(self, level: FusedLevel, x: Tensor, training: bool):
+        self.level, self.x, self.training = level, x, training
+        self.images = images = x.shape[0]
+        n, positions = level.n, level.positions
+
+        def chunks(count: int) -> Tensor:
+            return torch.empty((count, images, n, positions, 8), dtype=torch.bfloat16, device=x.device)
+
+        self.grown = chunks(level.depth * level.grown_chunks)
+        self.base = chunks(level.channels // 8) if level.stride > 1 else None
+        self.z = torch.empty((images, n, positions, level.k), dtype=torch.bfloat16, device=x.device)
+
+        wide = level.depth * level.grown_chunks * 8
+        sizes = [level.channels, n * level.channels if level.stride > 1 else 0, n * wide, level.k]
+        self.sums = torch.zeros(2 * sum(sizes), device=x.device)
+        half, place = 4 * sum(sizes), self.sums.data_ptr()
+        found = []
+        for size, capsule in zip(sizes, (0, level.channels, wide, 0), strict=True):
+            found.append(SumsAt(place, place + half, capsule))
+            place += 4 * size
+        self.x_sums, self.base_sums, self.grown_sums, self.z_sums = found
+        if level.stride == 1:
+            self.base_sums = self.x_sums
+
+        self.fragments = torch.empty(
+            n * sum(layer.forward_size + layer.backward_size for layer in level.prepared),
+            dtype=torch.int32,
+            device=x.device,
+        )
+        self._fragments: dict[Layer, tuple[int, int]] = {}
+        place = self.fragments.data_ptr()
+        for layer in level.prepared:
+            self._fragments[layer] = place, place + 4 * n * layer.forward_size
+            place += 4 * n * (layer.forward_size + layer.backward_size)
+
+    def base_layout(self) -> Where:
+        return map_layout(self.x) if self.base is None else grown_layout(self.base)
+
+    def grown_sums_of(self, index: int) -> SumsAt:
+        offset = 4 * index * self.level.grown_chunks * 8
+        return SumsAt(self.grown_sums.sum + offset, self.grown_sums.square + offset, self.grown_sums.capsule)
+
+    def forward_weights(self, layer: Layer) -> int:
+        return self._fragments[layer][0]
+
+    def backward_weights(self, layer: Layer) -> int:
+        return self._fragments[layer][1]
+
+    def prepare(self) -> None:
+        """The weights in the order of the tensor cores, and the statistics of x."""
+        level, own = self.level, STRUCTURES["prepare.cu"]
+        blocks = level.blocks
+        weights = [layer.conv.weight for layer in blocks.dense.layers] + [blocks.trans.conv_plus.conv.weight]
+        if level.stride > 1:
+            weights.append(blocks.dense.shortcut.weight)
+        layers = [
+            build(
+                own["Weights"],
+                w=weight,
+                forward=self.forward_weights(layer),
+                backward=self.backward_weights(layer) if self.training else 0,
+                out=layer.out,
+                kernel=layer.kernel,
+                pad=layer.pad,
+                taps=layer.taps,
+                low=layer.low,
+                stride=layer.stride,
+                before=layer.before,
+                growth=layer.growth,
+                channels=layer.channels,
+                before_chunks=layer.before // 8,
+                grown_chunks=layer.grown_chunks,
+                split=layer.split,
+                chunks=layer.chunks,
+                out_chunks=layer.out_chunks,
+            )
+            for layer, weight in zip(level.prepared, weights, strict=True)
+        ]
+        arguments = build(own["Prepare"], layer=layers, capsules=level.n)
+        largest = max(layer.forward_size for layer in level.prepared) * level.n
+        grid = max(1, min(2 * MULTIPROCESSORS, -(-largest // 256)))
+        Kernel("prepare.cu", "prepare")((grid, len(layers), 1), 256, 0, arguments)
+        if self.training:
+            chunks, rows = level.channels // 8, self.images * self.x.shape[1]
+            grid = max(1, min(2 * MULTIPROCESSORS, -(-rows * chunks // 1024)))
+            arguments = build(
+                own["Sums"], x=self.x, rows=rows, chunks=chunks, sum=self.x_sums.sum, square=self.x_sums.square
+            )
+            Kernel("prepare.cu", "sums")((grid, 1, 1), 256, 2 * level.channels * 4, arguments)
+
+
+class Gradients:
+    """Of all parameters of a level, in one piece of zeros that kernels add to."""
+
+    def __init__(self, level: FusedLevel, memory: Memory):
+        self.level, self.memory = level, memory
+        parameters = level.parameters()
+        arena = torch.zeros(sum(p.numel() for p in parameters), device=memory.x.device)
+        self.views = [part.view(p.shape) for part, p in zip(arena.split([p.numel() for p in parameters]), parameters, strict=True)]
+        self.norms = [(self.views[3 * i], self.views[3 * i + 1]) for i in range(level.depth + 1)]
+        self.weights = [self.views[3 * i + 2] for i in range(level.depth + 1)]
+        self.vectors = self.views[3 * level.depth + 3], self.views[3 * level.depth + 4]
+        self.shortcut = self.views[-1]
+
+    def in_order(self) -> list[Tensor]:
+        return self.views
+
+    def layer_reader(self, file: str, index: int, gradient: int = 1) -> Any:
+        layer = self.level.layers[index]
+        norm = self.level.blocks.dense.layers[index].norm
+        return self._reader(file, layer, norm, *self.norms[index], gradient)
+
+    def trans_reader(self, file: str, gradient: int = 1) -> Any:
+        level = self.level
+        return self._reader(file, level.trans, level.blocks.trans.conv_plus.norm, *self.norms[level.depth], gradient)
+
+    def vectors_reader(self, file: str) -> Any:
+        norm, (dgamma, dbeta) = self.level.blocks.trans.norm, self.vectors
+        return build(STRUCTURES[file]["Reader"], gamma=norm.weight, beta=norm.bias, dgamma=dgamma, dbeta=dbeta)
+
+    def _reader(
+        self, file: str, layer: Layer, norm: nn.Module, dgamma: Tensor, dbeta: Tensor, gradient: int
+    ) -> Any:
+        return build(
+            STRUCTURES[file]["Reader"],
+            gradient=gradient,
+            weights=self.memory.backward_weights(layer),
+            gamma=norm.weight,
+            beta=norm.bias,
+            dgamma=dgamma,
+            dbeta=dbeta,
+            channels=layer.channels,
+            chunks=layer.chunks,
+        )
+
+
+class _CapsuleBlocks(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, level: FusedLevel, x: Tensor, *parameters: Tensor) -> Tensor:
+        c, memory = level.forward(x, training=True)
+        ctx.level, ctx.memory = level, memory
+        return c
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (dc,) = gradients
+        dx, of_parameters = ctx.level.backward(ctx.memory, dc.to(torch.bfloat16).contiguous())
+        del ctx.memory
+        return (None, dx, *of_parameters)
+
+
+def capsule_blocks(level: FusedLevel, x: Tensor, training: bool) -> Tensor:
+    """x (m, c, i, j) → c (m, n, k, i/s, j/s), both with the channels last in memory"""
+    flat = x.to(torch.bfloat16).permute(0, 2, 3, 1).flatten(1, 2).contiguous()  # (m, position, channel)
+    if training:
+        c = _CapsuleBlocks.apply(level, flat, *level.parameters())
+    else:
+        c, _ = level.forward(flat, training=False)
+    return c.unflatten(2, (level.height, level.width)).permute(0, 1, 4, 2, 3)
