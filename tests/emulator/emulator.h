@@ -18,7 +18,7 @@ typedef unsigned short bf16;
 #define __forceinline__ inline
 #define __restrict__
 #define device_function static inline
-#define KERNEL(threads) static void
+#define KERNEL(threads, blocks) static void
 #define ARGUMENTS(type) const type&
 
 struct uint4 { unsigned x, y, z, w; };
@@ -148,6 +148,7 @@ static inline unsigned rounded(float x) {
     return (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
 }
 static inline unsigned pack(float low, float high) { return rounded(low) | rounded(high) << 16; }
+static inline unsigned pack_positive(float low, float high) { return pack(low > 0 ? low : 0, high > 0 ? high : 0); }
 static inline float rsqrt_of(float x) { return 1 / std::sqrt(x); }
 static inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((uint64_t)a * b >> 32); }
 template <class T> static inline T __ldg(const T* p) { return *p; }

@@ -8,7 +8,6 @@ summed up once, by the kernel that makes it.
 from __future__ import annotations
 
 import ctypes
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,10 +36,6 @@ def build(kind: type[ctypes.Structure], **values: Any) -> Any:
         elif name not in kinds:
             raise TypeError(f"{kind.__name__} has no {name}")
     return kind(**values)
-
-
-def divisor(file: str, value: int) -> Any:
-    return STRUCTURES[file]["Divisor"](value, -(-(2**32) // value) % 2**32)
 
 
 @dataclass(frozen=True)
@@ -109,6 +104,11 @@ class Tiling:
         return -(-self.units // 2)
 
     @property
+    def threads(self) -> int:
+        """Four warps at least: those without a product to make help to load."""
+        return 32 * max(4, self.warps)
+
+    @property
     def tiles(self) -> int:
         return -(-self.height // self.rows)
 
@@ -120,28 +120,27 @@ class Tiling:
     def blocks(self) -> int:
         return -(-self.images // self.per_block) * self.tiles
 
-    def structure(self, file: str) -> Any:
-        return build(
-            STRUCTURES[file]["Tile"],
-            height=self.height,
-            width=self.width,
-            images=self.images,
-            rows=self.rows,
-            per_block=self.per_block,
-            strip_log=self.strip_log,
-            units=self.units,
-            tiles=divisor(file, self.tiles),
-            strips=divisor(file, self.strips),
-            groups=divisor(file, self.rows // self.rows_a_warp),
-            wide=divisor(file, self.width + self.taps - 1),
-            high=divisor(file, self.rows + self.taps - 1),
-            positions=divisor(file, self.positions),
-        )
+    def defines(self) -> dict[str, int]:
+        return {
+            "HEIGHT": self.height,
+            "WIDTH": self.width,
+            "TAPS": self.taps,
+            "ROWS": self.rows_a_warp,
+            "TILE_ROWS": self.rows,
+            "PER_BLOCK": self.per_block,
+        }
 
 
-def tiling(images: int, height: int, width: int, taps: int, others: int, bytes_a_position: int) -> Tiling:
+def tiling(
+    images: int, height: int, width: int, taps: int, others: int, bytes_a_position: int, most_rows: int = 4
+) -> Tiling:
     """Tiles that fit shared memory, with several images in a block where maps are small and there are enough of them."""
-    rows_a_warp = 4 if height > 2 else height
+    enough = 8 * MULTIPROCESSORS  # warps
+    for rows_a_warp in (4, 2, 1):
+        if rows_a_warp == 1 or (
+            rows_a_warp <= min(height, most_rows) and images * others * -(-height // rows_a_warp) * -(-width // 8) >= 2 * enough
+        ):
+            break
     least = 8 >> min(3, (width - 1).bit_length())
 
     def with_rows(rows: int, per_block: int) -> Tiling:
@@ -164,11 +163,6 @@ def tiling(images: int, height: int, width: int, taps: int, others: int, bytes_a
         chosen = larger
 
 
-def pitch(chunks: int) -> int:
-    """Bytes of a position in shared memory: an odd number of chunks, so that no two rows meet in a bank."""
-    return (-(-chunks // 2) * 2 + 1) * 16
-
-
 @dataclass(frozen=True)
 class Layer:
     """One convolution as the kernels see it (Input and Weights in the sources)."""
@@ -183,13 +177,13 @@ class Layer:
 
     @property
     def taps(self) -> int:
-        if self.kernel == 3:
+        if self.pad:
             return 3 if self.stride == 1 else 2
         return 1
 
     @property
     def low(self) -> int:
-        return -1 if self.kernel == 3 else 0
+        return -self.pad
 
     @property
     def grown_chunks(self) -> int:
@@ -214,6 +208,33 @@ class Layer:
     @property
     def columns(self) -> int:
         return min(self.out_chunks, 4)
+
+    @property
+    def even(self) -> int:
+        return -(-self.chunks // 2) * 2
+
+    @property
+    def pitch(self) -> int:
+        """Bytes of a position in shared memory."""
+        return (self.even + 1) * 16
+
+    @property
+    def most_rows(self) -> int:
+        """A warp takes: more spare loads, fewer spare registers and leave more warps to hide behind."""
+        return 2 if self.taps == 3 else 4
+
+    def defines(self, norm: nn.Module | None) -> dict[str, int]:
+        return {
+            "BEFORE": self.before // 8,
+            "STRIDE": self.stride,
+            "GROWN": self.grown_chunks,
+            "EVEN": self.even,
+            "NORM": int(norm is not None),
+        }
+
+    @property
+    def sums_size(self) -> int:
+        return self.even // 2 * self.out_chunks * self.taps**2 * 128
 
     @property
     def forward_size(self) -> int:
@@ -279,52 +300,43 @@ class FusedLevel:
         """What a layer reads: the level's input where it has a stride or the block has none; then what has grown."""
         own = STRUCTURES[file]
         from_x = layer.stride > 1 or self.stride == 1
-        statistics = [memory.x_sums, memory.grown_sums] if from_x else [memory.base_sums, memory.grown_sums]
+        before_sums = memory.x_sums if from_x else memory.base_sums
         return build(
             own["Input"],
             before=(map_layout(memory.x) if from_x else memory.base_layout()).view(file),
             grown=grown_layout(memory.grown).view(file),
-            stride=layer.stride,
             height=self.height_in if layer.stride > 1 else self.height,
             width=self.width_in if layer.stride > 1 else self.width,
+            images=memory.images,
             channels=layer.before,
             growth=layer.growth,
-            split=layer.split,
             chunks=layer.chunks,
-            before_chunks=divisor(file, layer.before // 8),
-            across=divisor(file, layer.stride),
-            grown_chunks=divisor(file, layer.grown_chunks),
-            even=divisor(file, -(-layer.chunks // 2) * 2),
-            low=layer.low,
-            norm=0 if norm is None else 1 if memory.training else 2,
-            before_statistics=own["Statistics"](*statistics[0].addresses()),
-            grown_statistics=own["Statistics"](*statistics[1].addresses()),
+            running=not memory.training,
+            update=update,
+            before_statistics=own["Statistics"](*before_sums.addresses()),
+            grown_statistics=own["Statistics"](*memory.grown_sums.addresses()),
             layer_channels=layer.channels,
             count=memory.images * (self.height_in * self.width_in if layer.stride > 1 else self.positions),
             **({} if norm is None else norm_arguments(norm)),
-            update=update,
         )
 
-    def _convolve(
-        self, memory: Memory, layer: Layer, norm: nn.Module | None, out: Where, sums: SumsAt
-    ) -> None:
+    def _convolve(self, memory: Memory, layer: Layer, norm: nn.Module | None, out: Where, sums: SumsAt) -> None:
         file = "convolve.cu"
-        tile = tiling(memory.images, self.height, self.width, layer.taps, self.n, pitch(layer.chunks))
+        groups = -(-layer.out_chunks // layer.columns)
+        tile = tiling(memory.images, self.height, self.width, layer.taps, self.n * groups, layer.pitch, layer.most_rows)
         arguments = build(
             STRUCTURES[file]["Convolve"],
             **{"in": self._input(file, memory, layer, norm, update=memory.training)},
-            tile=tile.structure(file),
             out=out.view(file),
             weights=memory.forward_weights(layer),
             out_chunks=layer.out_chunks,
-            out_stride=1,
-            out_height=self.height,
-            out_width=self.width,
             out_sum=sums.sum if memory.training else 0,
             out_square=sums.square,
             out_capsule=sums.capsule,
         )
-        launch_convolve(layer.taps, tile, layer.columns, layer.chunks, layer.out_chunks, self.n, arguments)
+        shared = tile.positions * layer.pitch + (layer.even * 16 + tile.threads // 32 * 16 * layer.columns) * 4
+        defines = {**tile.defines(), **layer.defines(norm), "COLUMNS": layer.columns}
+        Kernel(file, "convolve", **defines)((tile.blocks, self.n, groups), tile.threads, shared, arguments)
 
     def _vectors(self, memory: Memory, kernel: str, **more: Any) -> tuple[Kernel, Any, int, int]:
         lanes = 1 << (self.k // 8 - 1).bit_length()
@@ -399,11 +411,11 @@ class FusedLevel:
             of = means("finish.cu", readers, 1, 0, self.channels, memory.base_sums, images * positions)
             d_base = torch.empty_like(g_base)
             finish(of, grown_layout(g_base), memory.base_layout(), grown_layout(d_base), images, n, base_chunks, positions)
-            through = self._through_shortcut(memory, d_base)
-            g_x = torch.empty_like(memory.x)
+            g_x, through = torch.empty_like(memory.x), torch.empty_like(memory.x)
             self._pull(
                 memory, gradients, None, made, readers=range(1), fresh=pending, x=map_layout(memory.x), g=map_layout(g_x),
                 sums=memory.x_sums, channel=0, channels=self.channels, first_chunk=0,
+                d_base=d_base, through=map_layout(through),
             )  # fmt: skip
             readers = [gradients.layer_reader("finish.cu", 0)]
             count = images * self.height_in * self.width_in
@@ -413,19 +425,19 @@ class FusedLevel:
                 of, map_layout(g_x), map_layout(memory.x), map_layout(dx), images, 1, base_chunks, inside,
                 more=map_layout(through),
             )  # fmt: skip
-            self._weigh(memory, self.shortcut, None, grown_layout(d_base), gradients.shortcut)
+            self._weigh(memory, gradients, self.shortcut, None, grown_layout(d_base))
 
         for index, layer in enumerate(self.layers):
             norm = self.blocks.dense.layers[index].norm
-            self._weigh(memory, layer, norm, grown_layout(made, index * chunks), gradients.weights[index])
-        self._weigh(
-            memory, self.trans, self.blocks.trans.conv_plus.norm, capsule_layout(dz), gradients.weights[self.depth]
-        )
-        return dx, gradients.in_order()
+            self._weigh(memory, gradients, layer, norm, grown_layout(made, index * chunks))
+        self._weigh(memory, gradients, self.trans, self.blocks.trans.conv_plus.norm, capsule_layout(dz))
+        memory.gather(gradients)
+        return dx, gradients.views
 
     def _pull(
         self, memory: Memory, gradients: Gradients, dz: Tensor | None, made: Tensor, *, readers: range,
         fresh: Tensor | None, x: Where, g: Where, sums: SumsAt, channel: int, channels: int, first_chunk: int,
+        d_base: Tensor | None = None, through: Where = NOWHERE,
     ) -> None:  # fmt: skip
         """G of some channels, from the layers `readers` and CapsTrans; without dz, of the level's input, which the
         first layers of all capsules see as patches."""
@@ -448,9 +460,22 @@ class FusedLevel:
                 "fresh_x": grown_layout(memory.grown, newest * chunks).view(file),
                 "finished": grown_layout(made, newest * chunks).view(file),
             }  # fmt: skip
-        groups = -(-channels // 8)
+        if d_base is not None:
+            extra["shortcut"] = build(
+                own["Reader"],
+                gradient=d_base,
+                weights=memory.backward_weights(self.shortcut),
+                chunks=self.shortcut.chunks,
+            )
+            extra["shortcut_made"] = grown_layout(d_base).view(file)
+            extra["shortcut_chunks"] = self.channels // 8
+            extra["through"] = through.view(file)
+        own_chunks = -(-channels // 8)
+        together = next(count for count in (3, 2, 1) if own_chunks % count == 0)
+        groups = own_chunks // together
         capsules, blocks_deep = (1, groups * stride**2) if of_patches else (self.n, groups)
-        tile = tiling(memory.images, self.height, self.width, taps, capsules * blocks_deep, 16 * chunks)
+        most_rows = 4 if together == 1 else 2  # registers
+        tile = tiling(memory.images, self.height, self.width, taps, capsules * blocks_deep, 16 * chunks, most_rows)
         at_once = max(1, min(len(layers) * repeats, 48 * 1024 // (tile.positions * 16 * chunks)))
         arguments = build(
             own["Pull"],
@@ -458,111 +483,44 @@ class FusedLevel:
             **({} if dz is None else {"trans": gradients.trans_reader(file, dz.data_ptr())}),
             x=x.view(file),
             g=g.view(file),
-            stride=stride,
             height=height,
             width=width,
-            place_chunks=divisor(file, groups),
-            tile=tile.structure(file),
+            chunks=own_chunks,
+            images=memory.images,
             first_chunk=first_chunk,
-            low=0 if of_patches else -1,
             made=grown_layout(made).view(file),
-            made_chunks=divisor(file, chunks),
             **({} if dz is None else {"trans_made": capsule_layout(dz).view(file), "trans_chunks": self.k // 8}),
             at_once=at_once,
             **extra,
         )
-        every = len(layers) * repeats
-        floats = 5 * 8 * (every + 1) + 16 + 4 * (repeats * chunks * 8 if extra else 0)
-        shared = floats * 4 + 16 + at_once * chunks * tile.positions * 16
-        kernel = Kernel(file, "pull", PULL=1, TAPS=taps, ROWS=tile.rows_a_warp)
-        kernel((tile.blocks, capsules, blocks_deep), tile.warps * 32, shared, arguments)
+        every, width_of = len(layers) * repeats + 1, 8 * together
+        floats = every * width_of * 3 + 2 * width_of + (3 * repeats * chunks * 8 if "fresh" in extra else 0)
+        floats += tile.warps * every * 2 * width_of
+        shared = floats * 4 + at_once * chunks * tile.positions * 16
+        kernel = Kernel(file, "pull", **tile.defines(), STRIDE=stride, GROWN=chunks, CHUNKS=together)
+        kernel((tile.blocks, capsules, blocks_deep), tile.threads, shared, arguments)
 
-    def _through_shortcut(self, memory: Memory, d_base: Tensor) -> Tensor:
-        """The shortcuts' part of dx: from all capsules' channels to the places of a patch, one product."""
-        file, own, chunks, s = "convolve.cu", STRUCTURES["convolve.cu"], self.channels // 8, self.stride
-        weight = self.blocks.dense.shortcut.weight
-        read, made = self.n * chunks, s * s * chunks
-        fragments = torch.empty(-(-read // 2) * made * 64, dtype=torch.int32, device=d_base.device)
-        kernel = Kernel("prepare.cu", "prepare_shortcut")
-        kernel(
-            (max(1, min(MULTIPROCESSORS, fragments.numel() // 256)), 1, 1), 256, 0,
-            build(
-                STRUCTURES["prepare.cu"]["PrepareShortcut"],
-                w=weight, backward=fragments, capsules=self.n, channels=self.channels, stride=s,
-            ),
-        )  # fmt: skip
-        through = torch.empty_like(memory.x)
-        columns = min(made, 4)
-        tile = tiling(memory.images, self.height, self.width, 1, -(-made // columns), pitch(read))
-        arguments = build(
-            own["Convolve"],
-            **{
-                "in": build(
-                    own["Input"],
-                    before=grown_layout(d_base).view(file),
-                    stride=1,
-                    height=self.height,
-                    width=self.width,
-                    channels=self.channels,
-                    split=read,
-                    chunks=read,
-                    before_chunks=divisor(file, chunks),
-                    across=divisor(file, 2**20),
-                    grown_chunks=divisor(file, 1),
-                    even=divisor(file, -(-read // 2) * 2),
-                )
-            },
-            tile=tile.structure(file),
-            out=map_layout(through).view(file),
-            weights=fragments,
-            out_chunks=made,
-            out_stride=s,
-            out_height=self.height_in,
-            out_width=self.width_in,
-            out_place_chunks=divisor(file, chunks),
-            out_across=divisor(file, s),
-        )
-        launch_convolve(1, tile, columns, read, made, 1, arguments)
-        return through
-
-    def _weigh(self, memory: Memory, layer: Layer, norm: nn.Module | None, dy: Where, dw: Tensor) -> None:
+    def _weigh(self, memory: Memory, gradients: Gradients, layer: Layer, norm: nn.Module | None, dy: Where) -> None:
         file = "weigh.cu"
-        steps, columns = -(-layer.chunks // 2), layer.columns
-        tile = tiling(memory.images, self.height, self.width, layer.taps, self.n, pitch(layer.chunks) + 16 * columns)
-        made_wide = tile.strips << tile.strip_log
-        made_positions = tile.per_block * tile.rows * made_wide
+        steps, columns = layer.even // 2, layer.columns
+        tile = tiling(memory.images, self.height, self.width, layer.taps, self.n, layer.pitch + 16 * columns)
+        made_positions = tile.per_block * tile.rows * (tile.strips << tile.strip_log)
         together = min(steps, 8)
-        warps_a_block = max(1, min(4 // together, tile.warps))
+        warps_a_pair = max(1, min(8 // together, tile.warps))
         deep = -(-layer.out_chunks // columns) * -(-steps // together)
         arguments = build(
             STRUCTURES[file]["Weigh"],
             **{"in": self._input(file, memory, layer, norm, update=False)},
-            tile=tile.structure(file),
             dy=dy.view(file),
             dy_chunks=layer.out_chunks,
-            dw=dw,
-            out=layer.out,
-            kernel=layer.kernel,
-            pad=layer.pad,
+            dw=gradients.sums_of(layer),
             groups=tile.blocks,
-            made_wide=divisor(file, made_wide),
-            made_rows=divisor(file, tile.rows),
-            made_positions=divisor(file, made_positions),
-            warps_a_block=warps_a_block,
         )
-        shared = steps * 2 * 8 * 2 * 4 + made_positions * columns * 16 + tile.positions * pitch(layer.chunks)
-        grid = max(1, min(tile.blocks, 4 * MULTIPROCESSORS // (self.n * deep)))
-        kernel = Kernel(file, "weigh", TAPS=layer.taps, ROWS=tile.rows_a_warp, COLUMNS=columns)
-        kernel((grid, self.n, deep), 32 * together * warps_a_block, shared, arguments)
-
-
-def launch_convolve(
-    taps: int, tile: Tiling, columns: int, chunks: int, out_chunks: int, capsules: int, arguments: ctypes.Structure
-) -> None:
-    even = -(-chunks // 2) * 2
-    shared = (even * 8 * 2 + 16 * columns) * 4 + tile.positions * pitch(chunks)
-    kernel = Kernel("convolve.cu", "convolve", TAPS=taps, ROWS=tile.rows_a_warp, COLUMNS=columns)
-    kernel((tile.blocks, capsules, -(-out_chunks // columns)), tile.warps * 32, shared, arguments)
+        shared = tile.positions * layer.pitch + made_positions * columns * 16 + layer.even * 16 * 4
+        at_once = max(1, min(8, 200 * 1024 // (shared + 1024), 64 // (together * warps_a_pair)))
+        grid = max(1, min(tile.blocks, at_once * MULTIPROCESSORS // (self.n * deep)))
+        defines = {**tile.defines(), **layer.defines(norm), "COLUMNS": columns, "WARPS_A_PAIR": warps_a_pair}
+        Kernel(file, "weigh", **defines)((grid, self.n, deep), 32 * together * warps_a_pair, shared, arguments)
 
 
 def norm_arguments(norm: nn.Module) -> dict[str, Any]:
@@ -594,7 +552,7 @@ def means(file: str, readers: list[Any], repeats: int, channel: int, channels: i
         own["Means"],
         reader=readers,
         readers=len(readers),
-        repeats=divisor(file, repeats),
+        repeats=repeats,
         channel=channel,
         channels=channels,
         statistics=own["Statistics"](*sums.addresses()),
@@ -618,11 +576,11 @@ def finish(
         sum_over=sum_over,
         images=images,
         chunks=chunks,
-        positions=divisor(file, positions),
-        per_image=divisor(file, positions * chunks),
+        positions=positions,
+        per_image=positions * chunks,
     )
-    threads = min(256, max(32, -(-positions * chunks // 32) * 32))
-    Kernel(file, "finish")((images, capsules, 1), threads, 4 * chunks * 8 * 4, arguments)
+    parts = max(1, min(-(-positions * chunks // 256), 8 * MULTIPROCESSORS // (images * capsules)))
+    Kernel(file, "finish")((images, capsules, parts), 256, 4 * chunks * 8 * 4, arguments)
 
 
 class Memory:
@@ -676,10 +634,8 @@ class Memory:
     def backward_weights(self, layer: Layer) -> int:
         return self._fragments[layer][1]
 
-    def prepare(self) -> None:
-        """The weights in the order of the tensor cores, and the statistics of x."""
-        level, own = self.level, STRUCTURES["prepare.cu"]
-        blocks = level.blocks
+    def _weights(self, gradients: Gradients | None) -> tuple[Any, int]:
+        level, own, blocks = self.level, STRUCTURES["prepare.cu"], self.level.blocks
         weights = [layer.conv.weight for layer in blocks.dense.layers] + [blocks.trans.conv_plus.conv.weight]
         if level.stride > 1:
             weights.append(blocks.dense.shortcut.weight)
@@ -689,6 +645,7 @@ class Memory:
                 w=weight,
                 forward=self.forward_weights(layer),
                 backward=self.backward_weights(layer) if self.training else 0,
+                **({} if gradients is None else {"sums": gradients.sums_of(layer), "dw": gradients.of_weights(index)}),
                 out=layer.out,
                 kernel=layer.kernel,
                 pad=layer.pad,
@@ -704,36 +661,57 @@ class Memory:
                 chunks=layer.chunks,
                 out_chunks=layer.out_chunks,
             )
-            for layer, weight in zip(level.prepared, weights, strict=True)
+            for index, (layer, weight) in enumerate(zip(level.prepared, weights, strict=True))
         ]
-        arguments = build(own["Prepare"], layer=layers, capsules=level.n)
         largest = max(layer.forward_size for layer in level.prepared) * level.n
-        grid = max(1, min(2 * MULTIPROCESSORS, -(-largest // 256)))
-        Kernel("prepare.cu", "prepare")((grid, len(layers), 1), 256, 0, arguments)
+        blocks_wide = max(1, min(2 * MULTIPROCESSORS, -(-largest // 256)))
+        return build(own["Prepare"], layer=layers, capsules=level.n), blocks_wide
+
+    def prepare(self) -> None:
+        """The weights in the order of the tensor cores, and the statistics of x."""
+        arguments, grid = self._weights(None)
+        Kernel("prepare.cu", "prepare")((grid, len(self.level.prepared), 1), 256, 0, arguments)
         if self.training:
-            chunks, rows = level.channels // 8, self.images * self.x.shape[1]
-            grid = max(1, min(2 * MULTIPROCESSORS, -(-rows * chunks // 1024)))
+            chunks, rows = self.level.channels // 8, self.images * self.x.shape[1]
+            grid = max(1, min(4 * MULTIPROCESSORS, -(-rows * chunks // 512)))
             arguments = build(
-                own["Sums"], x=self.x, rows=rows, chunks=chunks, sum=self.x_sums.sum, square=self.x_sums.square
+                STRUCTURES["prepare.cu"]["Sums"],
+                x=self.x,
+                rows=rows,
+                chunks=chunks,
+                sum=self.x_sums.sum,
+                square=self.x_sums.square,
             )
-            Kernel("prepare.cu", "sums")((grid, 1, 1), 256, 2 * level.channels * 4, arguments)
+            Kernel("prepare.cu", "sums")((grid, 1, 1), 256, 256 // chunks * chunks * 64, arguments)
+
+    def gather(self, gradients: Gradients) -> None:
+        arguments, grid = self._weights(gradients)
+        Kernel("prepare.cu", "gather")((grid, len(self.level.prepared), 1), 256, 0, arguments)
 
 
 class Gradients:
-    """Of all parameters of a level, in one piece of zeros that kernels add to."""
+    """Of all parameters of a level; where kernels add to them, in one piece of zeros."""
 
     def __init__(self, level: FusedLevel, memory: Memory):
         self.level, self.memory = level, memory
         parameters = level.parameters()
         arena = torch.zeros(sum(p.numel() for p in parameters), device=memory.x.device)
+        self.sums = torch.zeros(level.n * sum(layer.sums_size for layer in level.prepared), device=memory.x.device)
+        self._sums: dict[Layer, int] = {}
+        place = self.sums.data_ptr()
+        for layer in level.prepared:
+            self._sums[layer] = place
+            place += 4 * level.n * layer.sums_size
         self.views = [part.view(p.shape) for part, p in zip(arena.split([p.numel() for p in parameters]), parameters, strict=True)]
         self.norms = [(self.views[3 * i], self.views[3 * i + 1]) for i in range(level.depth + 1)]
-        self.weights = [self.views[3 * i + 2] for i in range(level.depth + 1)]
         self.vectors = self.views[3 * level.depth + 3], self.views[3 * level.depth + 4]
-        self.shortcut = self.views[-1]
 
-    def in_order(self) -> list[Tensor]:
-        return self.views
+    def sums_of(self, layer: Layer) -> int:
+        return self._sums[layer]
+
+    def of_weights(self, index: int) -> Tensor:
+        """In the order of `prepared`: layers, CapsTrans, shortcut."""
+        return self.views[3 * index + 2] if index <= self.level.depth else self.views[-1]
 
     def layer_reader(self, file: str, index: int, gradient: int = 1) -> Any:
         layer = self.level.layers[index]

@@ -1,5 +1,5 @@
 // dx = r (G − mean(G) − x̂ mean(G x̂)) + more, G summed over the capsules that read the same x.
-#include "pull.cu"
+#include "readers.cuh"
 
 struct Finish {
     Means of;
@@ -10,11 +10,11 @@ struct Finish {
     int sum_over;  // capsules
     int images;
     int chunks;
-    Divisor positions;
-    Divisor per_image;  // positions × chunks
+    int positions;
+    int per_image;  // positions × chunks
 };
 
-KERNEL(256) finish(ARGUMENTS(Finish) a) {
+KERNEL(256, 6) finish(ARGUMENTS(Finish) a) {
     SHARED_MEMORY(memory);
     const int n = blockIdx.y;
     float* mean = (float*)memory;  // [4][8·chunks]
@@ -29,14 +29,14 @@ KERNEL(256) finish(ARGUMENTS(Finish) a) {
     }
     __syncthreads();
     const int image = blockIdx.x;
-    for (int i = threadIdx.x; i < (int)a.per_image.value; i += blockDim.x) {
+    for (int i = blockIdx.z * blockDim.x + threadIdx.x; i < a.per_image; i += gridDim.z * blockDim.x) {
         int q, p;
         if (a.dx.chunk == 8) {
             p = i / a.chunks;
             q = i - p * a.chunks;
         } else {
-            q = divide(i, a.positions);
-            p = i - q * (int)a.positions.value;
+            q = i / a.positions;
+            p = i - q * a.positions;
         }
         float g[8] = {}, x[8];
         for (int k = 0; k < a.sum_over; k++) {

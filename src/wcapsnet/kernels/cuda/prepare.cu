@@ -1,5 +1,5 @@
 // Weights in the order in which tensor cores take them, as bf16; and sums over a map for its statistics.
-#include "tiles.cuh"
+#include "primitives.cuh"
 
 #define LAYERS 16
 
@@ -8,6 +8,8 @@ struct Weights {
     const float* w;
     unsigned* forward;  // [n][pair of chunks][tap][chunk of output][lane][2], or null
     unsigned* backward;  // [n][chunk][chunk of output, even for one tap][tap][lane], or null
+    const float* sums;  // the gradient as `weigh` leaves it: [n][pair of chunks][chunk of output][tap][4][lane]
+    float* dw;
     int out;
     int kernel;
     int pad;
@@ -44,7 +46,7 @@ device_function float weight(const Weights& a, int n, int o, int q, int e, int d
     return a.w[(((long long)n * a.out + o) * a.channels + real) * a.kernel * a.kernel + ky * a.kernel + kx];
 }
 
-KERNEL(256) prepare(ARGUMENTS(Prepare) all) {
+KERNEL(256, 2) prepare(ARGUMENTS(Prepare) all) {
     const Weights& a = all.layer[blockIdx.y];
     const int taps = a.taps * a.taps, steps = (a.chunks + 1) / 2;
     const int first = blockIdx.x * blockDim.x + threadIdx.x, stride = gridDim.x * blockDim.x;
@@ -68,26 +70,26 @@ KERNEL(256) prepare(ARGUMENTS(Prepare) all) {
     }
 }
 
-// The shortcut's weights (n, c, c, s, s) for the way back: from all capsules' channels to the places of a patch.
-struct PrepareShortcut {
-    const float* w;
-    unsigned* backward;  // as `forward` above: [pair of chunks of (n, c)][chunk of (place, c)][lane][2]
-    int capsules;
-    int channels;
-    int stride;
-};
-
-KERNEL(256) prepare_shortcut(ARGUMENTS(PrepareShortcut) a) {
-    const int chunks = a.channels / 8, in = a.capsules * chunks, steps = (in + 1) / 2, out = a.stride * a.stride * chunks;
-    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < steps * out * 64; i += gridDim.x * blockDim.x) {
-        int half = i % 2, lane = i / 2 % 32, column = i / 64 % out, q = i / 64 / out * 2 + half;
-        int n = q / chunks, o = q % chunks * 8 + lane % 4 * 2;
-        int place = column / chunks, c = column % chunks * 8 + lane / 4;
-        float two[2] = {};
-        if (q < in)
-            for (int k = 0; k < 2; k++)
-                two[k] = a.w[(((long long)n * a.channels + o + k) * a.channels + c) * a.stride * a.stride + place];
-        a.backward[i] = pack(two[0], two[1]);
+// The gradients of all weights, brought home.
+KERNEL(256, 2) gather(ARGUMENTS(Prepare) all) {
+    const Weights& a = all.layer[blockIdx.y];
+    const int area = a.kernel * a.kernel, taps = a.taps * a.taps, steps = (a.chunks + 1) / 2;
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < all.capsules * a.out * a.channels * area; i += gridDim.x * blockDim.x) {
+        int kx = i % a.kernel - a.pad, ky = i / a.kernel % a.kernel - a.pad;
+        int c = i / area % a.channels, o = i / area / a.channels % a.out, n = i / area / a.channels / a.out;
+        int dy = ky < 0 ? -1 : ky / a.stride, dx = kx < 0 ? -1 : kx / a.stride;
+        int q, e;
+        if (c < a.before) {
+            q = ((ky - dy * a.stride) * a.stride + kx - dx * a.stride) * a.before_chunks + c / 8;
+            e = c % 8;
+        } else {
+            int w = (c - a.before) % a.growth;
+            q = a.split + (c - a.before) / a.growth * a.grown_chunks + w / 8;
+            e = w % 8;
+        }
+        int tap = (dy - a.low) * a.taps + dx - a.low;
+        a.dw[i] = a.sums[(((((long long)n * steps + q / 2) * a.out_chunks + o / 8) * taps + tap) * 4 + q % 2 * 2 + o % 2) * 32 +
+                         e * 4 + o % 8 / 2];
     }
 }
 
@@ -100,11 +102,9 @@ struct Sums {
     float* square;
 };
 
-KERNEL(256) sums(ARGUMENTS(Sums) a) {
+KERNEL(256, 2) sums(ARGUMENTS(Sums) a) {
     SHARED_MEMORY(memory);
-    float* kept = (float*)memory;  // [2][8·chunks]
-    for (int i = threadIdx.x; i < a.chunks * 16; i += blockDim.x) kept[i] = 0;
-    __syncthreads();
+    float* kept = (float*)memory;  // [row][2][8·chunks]
     const int per_block = blockDim.x / a.chunks, row = threadIdx.x / a.chunks, chunk = threadIdx.x % a.chunks;
     float sum[8] = {}, square[8] = {};
     if (row < per_block)
@@ -120,10 +120,13 @@ KERNEL(256) sums(ARGUMENTS(Sums) a) {
     if (row < per_block)
 #pragma unroll
         for (int e = 0; e < 8; e++) {
-            atomicAdd(kept + chunk * 8 + e, sum[e]);
-            atomicAdd(kept + (a.chunks + chunk) * 8 + e, square[e]);
+            kept[(row * 2 * a.chunks + chunk) * 8 + e] = sum[e];
+            kept[((row * 2 + 1) * a.chunks + chunk) * 8 + e] = square[e];
         }
     __syncthreads();
-    for (int i = threadIdx.x; i < a.chunks * 16; i += blockDim.x)
-        atomicAdd(i < a.chunks * 8 ? a.sum + i : a.square + i - a.chunks * 8, kept[i]);
+    for (int i = threadIdx.x; i < a.chunks * 16; i += blockDim.x) {
+        float total = 0;
+        for (int r = 0; r < per_block; r++) total += kept[r * a.chunks * 16 + i];
+        atomicAdd(i < a.chunks * 8 ? a.sum + i : a.square + i - a.chunks * 8, total);
+    }
 }

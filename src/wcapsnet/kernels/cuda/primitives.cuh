@@ -4,7 +4,7 @@
 
 typedef unsigned short bf16;
 
-#define KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
+#define KERNEL(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
 #define SHARED_MEMORY(name) extern __shared__ __align__(128) char name[]
 #define ARGUMENTS(type) const __grid_constant__ type
 #define device_function static __device__ __forceinline__
@@ -15,6 +15,13 @@ device_function float from_bits(unsigned bits) { return __uint_as_float(bits); }
 device_function unsigned pack(float low, float high) {
     unsigned packed;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    return packed;
+}
+
+// the same of max(0, ·)
+device_function unsigned pack_positive(float low, float high) {
+    unsigned packed;
+    asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
     return packed;
 }
 
@@ -79,14 +86,6 @@ device_function uint4 pack(const float (&x)[8]) {
     return make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
 }
 
-// a / b for 0 ≤ a, a·b < 2³²
-struct Divisor {
-    unsigned value;
-    unsigned magic;  // ⌈2³² / value⌉
-};
-
-device_function int divide(int a, const Divisor& d) { return d.value == 1 ? a : (int)__umulhi((unsigned)a, d.magic); }
-
 // Where eight channels of a tensor with capsules lie: chunk q of image m, capsule n, position p.
 struct View {
     bf16* data;
@@ -97,3 +96,15 @@ struct View {
 };
 
 device_function bf16* at(const View& v, int q, int m, int n) { return v.data + q * v.chunk + m * v.image + n * v.capsule; }
+
+// Sums over images and positions, one for each channel.
+struct Statistics {
+    const float* sum;
+    const float* square;
+    int capsule;  // 0: every capsule has the same
+};
+
+device_function void mean_and_rstd(const Statistics& s, int n, int channel, float count, float eps, float& mean, float& rstd) {
+    mean = s.sum[n * s.capsule + channel] / count;
+    rstd = rsqrt_of(max(s.square[n * s.capsule + channel] / count - mean * mean, 0.f) + eps);
+}

@@ -4,65 +4,26 @@
 // du_l = the gradient behind layer l's ReLU and G = Σ_l γ_l du_l, the gradient of the channel is
 //     r (G − mean(G) − x̂ mean(G x̂)),      Σ G = Σ_l γ_l dβ_l,   Σ G x̂ = Σ_l γ_l dγ_l.
 // The means need all images, so this kernel leaves G, dβ and dγ behind, and who reads G next finishes it.
+#include "readers.cuh"
 #include "tiles.cuh"
-
-#define LAYERS 16
-
-// One that reads the channels.
-struct Reader {
-    const bf16* gradient;  // of what it made of them
-    const unsigned* weights;  // [n][chunk read][chunk made][tap][lane]
-    const float* gamma;  // (n, channels)
-    const float* beta;
-    float* dgamma;
-    float* dbeta;
-    int channels;
-    int chunks;  // it reads
-};
-
-// What Σ G and Σ G x̂ of some channels come from.
-struct Means {
-    Reader reader[LAYERS];
-    int readers;
-    Divisor repeats;  // capsules that read the same channels
-    int channel;  // of the readers' numbering: the first one
-    int channels;
-    Statistics statistics;
-    float count;
-    float eps;
-};
-
-device_function void means(const Means& a, int n, int channel, float& mean, float& rstd, float& g, float& gx) {
-    mean_and_rstd(a.statistics, n, channel, a.count, a.eps, mean, rstd);
-    g = gx = 0;
-    for (int l = 0; l < a.readers; l++)
-        for (int more = 0; more < (int)a.repeats.value; more++) {
-            int place = (n + more) * a.reader[l].channels + a.channel + channel;
-            g += a.reader[l].gamma[place] * a.reader[l].dbeta[place];
-            gx += a.reader[l].gamma[place] * a.reader[l].dgamma[place];
-        }
-    g /= a.count;
-    gx /= a.count;
-}
-
-#ifdef PULL
 
 struct Pull {
     Means of;  // the channels: their statistics and those who read them
     Reader trans;  // CapsTrans, which reads them too (gradient null: not here)
-    View x;  // chunk z of these is pulled; of patches, where the readers have a stride
+    Reader shortcut;  // and the shortcut, without norm or ReLU (gradient null: not here)
+    View x;  // CHUNKS chunks of these are pulled; of patches, where the readers have a stride
     View g;
-    int stride;
+    View through;  // what comes through the shortcut
     int height;
     int width;
-    Divisor place_chunks;  // of one place of a patch
-    Tile tile;
+    int chunks;  // of one place of a patch
+    int images;
     int first_chunk;  // in the readers' numbering
-    int low;
     View made;  // strides of the readers' gradients
-    Divisor made_chunks;
     View trans_made;
     int trans_chunks;
+    View shortcut_made;
+    int shortcut_chunks;
     int fresh;  // 1: the first reader's gradient is still a G, to be finished by
     Means finish;
     View fresh_x;
@@ -70,94 +31,111 @@ struct Pull {
     int at_once;  // readers whose gradients are in shared memory together
 };
 
-KERNEL(512) pull(ARGUMENTS(Pull) a) {
+KERNEL(256, 2) pull(ARGUMENTS(Pull) a) {
     SHARED_MEMORY(memory);
-    const int n = blockIdx.y, z = blockIdx.z, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int repeats = a.of.repeats.value, made_chunks = a.made_chunks.value;
-    const int readers = a.of.readers * repeats, all = readers + 1;
-    const int wide = a.tile.wide.value, high = a.tile.high.value, positions = a.tile.positions.value;
-    const int image0 = first_image(a.tile), row0 = first_row(a.tile);
-    const int place_in_patch = divide(z, a.place_chunks), own_chunk = z - place_in_patch * (int)a.place_chunks.value;
-    const int down = place_in_patch / a.stride, right = place_in_patch % a.stride;
-    float* scale = (float*)memory;  // [reader][8], the last is CapsTrans
-    float* shift = scale + all * 8;
-    float* gamma = shift + all * 8;
-    float* dbeta = gamma + all * 8;
-    float* dgamma = dbeta + all * 8;
-    float* stats = dgamma + all * 8;  // [mean, rstd][8]
-    float* fresh = stats + 16;  // [mean, rstd, mean G, mean Gx̂][capsules][8·made_chunks]
-    const int fresh_size = a.fresh ? repeats * made_chunks * 8 : 0;
-    char* tiles = (char*)(fresh + (4 * fresh_size + 3) / 4 * 4);
+    const int n = blockIdx.y, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int repeats = a.of.repeats, readers = a.of.readers * repeats, all = readers + 1;
+    const int image0 = blockIdx.x / TILES * PER_BLOCK, row0 = blockIdx.x % TILES * TILE_ROWS;
+    const int groups = (a.chunks + CHUNKS - 1) / CHUNKS, place_in_patch = blockIdx.z / groups;
+    const int chunk0 = blockIdx.z % groups * CHUNKS, read_chunk = a.first_chunk + place_in_patch * a.chunks + chunk0;
+    const int down = place_in_patch / STRIDE, right = place_in_patch % STRIDE, across = STRIDE == 1 ? WIDTH : a.width;
+    constexpr int low = TAPS == 3 ? -1 : 0, taps = TAPS * TAPS, plane = POSITIONS * 16, own = 8 * CHUNKS;
+    char* tiles = memory;
+    float* scale = (float*)(tiles + a.at_once * GROWN * plane);  // [reader][8·CHUNKS], the last is CapsTrans
+    float* shift = scale + all * own;
+    float* gamma = shift + all * own;
+    float* stats = gamma + all * own;  // [mean, rstd][8·CHUNKS]
+    float* fresh = stats + 2 * own;  // dy = f0·G + f1·x + f2: [f][capsule][8·GROWN]
+    const int fresh_size = a.fresh ? repeats * GROWN * 8 : 0;
+    float* sums = fresh + 3 * fresh_size;  // [warp][reader][dβ, dγ][8·CHUNKS]
 
-    for (int i = threadIdx.x; i < all * 8; i += blockDim.x) {
-        int l = i / 8, e = i % 8, channel = own_chunk * 8 + e;
+    for (int i = threadIdx.x; i < all * own; i += blockDim.x) {
+        int l = i / own, e = i % own, channel = chunk0 * 8 + e;
         bool is_trans = l == readers;
-        const Reader& reader = is_trans ? a.trans : a.of.reader[divide(l, a.of.repeats)];
+        const Reader& reader = is_trans ? a.trans : a.of.reader[l / repeats];
         float mean = 0, rstd = 0, c = 0, b = 0;
         if (channel < a.of.channels) mean_and_rstd(a.of.statistics, n, channel, a.of.count, a.of.eps, mean, rstd);
         if (channel < a.of.channels && reader.gradient) {
-            int place = (is_trans ? n : n + (l - divide(l, a.of.repeats) * repeats)) * reader.channels + a.of.channel + channel;
+            int place = (is_trans ? n : n + l % repeats) * reader.channels + a.of.channel + channel;
             c = reader.gamma[place];
             b = reader.beta[place] - mean * (c * rstd);
         }
         scale[i] = c * rstd;
         shift[i] = b;
         gamma[i] = c;
-        dbeta[i] = dgamma[i] = 0;
         if (l == 0) {
             stats[e] = mean;
-            stats[8 + e] = rstd;
+            stats[own + e] = rstd;
         }
     }
     for (int i = threadIdx.x; i < fresh_size; i += blockDim.x) {
-        int more = i / (made_chunks * 8), channel = i % (made_chunks * 8);
+        int more = i / (GROWN * 8), channel = i % (GROWN * 8);
         float mean = 0, rstd = 0, g = 0, gx = 0;
         if (channel < a.finish.channels) means(a.finish, n + more, channel, mean, rstd, g, gx);
-        fresh[i] = mean;
-        fresh[fresh_size + i] = rstd;
-        fresh[2 * fresh_size + i] = g;
-        fresh[3 * fresh_size + i] = gx;
+        fresh[i] = rstd;
+        fresh[fresh_size + i] = -rstd * rstd * gx;
+        fresh[2 * fresh_size + i] = rstd * (mean * rstd * gx - g);
+    }
+    clear(tiles, a.at_once * GROWN * plane);
+
+    // The lane's places: two positions in each of ROWS rows, two channels of each chunk.
+    const int e = lane % 4 * 2;
+    const bool busy = warp * 2 < UNITS;  // warps beyond only help to load
+    const Spot got[2] = {locate(warp * 2, lane / 4), locate(warp * 2 + 1, lane / 4)};
+    unsigned x[CHUNKS][ROWS][2];
+    float sum[CHUNKS][ROWS][4] = {};  // G
+    unsigned inside = 0;  // a bit for each row and half
+    int place[2];  // of the half's first row in the map behind x
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        place[half] = ((row0 + got[half].row) * STRIDE + down) * across + got[half].x * STRIDE + right;
+        const bf16* from = at(a.x, chunk0, image0 + got[half].image, n) + place[half] * (int)a.x.position + e;
+#pragma unroll
+        for (int row = 0; row < ROWS; row++) {
+            bool here = got[half].inside && image0 + got[half].image < a.images &&
+                        (STRIDE == 1 ? row0 + got[half].row + row < HEIGHT
+                                     : (row0 + got[half].row + row) * STRIDE + down < a.height && got[half].x * STRIDE + right < a.width);
+            inside |= (unsigned)here << (row * 2 + half);
+#pragma unroll
+            for (int c = 0; c < CHUNKS; c++)
+                x[c][row][half] = here && chunk0 + c < a.chunks
+                                      ? *(const unsigned*)(from + c * a.x.chunk + row * STRIDE * across * (int)a.x.position)
+                                      : 0;
+        }
     }
     __syncthreads();
 
-    // The lane's places: two positions in each of ROWS rows, two channels.
-    const int e = lane % 4 * 2;
-    Spot got[2] = {locate(a.tile, warp * 2, lane / 4, ROWS), locate(a.tile, warp * 2 + 1, lane / 4, ROWS)};
-    unsigned x[ROWS][2];
-    float sum[ROWS][4] = {};  // G
-    bool inside[ROWS][2];
-    auto place_of = [&](int row, int half) {
-        int y = (row0 + got[half].row + row) * a.stride + down, xx = got[half].x * a.stride + right;
-        return y * a.width + xx;
-    };
-#pragma unroll
-    for (int row = 0; row < ROWS; row++)
+    // Pairs of bf16 at the lane's places, of a map or a patch's chunks.
+    auto store = [&](const View& to, int c, const float (&values)[ROWS][4]) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            inside[row][half] = got[half].inside && image0 + got[half].image < a.tile.images &&
-                                (row0 + got[half].row + row) * a.stride + down < a.height &&
-                                got[half].x * a.stride + right < a.width;
-            x[row][half] = inside[row][half] ? *(const unsigned*)(at(a.x, own_chunk, image0 + got[half].image, n) +
-                                                                 place_of(row, half) * a.x.position + e)
-                                             : 0;
+            bf16* out = at(to, chunk0 + c, image0 + got[half].image, n) + place[half] * (int)to.position + e;
+#pragma unroll
+            for (int row = 0; row < ROWS; row++)
+                if (inside >> (row * 2 + half) & 1)
+                    *(unsigned*)(out + row * STRIDE * across * (int)to.position) = pack(values[row][half * 2], values[row][half * 2 + 1]);
         }
+    };
 
     // What reader l says: du = its gradient where its ReLU let x through.
-    auto add = [&](int l, float (&du)[ROWS][4]) {
+    auto add = [&](int l, const int c, const float (&du)[ROWS][4]) {
+        const int of = (l * CHUNKS + c) * 8 + e;
         float beta[2] = {}, gx[2] = {};
 #pragma unroll
-        for (int row = 0; row < ROWS; row++)
+        for (int i = 0; i < 2; i++) {
+            const float scale_ = scale[of + i], shift_ = shift[of + i], gamma_ = gamma[of + i], mean = stats[c * 8 + e + i];
 #pragma unroll
-            for (int half = 0; half < 2; half++)
+            for (int row = 0; row < ROWS; row++)
 #pragma unroll
-                for (int i = 0; i < 2; i++) {
-                    float value = i ? high_half(x[row][half]) : low_half(x[row][half]);
-                    float d = du[row][half * 2 + i];
-                    d = inside[row][half] && value * scale[l * 8 + e + i] + shift[l * 8 + e + i] > 0 ? d : 0.f;
-                    sum[row][half * 2 + i] += gamma[l * 8 + e + i] * d;
+                for (int half = 0; half < 2; half++) {
+                    float value = i ? high_half(x[c][row][half]) : low_half(x[c][row][half]);
+                    bool open = (inside >> (row * 2 + half) & 1) && value * scale_ + shift_ > 0;
+                    float d = open ? du[row][half * 2 + i] : 0.f;
+                    sum[c][row][half * 2 + i] += gamma_ * d;
                     beta[i] += d;
-                    gx[i] += d * (value - stats[e + i]) * stats[8 + e + i];
+                    gx[i] += d * (value - mean);
                 }
+        }
 #pragma unroll
         for (int i = 0; i < 2; i++) {
 #pragma unroll
@@ -166,123 +144,150 @@ KERNEL(512) pull(ARGUMENTS(Pull) a) {
                 gx[i] += shuffle_xor(gx[i], distance);
             }
             if (lane < 4) {
-                atomicAdd(dbeta + l * 8 + e + i, beta[i]);
-                atomicAdd(dgamma + l * 8 + e + i, gx[i]);
+                float* kept = sums + (warp * all + l) * 2 * own + c * 8 + e + i;
+                kept[0] = beta[i];
+                kept[own] = gx[i] * stats[own + c * 8 + e + i];
             }
         }
     };
 
-    if (a.trans.gradient) {
-        float du[ROWS][4] = {};
-        const unsigned* weights = a.trans.weights +
-            ((long long)n * a.trans.chunks + a.first_chunk + z) * ((a.trans_chunks + 1) / 2 * 2) * 32 + lane;
-        for (int chunk = 0; chunk < a.trans_chunks; chunk += 2) {
-            unsigned w0 = __ldg(weights + chunk * 32), w1 = __ldg(weights + (chunk + 1) * 32);
-#pragma unroll
-            for (int row = 0; row < ROWS; row++) {
-                unsigned d[4] = {};
-#pragma unroll
-                for (int half = 0; half < 2; half++)
-                    if (inside[row][half]) {
-                        long long place = (image0 + got[half].image) * a.trans_made.image + n * a.trans_made.capsule + e +
-                                          ((row0 + got[half].row + row) * a.tile.width + got[half].x) * a.trans_made.position;
-                        const bf16* from = a.trans.gradient + place + chunk * a.trans_made.chunk;
-                        d[half] = __ldg((const unsigned*)from);
-                        if (chunk + 1 < a.trans_chunks) d[2 + half] = __ldg((const unsigned*)(from + a.trans_made.chunk));
-                    }
-                multiply_add(du[row], d, w0, w1);
-            }
-        }
-        add(readers, du);
-    }
-
-    Spot named = locate(a.tile, warp * 2 + (lane >> 3 & 1), lane & 7, ROWS);
-    const int place = place_in_tile(a.tile, named);
-    for (int l0 = 0; l0 < readers; l0 += a.at_once) {
-        const int now = min(a.at_once, readers - l0);
-        __syncthreads();
-        for (int i = threadIdx.x; i < positions * now * made_chunks; i += blockDim.x) {
-            int which = divide(i, a.tile.positions), position = i - which * positions;
-            int l = divide(which, a.made_chunks), chunk = which - l * made_chunks;
-            l += l0;
-            int layer = divide(l, a.of.repeats), more = (l - divide(l, a.of.repeats) * repeats);
-            int line = divide(position, a.tile.wide), column = position - line * wide;
-            int image = divide(line, a.tile.high);
-            int y = row0 + a.low + line - image * high, xx = a.low + column, m = image0 + image;
-            uint4 v = make_uint4(0, 0, 0, 0);
-            if (m < a.tile.images && y >= 0 && y < a.tile.height && xx >= 0 && xx < a.tile.width) {
-                long long where = m * a.made.image + (n + more) * a.made.capsule + chunk * a.made.chunk +
-                                  (y * a.tile.width + xx) * a.made.position;
-                v = __ldg((const uint4*)(a.of.reader[layer].gradient + where));
-                if (a.fresh && layer == 0) {
-                    int p = y * a.tile.width + xx;
-                    float g[8], value[8];
-                    unpack(v, g);
-                    unpack(__ldg((const uint4*)(at(a.fresh_x, chunk, m, n + more) + p * a.fresh_x.position)), value);
-#pragma unroll
-                    for (int c = 0; c < 8; c++) {
-                        int k = (more * made_chunks + chunk) * 8 + c;
-                        float rstd = fresh[fresh_size + k];
-                        g[c] = rstd * (g[c] - fresh[2 * fresh_size + k] -
-                                       (value[c] - fresh[k]) * rstd * fresh[3 * fresh_size + k]);
-                    }
-                    v = pack(g);
-                    bool mine = line - image * high >= -a.low && line - image * high < a.tile.rows - a.low;
-                    if (z == 0 && mine)
-                        *(uint4*)(at(a.finished, chunk, m, n + more) + p * a.finished.position) = v;
-                }
-            }
-            *(uint4*)(tiles + (which * positions + position) * 16) = v;
-        }
-        __syncthreads();
-        for (int which = 0; which < now; which++) {
-            const int l = l0 + which;
-            const Reader& reader = a.of.reader[divide(l, a.of.repeats)];
-            float du[ROWS][4] = {};
-            for (int chunk = 0; chunk < made_chunks; chunk++) {
-                const unsigned* weights = reader.weights +
-                    (((long long)(n + (l - divide(l, a.of.repeats) * repeats)) * reader.chunks + a.first_chunk + z) * made_chunks + chunk) *
-                        TAPS * TAPS * 32 + lane;
-                unsigned w[TAPS * TAPS];
-#pragma unroll
-                for (int tap = 0; tap < TAPS * TAPS; tap++) w[tap] = __ldg(weights + tap * 32);
-                // Two taps side by side are one product of depth 16.
-                const char* origin = tiles + ((which * made_chunks + chunk) * positions + place) * 16;
-#pragma unroll
-                for (int line = 0; line < ROWS + TAPS - 1; line++) {
-                    unsigned two[4], one[2];
-                    load_matrices<false>(two, origin + (line * wide + (lane >> 4)) * 16);
-                    if (TAPS == 3) load_matrices<false>(one, origin + (line * wide + 2) * 16);
-#pragma unroll
-                    for (int dy = 0; dy < TAPS; dy++) {
-                        const int row = line - dy;
-                        if (row < 0 || row >= ROWS) continue;
-                        multiply_add(du[row], two, w[dy * TAPS], w[dy * TAPS + 1]);
-                        if (TAPS == 3) multiply_add(du[row], one, w[dy * TAPS + 2]);
-                    }
-                }
-            }
-            add(l, du);
-        }
-    }
-
-#pragma unroll
-    for (int row = 0; row < ROWS; row++)
+    // One product per position with a gradient that lies in memory, two of its chunks at a time.
+    auto straight = [&](const bf16* gradient, const View& made, int chunks, const unsigned* weights, int apart,
+                        float (&du)[CHUNKS][ROWS][4]) {
+        const int position = (int)made.position;
+        const bf16* from[2];
 #pragma unroll
         for (int half = 0; half < 2; half++)
-            if (inside[row][half])
-                *(unsigned*)(at(a.g, own_chunk, image0 + got[half].image, n) + place_of(row, half) * a.g.position + e) =
-                    pack(sum[row][half * 2], sum[row][half * 2 + 1]);
+            from[half] = gradient + (image0 + got[half].image) * made.image + e + ((row0 + got[half].row) * WIDTH + got[half].x) * position;
+#pragma unroll 1
+        for (int chunk = 0; chunk < chunks; chunk += 2) {
+            unsigned d[ROWS][4] = {};
+#pragma unroll
+            for (int row = 0; row < ROWS; row++)
+#pragma unroll
+                for (int half = 0; half < 2; half++)
+                    if (inside >> (row * 2 + half) & 1) {
+                        d[row][half] = __ldg((const unsigned*)(from[half] + row * WIDTH * position));
+                        if (chunk + 1 < chunks)
+                            d[row][2 + half] = __ldg((const unsigned*)(from[half] + row * WIDTH * position + made.chunk));
+                    }
+            from[0] += 2 * made.chunk;
+            from[1] += 2 * made.chunk;
+#pragma unroll
+            for (int c = 0; c < CHUNKS; c++) {
+                if (chunk0 + c >= a.chunks) break;
+                unsigned w0 = __ldg(weights + c * apart + chunk * 32), w1 = __ldg(weights + c * apart + chunk * 32 + 32);
+#pragma unroll
+                for (int row = 0; row < ROWS; row++) multiply_add(du[c][row], d[row], w0, w1);
+            }
+        }
+    };
+
+    if (a.trans.gradient && busy) {
+        float du[CHUNKS][ROWS][4] = {};
+        const int apart = (a.trans_chunks + 1) / 2 * 64;
+        straight(a.trans.gradient + n * a.trans_made.capsule, a.trans_made, a.trans_chunks,
+                 a.trans.weights + ((long long)n * a.trans.chunks + read_chunk) * apart + lane, apart, du);
+#pragma unroll
+        for (int c = 0; c < CHUNKS; c++) add(readers, c, du[c]);
+    }
+    if (a.shortcut.gradient && busy) {
+        float du[CHUNKS][ROWS][4] = {};
+        const int apart = (a.shortcut_chunks + 1) / 2 * 64;
+        for (int k = 0; k < repeats; k++)
+            straight(a.shortcut.gradient + k * a.shortcut_made.capsule, a.shortcut_made, a.shortcut_chunks,
+                     a.shortcut.weights + ((long long)k * a.shortcut.chunks + read_chunk) * apart + lane, apart, du);
+#pragma unroll
+        for (int c = 0; c < CHUNKS; c++)
+            if (chunk0 + c < a.chunks) store(a.through, c, du[c]);
+    }
+
+    const int named = place_in_tile(locate(warp * 2 + (lane >> 3 & 1), lane & 7));
+    const int y0 = max(row0 + low, 0), y1 = min(row0 + low + HIGH, HEIGHT);
+#pragma unroll 1
+    for (int l0 = 0; l0 < readers; l0 += a.at_once) {
+        const int now = min(a.at_once, readers - l0);
+        if (l0) __syncthreads();
+#pragma unroll 1
+        for (int job = warp; job < now * GROWN * PER_BLOCK * PARTS; job += blockDim.x / 32) {
+            const int part = job % PARTS, image = job / PARTS % PER_BLOCK, which = job / PARTS / PER_BLOCK, m = image0 + image;
+            if (m >= a.images) continue;
+            const int l = l0 + which / GROWN, chunk = which % GROWN, layer = l / repeats, more = l % repeats;
+            const bf16* from = a.of.reader[layer].gradient + m * a.made.image + (n + more) * a.made.capsule + chunk * a.made.chunk;
+            char* to = tiles + which * plane + ((image * HIGH - row0 - low) * WIDE - low) * 16;
+            if (!a.fresh || layer > 0) {
+                load_part<WIDE * 16, 16>(part, y0, y1, WIDTH, from, WIDTH * 8, 8, to, [](uint4&, int, int) {});
+                continue;
+            }
+            const bf16* values = at(a.fresh_x, chunk, m, n + more);
+            bf16* finished = at(a.finished, chunk, m, n + more);
+            const float* f = fresh + (more * GROWN + chunk) * 8;
+            load_part<WIDE * 16, 16>(part, y0, y1, WIDTH, from, WIDTH * 8, 8, to, [&](uint4& v, int y, int x_) {
+                float g[8], value[8];
+                unpack(v, g);
+                unpack(__ldg((const uint4*)(values + (y * WIDTH + x_) * 8)), value);
+#pragma unroll
+                for (int c = 0; c < 8; c++) g[c] = g[c] * f[c] + value[c] * f[fresh_size + c] + f[2 * fresh_size + c];
+                v = pack(g);
+                if (blockIdx.z == 0 && (TILES == 1 || (y >= row0 && y < row0 + TILE_ROWS)))
+                    *(uint4*)(finished + (y * WIDTH + x_) * 8) = v;
+            });
+        }
+        __syncthreads();
+        if (busy)
+#pragma unroll 1
+            for (int which = 0; which < now; which++) {
+                const int l = l0 + which;
+                const Reader& reader = a.of.reader[l / repeats];
+#pragma unroll
+                for (int c = 0; c < CHUNKS; c++) {
+                    if (chunk0 + c >= a.chunks) break;
+                    float du[ROWS][4] = {};
+#pragma unroll
+                    for (int chunk = 0; chunk < GROWN; chunk++) {
+                        const unsigned* weights =
+                            reader.weights +
+                            (((long long)(n + l % repeats) * reader.chunks + read_chunk + c) * GROWN + chunk) * taps * 32 + lane;
+                        unsigned w[taps];
+#pragma unroll
+                        for (int tap = 0; tap < taps; tap++) w[tap] = __ldg(weights + tap * 32);
+                        // Two taps side by side are one product of depth 16.
+                        const char* origin = tiles + (which * GROWN + chunk) * plane + (named + (lane >> 4)) * 16;
+#pragma unroll
+                        for (int line = 0; line < ROWS + TAPS - 1; line++) {
+                            unsigned two[4], one[2];
+                            load_matrices<false>(two, origin + line * WIDE * 16);
+                            if (TAPS == 3) load_matrices<false>(one, origin + (line * WIDE + 2) * 16);
+#pragma unroll
+                            for (int dy = 0; dy < TAPS; dy++) {
+                                const int row = line - dy;
+                                if (row < 0 || row >= ROWS) continue;
+                                multiply_add(du[row], two, w[dy * TAPS], w[dy * TAPS + 1]);
+                                if (TAPS == 3) multiply_add(du[row], one, w[dy * TAPS + 2]);
+                            }
+                        }
+                    }
+                    add(l, c, du);
+                }
+            }
+    }
+
+#pragma unroll
+    for (int c = 0; c < CHUNKS; c++)
+        if (chunk0 + c < a.chunks) store(a.g, c, sum[c]);
     __syncthreads();
-    for (int i = threadIdx.x; i < all * 8; i += blockDim.x) {
-        int l = i / 8, channel = own_chunk * 8 + i % 8;
+    for (int i = threadIdx.x; i < all * own; i += blockDim.x) {
+        int l = i / own, channel = chunk0 * 8 + i % own;
         bool is_trans = l == readers;
-        const Reader& reader = is_trans ? a.trans : a.of.reader[divide(l, a.of.repeats)];
+        const Reader& reader = is_trans ? a.trans : a.of.reader[l / repeats];
         if (channel >= a.of.channels || !reader.gradient) continue;
-        int where = (is_trans ? n : n + (l - divide(l, a.of.repeats) * repeats)) * reader.channels + a.of.channel + channel;
-        atomicAdd(reader.dbeta + where, dbeta[i]);
-        atomicAdd(reader.dgamma + where, dgamma[i]);
+        float dbeta = 0, dgamma = 0;
+        for (int k = 0; k < (UNITS + 1) / 2; k++) {
+            dbeta += sums[(k * all + l) * 2 * own + i % own];
+            dgamma += sums[((k * all + l) * 2 + 1) * own + i % own];
+        }
+        int where = (is_trans ? n : n + l % repeats) * reader.channels + a.of.channel + channel;
+        atomicAdd(reader.dbeta + where, dbeta);
+        atomicAdd(reader.dgamma + where, dgamma);
     }
 }
-
-#endif

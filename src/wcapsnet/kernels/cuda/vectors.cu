@@ -1,6 +1,6 @@
 // The end of CapsTrans: the batch norm that a level's capsules share, then tilt (Eq. 2) or squash (Eq. 1) of every
 // capsule vector. LANES lanes hold a vector of 8·CHUNKS elements, eight each.
-#include "tiles.cuh"
+#include "primitives.cuh"
 
 struct Vectors {
     const bf16* z;  // (vectors, k)
@@ -80,7 +80,7 @@ device_function void normalised(const Vectors& a, const Norm& norm, const uint4&
     for (int e = 0; e < 8; e++) p[e] *= s;
 }
 
-KERNEL(256) vectors_forward(ARGUMENTS(Vectors) a) {
+KERNEL(256, 2) vectors_forward(ARGUMENTS(Vectors) a) {
     const int chunk = threadIdx.x % LANES, per_block = blockDim.x / LANES;
     Norm norm;
     read_norm(a, chunk, norm, blockIdx.x == 0 && threadIdx.x < LANES);
@@ -97,7 +97,7 @@ KERNEL(256) vectors_forward(ARGUMENTS(Vectors) a) {
     }
 }
 
-KERNEL(256) vectors_backward(ARGUMENTS(Vectors) a) {
+KERNEL(256, 2) vectors_backward(ARGUMENTS(Vectors) a) {
     SHARED_MEMORY(memory);
     float* sums = (float*)memory;  // [dβ, dγ][8·CHUNKS]
     const int chunk = threadIdx.x % LANES, per_block = blockDim.x / LANES;
