@@ -9,12 +9,30 @@ import torch
 
 from ..errors import InputError
 from ..network import WCapsNet
+from .compile import Unavailable, start
+from .forward import Engine
 
 
 def use(network: WCapsNet, wanted: str, precision: str, device: torch.device) -> str:
     """Choose once what computes this network; the answer is a line for the log."""
     network.engine = None
-    why_not = "they are not there yet"
-    if wanted == "fused":
-        raise InputError(f"The fused kernels cannot be used: {why_not}; choose --kernels auto or plain.")
-    return "plain PyTorch"
+    if wanted == "plain":
+        return "plain PyTorch"
+    try:
+        _check(precision, device)
+        network.engine = Engine(network)
+    except Unavailable as reason:
+        if wanted == "fused":
+            raise InputError(f"The fused kernels cannot be used: {reason}; choose --kernels auto or plain.") from None
+        return f"plain PyTorch ({reason})" if device.type == "cuda" else "plain PyTorch"
+    return "fused kernels"
+
+
+def _check(precision: str, device: torch.device) -> None:
+    if device.type != "cuda":
+        raise Unavailable("they need a CUDA device")
+    if precision != "bf16":
+        raise Unavailable(f"they compute in bf16, not in {precision}")
+    if torch.cuda.get_device_capability(device) < (8, 0):
+        raise Unavailable("they need a GPU of compute capability 8.0 or newer")
+    start()

@@ -27,6 +27,8 @@ class Engine:
         return torch.is_autocast_enabled("cuda") and (network.training or not torch.is_grad_enabled())
 
     def __call__(self, network: WCapsNet, images: Tensor) -> Output:
+        if not self.serves(network, images):
+            return network.plain(images)
         training = network.training
         routings = []
         x = network.init_conv(images)

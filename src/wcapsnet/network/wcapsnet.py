@@ -181,8 +181,10 @@ class WCapsNet(nn.Module):
 
     def forward(self, images: Tensor) -> Output:
         self._check(images)
-        if self.engine is not None:
-            return self.engine(self, images)
+        return self.plain(images) if self.engine is None else self.engine(self, images)
+
+    def plain(self, images: Tensor) -> Output:
+        """Fig. 1"""
         routings = []
         x = self.init_conv(images)  # (m, ch, h, w) → (m, k, i, j)
         *feature_levels, (last_capsules, last_router) = zip(self.capsules, self.routers, strict=True)
