@@ -7,8 +7,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..network import Output, WCapsNet
+from ..network.critic import Critic
 from ..network.decoder import best_capsule
 from ..network.routing import predict, route
+from .compile import Unavailable
+from .critic import FusedCritic, FusedRouter, Spectral, routed
+from .head import FusedHead, predicted
+from .images import FusedInit, draw, first_convolution
 from .level import FusedLevel, capsule_blocks
 
 
@@ -17,32 +22,78 @@ class Engine:
 
     def __init__(self, network: WCapsNet):
         config = network.config
-        sizes = [(config.height, config.width), *config.maps()[:-1]]
-        self.levels = [
-            FusedLevel(blocks, *size) for blocks, size in zip(network.capsules, sizes, strict=True)
-        ]
+        maps = config.maps()
+        for name, value in [
+            ("init_channels", config.init_channels),
+            *((f"levels.{index}.dimension", level.dimension) for index, level in enumerate(config.levels)),
+        ]:
+            if value % 8:
+                raise Unavailable(f"model.{name} is {value}, and they want a multiple of 8")
+        if config.dense_layers > 14 or len(config.levels) > 16:
+            raise Unavailable("the network is deeper than they know")
+        inputs = [(config.height, config.width), *maps[:-1]]
+        self.init = FusedInit(network.init_conv, config.height, config.width)
+        self.levels = [FusedLevel(blocks, *size) for blocks, size in zip(network.capsules, inputs, strict=True)]
+        critics = [router.critic for router in network.routers]
+        learned = all(isinstance(critic, Critic) for critic in critics)
+        self.spectral = Spectral([conv for critic in critics for conv in critic.layers] if learned else [])
+        self.routers: list[FusedRouter] = []
+        self.head: FusedHead | None = None
+        routing = config.routing
+        if learned and all(level.capsules <= 64 for level in config.levels):
+            *features, last = (
+                FusedCritic(critic, self.spectral, *size, salt=100 * index + 10)
+                for index, (critic, size) in enumerate(zip(critics, maps, strict=True))
+            )
+            for index, (router, critic) in enumerate(zip(network.routers, features, strict=False)):
+                self.routers.append(FusedRouter(router, critic, routing.stop_gradient, routing.dropout, 100 * index))
+            self.head = FusedHead(
+                network.routers[-1], last, network.projection, *maps[-1],
+                routing.stop_gradient, routing.dropout, config.projection_dropout, 100 * len(maps),
+            )  # fmt: skip
 
-    def serves(self, network: WCapsNet, images: Tensor) -> bool:
+    def serves(self, network: WCapsNet) -> bool:
         # Gradients through running statistics are nothing that training needs.
         return torch.is_autocast_enabled("cuda") and (network.training or not torch.is_grad_enabled())
 
     def __call__(self, network: WCapsNet, images: Tensor) -> Output:
-        if not self.serves(network, images):
+        if not self.serves(network):
             return network.plain(images)
-        training = network.training
+        training, seed = network.training, draw(images.device)
         routings = []
-        x = network.init_conv(images)
-        *feature_levels, last = zip(self.levels, network.routers, strict=True)
-        for level, router in feature_levels:
-            c = capsule_blocks(level, x, training)  # (m, n, k, i, j)
+        x, sums = first_convolution(self.init, images, training)  # (m, position, channel)
+        if self.head is None:
+            return self._with_plain_routing(network, x, sums)
+        self.spectral.forward(training)
+        for level, router in zip(self.levels, self.routers, strict=False):
+            c = capsule_blocks(level, x, sums, training)  # (m, n, position, k)
+            routing, x, sums = routed(router, c, training, seed)
+            routings.append(routing)
+        c = capsule_blocks(self.levels[-1], x, sums, training)
+        routing, logits, best = predicted(self.head, c, training, seed)
+        routings.append(routing)
+        return Output(logits, network.decoder(best), tuple(routings), best)
+
+    def _with_plain_routing(self, network: WCapsNet, x: Tensor, sums: Tensor | None) -> Output:
+        """Where no critic is learned (Random and Uniform in Table IV), PyTorch routes."""
+        training, routings = network.training, []
+        *features, last = zip(self.levels, network.routers, strict=True)
+        for level, router in features:
+            c = _as_maps(capsule_blocks(level, x, sums, training), level)
             routing = router(c)
-            x = route(network.applied(routing.weights), c)
+            routed_ = route(network.applied(routing.weights), c)
+            x, sums = routed_.to(torch.bfloat16).permute(0, 2, 3, 1).flatten(1, 2).contiguous(), None
             routings.append(routing)
         level, router = last
-        c = capsule_blocks(level, x, training)
+        c = _as_maps(capsule_blocks(level, x, sums, training), level)
         routing = router(c)
         routings.append(routing)
         dropped = F.dropout(c, network.config.projection_dropout, training)
         logits = predict(network.applied(routing.weights), dropped, network.projection)
         best = best_capsule(routing.weights, c)
         return Output(logits, network.decoder(best), tuple(routings), best)
+
+
+def _as_maps(c: Tensor, level: FusedLevel) -> Tensor:
+    """(m, n, position, k) → (m, n, k, i, j)"""
+    return c.unflatten(2, (level.height, level.width)).permute(0, 1, 4, 2, 3)

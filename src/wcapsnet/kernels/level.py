@@ -8,7 +8,7 @@ summed up once, by the kernel that makes it.
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -51,8 +51,8 @@ class Where:
     def view(self, file: str) -> Any:
         return STRUCTURES[file]["View"](self.data, self.chunk, self.image, self.capsule, self.position)
 
-    def at(self, elements: int) -> Where:
-        return Where(self.data + 2 * elements, self.chunk, self.image, self.capsule, self.position)
+    def on(self, tensor: Tensor) -> Where:
+        return replace(self, data=tensor.data_ptr())
 
 
 NOWHERE = Where(0, 0, 0, 0, 0)
@@ -281,9 +281,9 @@ class FusedLevel:
 
     # ── forward ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def forward(self, x: Tensor, training: bool) -> tuple[Tensor, Memory]:
-        """x (m, position, channel) → c (m, n, position, k)"""
-        memory = Memory(self, x, training)
+    def forward(self, x: Tensor, training: bool, x_sums: Tensor | None = None) -> tuple[Tensor, Memory]:
+        """x (m, position, channel) and, if they are known, its sums (2, channel) → c (m, n, position, k)"""
+        memory = Memory(self, x, training, x_sums)
         memory.prepare()
         if self.stride > 1:
             self._convolve(memory, self.shortcut, None, memory.base_layout(), memory.base_sums)
@@ -335,8 +335,8 @@ class FusedLevel:
             out_capsule=sums.capsule,
         )
         shared = tile.positions * layer.pitch + (layer.even * 16 + tile.threads // 32 * 16 * layer.columns) * 4
-        defines = {**tile.defines(), **layer.defines(norm), "COLUMNS": layer.columns}
-        Kernel(file, "convolve", **defines)((tile.blocks, self.n, groups), tile.threads, shared, arguments)
+        defines = {**tile.defines(), **layer.defines(norm), "COLUMNS": layer.columns, "LOW": layer.low}
+        Kernel(file, "convolve", **defines, OUT_STRIDE=1, EPILOGUE=0)((tile.blocks, self.n, groups), tile.threads, shared, arguments)
 
     def _vectors(self, memory: Memory, kernel: str, **more: Any) -> tuple[Kernel, Any, int, int]:
         lanes = 1 << (self.k // 8 - 1).bit_length()
@@ -519,7 +519,7 @@ class FusedLevel:
         shared = tile.positions * layer.pitch + made_positions * columns * 16 + layer.even * 16 * 4
         at_once = max(1, min(8, 200 * 1024 // (shared + 1024), 64 // (together * warps_a_pair)))
         grid = max(1, min(tile.blocks, at_once * MULTIPROCESSORS // (self.n * deep)))
-        defines = {**tile.defines(), **layer.defines(norm), "COLUMNS": columns, "WARPS_A_PAIR": warps_a_pair}
+        defines = {**tile.defines(), **layer.defines(norm), "COLUMNS": columns, "WARPS_A_PAIR": warps_a_pair, "LOW": layer.low}
         Kernel(file, "weigh", **defines)((grid, self.n, deep), 32 * together * warps_a_pair, shared, arguments)
 
 
@@ -586,8 +586,8 @@ def finish(
 class Memory:
     """What a forward pass writes and a backward pass reads."""
 
-    def __init__(self, level: FusedLevel, x: Tensor, training: bool):
-        self.level, self.x, self.training = level, x, training
+    def __init__(self, level: FusedLevel, x: Tensor, training: bool, x_sums: Tensor | None):
+        self.level, self.x, self.training, self.given_sums = level, x, training, x_sums
         self.images = images = x.shape[0]
         n, positions = level.n, level.positions
 
@@ -607,6 +607,8 @@ class Memory:
             found.append(SumsAt(place, place + half, capsule))
             place += 4 * size
         self.x_sums, self.base_sums, self.grown_sums, self.z_sums = found
+        if x_sums is not None:
+            self.x_sums = SumsAt(x_sums[0].data_ptr(), x_sums[1].data_ptr(), 0)
         if level.stride == 1:
             self.base_sums = self.x_sums
 
@@ -671,7 +673,7 @@ class Memory:
         """The weights in the order of the tensor cores, and the statistics of x."""
         arguments, grid = self._weights(None)
         Kernel("prepare.cu", "prepare")((grid, len(self.level.prepared), 1), 256, 0, arguments)
-        if self.training:
+        if self.training and self.given_sums is None:
             chunks, rows = self.level.channels // 8, self.images * self.x.shape[1]
             grid = max(1, min(4 * MULTIPROCESSORS, -(-rows * chunks // 512)))
             arguments = build(
@@ -744,8 +746,8 @@ class Gradients:
 
 class _CapsuleBlocks(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, level: FusedLevel, x: Tensor, *parameters: Tensor) -> Tensor:
-        c, memory = level.forward(x, training=True)
+    def forward(ctx: Any, level: FusedLevel, x: Tensor, x_sums: Tensor | None, *parameters: Tensor) -> Tensor:
+        c, memory = level.forward(x, True, x_sums)
         ctx.level, ctx.memory = level, memory
         return c
 
@@ -754,14 +756,11 @@ class _CapsuleBlocks(torch.autograd.Function):
         (dc,) = gradients
         dx, of_parameters = ctx.level.backward(ctx.memory, dc.to(torch.bfloat16).contiguous())
         del ctx.memory
-        return (None, dx, *of_parameters)
+        return (None, dx, None, *of_parameters)
 
 
-def capsule_blocks(level: FusedLevel, x: Tensor, training: bool) -> Tensor:
-    """x (m, c, i, j) → c (m, n, k, i/s, j/s), both with the channels last in memory"""
-    flat = x.to(torch.bfloat16).permute(0, 2, 3, 1).flatten(1, 2).contiguous()  # (m, position, channel)
+def capsule_blocks(level: FusedLevel, x: Tensor, x_sums: Tensor | None, training: bool) -> Tensor:
+    """x (m, position, channel) → c (m, n, position, k)"""
     if training:
-        c = _CapsuleBlocks.apply(level, flat, *level.parameters())
-    else:
-        c, _ = level.forward(flat, training=False)
-    return c.unflatten(2, (level.height, level.width)).permute(0, 1, 4, 2, 3)
+        return _CapsuleBlocks.apply(level, x, x_sums, *level.parameters())
+    return level.forward(x, training=False)[0]

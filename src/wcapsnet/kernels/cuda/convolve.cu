@@ -1,6 +1,11 @@
 // y_n = relu(norm(x_n)) ∗ w_n for all capsules n: a convolution of TAPS×TAPS taps to 8·out_chunks channels.
 // COLUMNS chunks of output are computed at once, ROWS rows by a warp: an input row, once in registers, serves all rows
-// of output it touches.
+// of output it touches. OUT_STRIDE above 1: output chunks are the places of patches
+// of a larger map (a transposed convolution). EPILOGUE: what happens to y before it is written.
+#define AS_IT_IS 0
+#define ACTIVATED 1  // dropout(relu(y + bias)), which critics do
+#define BIASED 3  // y + bias
+#define MASKED 2  // and the way back through that: nothing where the activation was zero
 #include "input.cuh"
 
 struct Convolve {
@@ -8,6 +13,15 @@ struct Convolve {
     View out;
     const uint2* weights;  // [n][pair of chunks][tap][chunk of output][lane]
     int out_chunks;
+    int out_height;
+    int out_width;
+    int out_place_chunks;  // chunks of one place of a patch
+    const float* bias;
+    int out_channels;
+    float keep;  // 1 − the probability of dropout
+    const long long* seed;
+    int salt;
+    View mask;  // the activation
     float* out_sum;  // null: no statistics are wanted
     float* out_square;
     int out_capsule;
@@ -28,7 +42,7 @@ KERNEL(256, 3) convolve(ARGUMENTS(Convolve) a) {
 #endif
     clear(tile, POSITIONS * PITCH);
     __syncthreads();
-    load_tile<TAPS == 1 ? 0 : -1>(a.in, image0, row0, n, tile, scale, shift);
+    load_tile(a.in, image0, row0, n, tile, scale, shift);
     __syncthreads();
 
     const int column0 = blockIdx.z * COLUMNS;
@@ -70,16 +84,53 @@ KERNEL(256, 3) convolve(ARGUMENTS(Convolve) a) {
     for (int half = 0; half < 2; half++) {
         const Spot got = locate(warp * 2 + half, lane / 4);
         if (!got.inside || image0 + got.image >= a.in.images) continue;
-        bf16* out = at(a.out, column0, image0 + got.image, n) + lane % 4 * 2 +
-                    ((row0 + got.row) * WIDTH + got.x) * (int)a.out.position;
 #pragma unroll
-        for (int row = 0; row < ROWS; row++) {
-            if (HEIGHT % ROWS && row0 + got.row + row >= HEIGHT) continue;
+        for (int c = 0; c < COLUMNS; c++) {
+            if (COLUMNS > 1 && column0 + c >= a.out_chunks) continue;
+            int chunk = column0 + c, down = 0, right = 0, across = WIDTH;
+            if (OUT_STRIDE > 1) {
+                int place = chunk / a.out_place_chunks;
+                chunk -= place * a.out_place_chunks;
+                down = place / OUT_STRIDE;
+                right = place % OUT_STRIDE;
+                across = a.out_width;
+            }
+            const int channel = chunk * 8 + lane % 4 * 2;
+            const int first = ((row0 + got.row) * OUT_STRIDE + down) * across + got.x * OUT_STRIDE + right;
+            bf16* out = at(a.out, chunk, image0 + got.image, n) + lane % 4 * 2 + first * (int)a.out.position;
+            const bf16* mask = EPILOGUE == MASKED ? at(a.mask, chunk, image0 + got.image, n) + lane % 4 * 2 +
+                                                        first * (int)a.mask.position
+                                                  : nullptr;
 #pragma unroll
-            for (int c = 0; c < COLUMNS; c++) {
-                if (COLUMNS > 1 && column0 + c >= a.out_chunks) continue;
-                unsigned two = pack(sum[row][c][half * 2], sum[row][c][half * 2 + 1]);
-                *(unsigned*)(out + row * WIDTH * (int)a.out.position + c * a.out.chunk) = two;
+            for (int row = 0; row < ROWS; row++) {
+                if (HEIGHT % ROWS && row0 + got.row + row >= HEIGHT) continue;
+                if (OUT_STRIDE > 1 && ((row0 + got.row + row) * OUT_STRIDE + down >= a.out_height ||
+                                       got.x * OUT_STRIDE + right >= a.out_width))
+                    continue;
+                const int further = row * OUT_STRIDE * across;
+                float y[2] = {sum[row][c][half * 2], sum[row][c][half * 2 + 1]};
+                if (EPILOGUE == ACTIVATED) {
+                    unsigned random = a.keep < 1 ? hashed(*a.seed, a.salt,
+                                                          ((image0 + got.image) * HEIGHT * WIDTH + first + further) * a.out_chunks * 4 +
+                                                              chunk * 4 + lane % 4)
+                                                 : 0xffffffffu;
+#pragma unroll
+                    for (int i = 0; i < 2; i++) {
+                        bool kept = (random >> 16 * i & 0xffff) >= (unsigned)((1 - a.keep) * 65536 + 0.5f);
+                        float b = channel + i < a.out_channels ? a.bias[channel + i] : 0.f;
+                        y[i] = kept ? max(y[i] + b, 0.f) / a.keep : 0.f;
+                    }
+                }
+                if (EPILOGUE == BIASED)
+#pragma unroll
+                    for (int i = 0; i < 2; i++) y[i] += channel + i < a.out_channels ? a.bias[channel + i] : 0.f;
+                if (EPILOGUE == MASKED) {
+                    unsigned open = *(const unsigned*)(mask + further * (int)a.mask.position);
+                    y[0] = low_half(open) > 0 ? y[0] / a.keep : 0.f;
+                    y[1] = high_half(open) > 0 ? y[1] / a.keep : 0.f;
+                }
+                unsigned two = pack(y[0], y[1]);
+                *(unsigned*)(out + further * (int)a.out.position) = two;
                 float low = low_half(two), high = high_half(two);  // as the next layer will see them
                 total[c][0] += low;
                 total[c][1] += high;
@@ -103,6 +154,8 @@ KERNEL(256, 3) convolve(ARGUMENTS(Convolve) a) {
         int square = i / (8 * COLUMNS), channel = column0 * 8 + i % (8 * COLUMNS);
         float x = 0;
         for (int k = 0; k < (int)blockDim.x / 32; k++) x += sums[k * 16 * COLUMNS + i];
-        if (channel < a.out_chunks * 8) atomicAdd((square ? a.out_square : a.out_sum) + n * a.out_capsule + channel, x);
+        if (channel >= a.out_chunks * 8) continue;
+        if (OUT_STRIDE > 1) channel %= a.out_place_chunks * 8;
+        atomicAdd((square ? a.out_square : a.out_sum) + n * a.out_capsule + channel, x);
     }
 }

@@ -1,6 +1,6 @@
 // What a layer reads: BEFORE chunks of channels from before the block (as patches of STRIDE×STRIDE positions, where the
 // layer has a stride), then those that the block's layers have grown. Chunks are eight channels; what a layer grows is
-// filled up to GROWN whole ones. EVEN is the number of chunks, rounded up to pairs. NORM: batch norm and ReLU on the way.
+// filled up to GROWN whole ones. LOW is the offset of the first tap. EVEN is the number of chunks, rounded up to pairs. NORM: batch norm and ReLU on the way.
 #include "tiles.cuh"
 
 constexpr int SPLIT = BEFORE * STRIDE * STRIDE;  // chunks of `before`, all places of a patch counted
@@ -67,7 +67,6 @@ device_function void prepare_norm(const Input& in, int n, float* scale, float* s
 }
 
 // The tile's input as (position, channel), activated; what lies outside the map is left as it is: cleared before.
-template <int LOW>  // offset of the first tap
 device_function void load_tile(const Input& in, int image0, int row0, int n, char* tile, const float* scale, const float* shift) {
     const int low = row0 + LOW;  // the map's row that is the tile's first
     for (int job = threadIdx.x / 32; job < in.chunks * PER_BLOCK * PARTS; job += blockDim.x / 32) {

@@ -8,6 +8,8 @@ struct Weights {
     const float* w;
     unsigned* forward;  // [n][pair of chunks][tap][chunk of output][lane][2], or null
     unsigned* backward;  // [n][chunk][chunk of output, even for one tap][tap][lane], or null
+    unsigned* transposed;  // [pair of chunks of output][tap][chunk][lane][2], for one capsule, or null
+    const float* sigma;  // weights are divided by this, where it is not null
     const float* sums;  // the gradient as `weigh` leaves it: [n][pair of chunks][chunk of output][tap][4][lane]
     float* dw;
     int out;
@@ -36,6 +38,7 @@ device_function float weight(const Weights& a, int n, int o, int q, int e, int d
     if (q < a.split) {
         place = q / a.before_chunks;
         real = q % a.before_chunks * 8 + e;
+        if (real >= a.channels) return 0;
     } else {
         int grown = (q - a.split) % a.grown_chunks * 8 + e;
         real = a.before + (q - a.split) / a.grown_chunks * a.growth + grown;
@@ -50,13 +53,14 @@ KERNEL(256, 2) prepare(ARGUMENTS(Prepare) all) {
     const Weights& a = all.layer[blockIdx.y];
     const int taps = a.taps * a.taps, steps = (a.chunks + 1) / 2;
     const int first = blockIdx.x * blockDim.x + threadIdx.x, stride = gridDim.x * blockDim.x;
+    const float by = a.sigma ? 1 / max(*a.sigma, 1e-12f) : 1.f;
     if (a.forward)
         for (int i = first; i < all.capsules * steps * taps * a.out_chunks * 64; i += stride) {
             int half = i % 2, lane = i / 2 % 32, rest = i / 64;
             int o = rest % a.out_chunks * 8 + lane / 4, tap = rest / a.out_chunks % taps;
             int step = rest / a.out_chunks / taps % steps, n = rest / a.out_chunks / taps / steps;
             int q = step * 2 + half, e = lane % 4 * 2, dy = a.low + tap / a.taps, dx = a.low + tap % a.taps;
-            a.forward[i] = pack(weight(a, n, o, q, e, dy, dx), weight(a, n, o, q, e + 1, dy, dx));
+            a.forward[i] = pack(weight(a, n, o, q, e, dy, dx) * by, weight(a, n, o, q, e + 1, dy, dx) * by);
         }
     if (a.backward) {
         const int made = a.taps == 1 ? (a.out_chunks + 1) / 2 * 2 : a.out_chunks;
@@ -65,9 +69,16 @@ KERNEL(256, 2) prepare(ARGUMENTS(Prepare) all) {
             int o = rest / taps % made * 8 + lane % 4 * 2, q = rest / taps / made % a.chunks, n = rest / taps / made / a.chunks;
             // What a tap took from p + d it gives back to p from p − d: the other way round.
             int dy = a.low + a.taps - 1 - tap / a.taps, dx = a.low + a.taps - 1 - tap % a.taps;
-            a.backward[i] = pack(weight(a, n, o, q, lane / 4, dy, dx), weight(a, n, o + 1, q, lane / 4, dy, dx));
+            a.backward[i] = pack(weight(a, n, o, q, lane / 4, dy, dx) * by, weight(a, n, o + 1, q, lane / 4, dy, dx) * by);
         }
     }
+    if (a.transposed)
+        for (int i = first; i < (a.out_chunks + 1) / 2 * taps * a.chunks * 64; i += stride) {
+            int half = i % 2, lane = i / 2 % 32, q = i / 64 % a.chunks, tap = i / 64 / a.chunks % taps;
+            int o = (i / 64 / a.chunks / taps * 2 + half) * 8 + lane % 4 * 2;
+            int dy = a.low + a.taps - 1 - tap / a.taps, dx = a.low + a.taps - 1 - tap % a.taps;
+            a.transposed[i] = pack(weight(a, 0, o, q, lane / 4, dy, dx) * by, weight(a, 0, o + 1, q, lane / 4, dy, dx) * by);
+        }
 }
 
 // The gradients of all weights, brought home.

@@ -108,3 +108,45 @@ device_function void mean_and_rstd(const Statistics& s, int n, int channel, floa
     mean = s.sum[n * s.capsule + channel] / count;
     rstd = rsqrt_of(max(s.square[n * s.capsule + channel] / count - mean * mean, 0.f) + eps);
 }
+
+// 32 random bits for a place: the same whenever they are asked for again.
+device_function unsigned hashed(long long seed, unsigned salt, unsigned place) {
+    unsigned x = place * 0x9e3779b9u ^ (unsigned)seed, y = salt * 0x85ebca6bu ^ (unsigned)(seed >> 32);
+#pragma unroll
+    for (int round = 0; round < 3; round++) {
+        x ^= y;
+        x ^= x >> 16;
+        x *= 0x7feb352du;
+        x ^= x >> 15;
+        x *= 0x846ca68bu;
+        x ^= x >> 16;
+        y = y * 0xc2b2ae35u + x;
+    }
+    return x;
+}
+
+device_function float over_warp(float x) {
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) x += shuffle_xor(x, distance);
+    return x;
+}
+
+// The sum over the block, for every thread; `kept` holds a float for each warp and may be used again after a barrier.
+device_function float over_block(float x, float* kept) {
+    x = over_warp(x);
+    if (threadIdx.x % 32 == 0) kept[threadIdx.x / 32] = x;
+    __syncthreads();
+    x = 0;
+    for (int i = 0; i < (int)blockDim.x / 32; i++) x += kept[i];
+    __syncthreads();
+    return x;
+}
+
+device_function float sigmoid(float x) { return 1 / (1 + __expf(-x)); }
+
+device_function float uniform(unsigned random) { return (random >> 8) * (1.f / 16777216); }
+
+// Box–Muller
+device_function float normal(unsigned first, unsigned second) {
+    return sqrtf(-2 * __logf(((first >> 8) + 1) * (1.f / 16777216))) * cosf(uniform(second) * 6.2831853f);
+}

@@ -14,7 +14,7 @@ struct Weigh {
 KERNEL(256, 2) weigh(ARGUMENTS(Weigh) a) {
     SHARED_MEMORY(memory);
     const int n = blockIdx.y, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    constexpr int steps = EVEN / 2, taps = TAPS * TAPS, low = TAPS == 1 ? 0 : -1;
+    constexpr int steps = EVEN / 2, taps = TAPS * TAPS;
     constexpr int made_wide = STRIPS << STRIP_LOG, made_positions = PER_BLOCK * TILE_ROWS * made_wide;  // whole strips
     char* tile = memory;
     char* made = tile + POSITIONS * PITCH;  // dy: [chunk][position], zeros where there is none
@@ -39,7 +39,7 @@ KERNEL(256, 2) weigh(ARGUMENTS(Weigh) a) {
             clear(tile, POSITIONS * PITCH + made_positions * COLUMNS * 16);
             __syncthreads();
         }
-        load_tile<low>(a.in, image0, row0, n, tile, scale, shift);
+        load_tile(a.in, image0, row0, n, tile, scale, shift);
         for (int job = warp; job < COLUMNS * PER_BLOCK * PARTS; job += blockDim.x / 32) {
             const int part = job % PARTS, image = job / PARTS % PER_BLOCK, c = job / PARTS / PER_BLOCK;
             if (column0 + c >= a.dy_chunks || image0 + image >= a.in.images) continue;

@@ -1,0 +1,405 @@
+"""Critics and routing of a level's capsule blocks, forward and backward (network/critic.py, network/routing.py)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..network.critic import Critic, SpectralConv2d
+from ..network.routing import Router, Routing, normalized_weights
+from .compile import Kernel, Unavailable, structures
+from .level import (
+    MULTIPROCESSORS,
+    STRUCTURES,
+    Layer,
+    SumsAt,
+    Where,
+    build,
+    finish,
+    map_layout,
+    means,
+    norm_arguments,
+    tiling,
+)
+
+for _file in ("spectral.cu", "route.cu"):
+    STRUCTURES[_file] = structures(_file)
+
+ACTIVATED, MASKED, BIASED = 1, 2, 3
+
+
+class Spectral:
+    """σ of all critics' kernels, by one launch a step."""
+
+    def __init__(self, convolutions: list[SpectralConv2d]):
+        self.convolutions = convolutions
+        self.sigma = torch.empty(0)
+
+    def _launch(self, kernel: str, convolutions: list[SpectralConv2d], iterate: bool, dw: list[Tensor]) -> None:
+        own = STRUCTURES["spectral.cu"]
+        matrices = [
+            build(
+                own["Matrix"],
+                w=conv.weight,
+                u=conv.u,
+                v=conv.v,
+                sigma=self.address(conv),
+                rows=conv.weight.shape[0],
+                columns=conv.weight[0].numel(),
+                **({"dw": dw[index]} if dw else {}),
+            )
+            for index, conv in enumerate(convolutions)
+        ]
+        arguments = build(own["Spectral"], matrix=matrices, iterate=iterate)
+        shared = 4 * (32 + max(c.weight.shape[0] + c.weight[0].numel() for c in convolutions))
+        Kernel("spectral.cu", kernel)((len(matrices), 1, 1), 512, shared, arguments)
+
+    def address(self, conv: SpectralConv2d) -> int:
+        return self.sigma.data_ptr() + 4 * self.convolutions.index(conv)
+
+    def forward(self, training: bool) -> None:
+        if self.convolutions:
+            self.sigma = torch.empty(len(self.convolutions), device=self.convolutions[0].weight.device)
+            self._launch("spectral", self.convolutions, training, [])
+
+    def backward(self, convolutions: list[SpectralConv2d], dw: list[Tensor]) -> None:
+        self._launch("spectral_backward", convolutions, False, dw)
+
+
+class FusedCritic:
+    """A critic's convolutions on (images, positions, channels), all capsules of all samples as images."""
+
+    def __init__(self, critic: Critic, spectral: Spectral, height: int, width: int, salt: int):
+        self.critic, self.spectral, self.salt = critic, spectral, salt
+        self.convolutions: list[SpectralConv2d] = list(critic.layers)
+        self.layers = []
+        self.maps = [(height, width)]
+        for conv in self.convolutions:
+            out, channels, kernel, _ = conv.weight.shape
+            if channels % 8:
+                raise Unavailable(f"a critic has {channels} channels, which is no multiple of 8")
+            if conv.stride > 1 and kernel != 3:
+                raise Unavailable("a critic's convolution is none that they know")
+            self.layers.append(Layer(channels, 8, 0, out, kernel, kernel // 2, conv.stride))
+            height, width = -(-height // conv.stride), -(-width // conv.stride)
+            self.maps.append((height, width))
+
+    def parameters(self) -> list[nn.Parameter]:
+        return [p for conv in self.convolutions for p in (conv.weight, conv.bias)]
+
+    def _weights(self, pointers: list[dict[str, Any]]) -> None:
+        own = STRUCTURES["prepare.cu"]
+        layers = [
+            build(
+                own["Weights"],
+                w=conv.weight,
+                sigma=self.spectral.address(conv),
+                out=layer.out,
+                kernel=layer.kernel,
+                pad=layer.pad,
+                taps=layer.taps,
+                low=layer.low,
+                stride=layer.stride,
+                before=layer.before,
+                growth=8,
+                channels=layer.channels,
+                before_chunks=layer.before // 8,
+                grown_chunks=1,
+                split=layer.split,
+                chunks=layer.chunks,
+                out_chunks=layer.out_chunks,
+                **pointer,
+            )
+            for conv, layer, pointer in zip(self.convolutions, self.layers, pointers, strict=True)
+        ]
+        arguments = build(own["Prepare"], layer=layers, capsules=1)
+        kernel = "gather" if "dw" in pointers[0] else "prepare"
+        grid = max(1, min(MULTIPROCESSORS, max(layer.forward_size for layer in self.layers) // 256))
+        Kernel("prepare.cu", kernel)((grid, len(layers), 1), 256, 0, arguments)
+
+    def forward(self, x: Tensor, training: bool, seed: Tensor, sums: SumsAt) -> tuple[Tensor, Any]:
+        """x (images, positions, k) → what it says, before norm and sigmoid (images, positions left, 8): the first of 8"""
+        device = x.device
+        sizes = [(layer.forward_size, self._transposed_size(layer) if training else 0) for layer in self.layers]
+        fragments = torch.empty(sum(map(sum, sizes)), dtype=torch.int32, device=device)
+        place, forward, transposed = fragments.data_ptr(), [], []
+        for first, second in sizes:
+            forward.append(place)
+            transposed.append(place + 4 * first)
+            place += 4 * (first + second)
+        self._weights(
+            [{"forward": f, "transposed": t if training and index else 0}
+             for index, (f, t) in enumerate(zip(forward, transposed, strict=True))]
+        )  # fmt: skip
+        keep = 1 - self.critic.dropout if training else 1.0
+        values = [x]
+        for index, (conv, layer) in enumerate(zip(self.convolutions, self.layers, strict=True)):
+            height, width = self.maps[index + 1]
+            last = index == len(self.layers) - 1
+            y = torch.empty((x.shape[0], height * width, layer.out_chunks * 8), dtype=torch.bfloat16, device=device)
+            convolution(
+                values[-1], y, layer, self.maps[index], (height, width), forward[index],
+                epilogue=BIASED if last else ACTIVATED, bias=conv.bias, keep=keep, seed=seed, salt=self.salt + index,
+                sums=sums if last and training else None,
+            )  # fmt: skip
+            values.append(y)
+        return values[-1], (values, fragments, transposed, keep)
+
+    @staticmethod
+    def _transposed_size(layer: Layer) -> int:
+        return -(-layer.out_chunks // 2) * layer.taps**2 * layer.chunks * 64
+
+    def backward(self, saved: Any, dy: Tensor) -> list[Tensor]:
+        values, _fragments, transposed, keep = saved
+        parameters = self.parameters()
+        sizes = [layer.sums_size for layer in self.layers]
+        arena = torch.zeros(sum(sizes) + 2 * sum(layer.out_chunks * 8 for layer in self.layers), device=dy.device)
+        dw = [torch.empty_like(conv.weight) for conv in self.convolutions]
+        sums, place = [], arena.data_ptr()
+        for size in sizes:
+            sums.append(place)
+            place += 4 * size
+        biases, offset = [], sum(sizes)
+        for layer in self.layers:
+            width = layer.out_chunks * 8
+            biases.append((arena[offset : offset + layer.out], SumsAt(place, place + 4 * width, 0)))
+            place += 8 * width
+            offset += 2 * width
+        for index in reversed(range(len(self.layers))):
+            layer, x = self.layers[index], values[index]
+            weigh(x, dy, layer, self.maps[index], self.maps[index + 1], sums[index])
+            if index:
+                dx = torch.empty_like(x)
+                convolution_back(
+                    dy, dx, layer, self.maps[index], self.maps[index + 1], transposed[index], x, keep, biases[index - 1][1]
+                )
+                dy = dx
+        self._weights([{"sums": s, "dw": d} for s, d in zip(sums, dw, strict=True)])
+        self.spectral.backward(self.convolutions, dw)
+        # The last bias is what the batch norm after it takes away again: its gradient is zero, as `biases` has it.
+        gradients = [g for d, (bias, _) in zip(dw, biases, strict=True) for g in (d, bias)]
+        assert len(gradients) == len(parameters)
+        return gradients
+
+
+def _input(file: str, x: Tensor, layer: Layer, size: tuple[int, int]) -> Any:
+    return build(
+        STRUCTURES[file]["Input"],
+        before=map_layout(x).view(file),
+        height=size[0],
+        width=size[1],
+        images=x.shape[0],
+        channels=layer.before,
+        growth=8,
+        chunks=layer.chunks,
+        layer_channels=layer.channels,
+    )
+
+
+def convolution(
+    x: Tensor, y: Tensor, layer: Layer, size_in: tuple[int, int], size: tuple[int, int], weights: int, *,
+    epilogue: int, bias: Tensor | None, keep: float, seed: Tensor | None, salt: int, sums: SumsAt | None,
+) -> None:  # fmt: skip
+    file = "convolve.cu"
+    groups = -(-layer.out_chunks // layer.columns)
+    tile = tiling(x.shape[0], *size, layer.taps, groups, layer.pitch, layer.most_rows)
+    arguments = build(
+        STRUCTURES[file]["Convolve"],
+        **{"in": _input(file, x, layer, size_in)},
+        out=map_layout(y).view(file),
+        weights=weights,
+        out_chunks=layer.out_chunks,
+        bias=0 if bias is None else bias,
+        out_channels=layer.out,
+        keep=keep,
+        seed=0 if seed is None else seed,
+        salt=salt,
+        **({} if sums is None else {"out_sum": sums.sum, "out_square": sums.square}),
+    )
+    launch(file, tile, layer.defines(None), layer.low, layer.columns, groups, layer.pitch, layer.even, 1, epilogue, arguments)
+
+
+def convolution_back(
+    dy: Tensor, dx: Tensor, layer: Layer, size_in: tuple[int, int], size: tuple[int, int], weights: int,
+    mask: Tensor, keep: float, sums: SumsAt,
+) -> None:  # fmt: skip
+    """dx = mask ∘ (the transposed convolution of dy), and Σ dx of every channel: the gradient of the bias before."""
+    file = "convolve.cu"
+    read = Layer(layer.out_chunks * 8, 8, 0, layer.chunks * 8, layer.kernel, layer.pad, 1)
+    columns = min(layer.chunks, 4)
+    groups = -(-layer.chunks // columns)
+    tile = tiling(dy.shape[0], *size, layer.taps, groups, read.pitch, 4)
+    arguments = build(
+        STRUCTURES[file]["Convolve"],
+        **{"in": _input(file, dy, read, size)},
+        out=map_layout(dx).view(file),
+        weights=weights,
+        out_chunks=layer.chunks,
+        out_height=size_in[0],
+        out_width=size_in[1],
+        out_place_chunks=layer.before // 8,
+        keep=keep,
+        mask=map_layout(mask).view(file),
+        out_sum=sums.sum,
+        out_square=sums.square,
+    )
+    defines = read.defines(None)
+    launch(file, tile, defines, 0, columns, groups, read.pitch, read.even, layer.stride, MASKED, arguments)
+
+
+def launch(
+    file: str, tile: Any, defines: dict[str, int], low: int, columns: int, groups: int, pitch: int, even: int,
+    out_stride: int, epilogue: int, arguments: Any,
+) -> None:  # fmt: skip
+    shared = tile.positions * pitch + (even * 16 + tile.threads // 32 * 16 * columns) * 4
+    kernel = Kernel(
+        file, "convolve", **{**tile.defines(), **defines},
+        LOW=low, COLUMNS=columns, OUT_STRIDE=out_stride, EPILOGUE=epilogue,
+    )  # fmt: skip
+    kernel((tile.blocks, 1, groups), tile.threads, shared, arguments)
+
+
+def weigh(x: Tensor, dy: Tensor, layer: Layer, size_in: tuple[int, int], size: tuple[int, int], dw: int) -> None:
+    file = "weigh.cu"
+    steps, columns = layer.even // 2, layer.columns
+    tile = tiling(x.shape[0], *size, layer.taps, 1, layer.pitch + 16 * columns)
+    made_positions = tile.per_block * tile.rows * (tile.strips << tile.strip_log)
+    together = min(steps, 8)
+    warps_a_pair = max(1, min(8 // together, tile.warps))
+    deep = -(-layer.out_chunks // columns) * -(-steps // together)
+    arguments = build(
+        STRUCTURES[file]["Weigh"],
+        **{"in": _input(file, x, layer, size_in)},
+        dy=map_layout(dy).view(file),
+        dy_chunks=layer.out_chunks,
+        dw=dw,
+        groups=tile.blocks,
+    )
+    shared = tile.positions * layer.pitch + made_positions * columns * 16 + layer.even * 16 * 4
+    at_once = max(1, min(8, 200 * 1024 // (shared + 1024), 64 // (together * warps_a_pair)))
+    grid = max(1, min(tile.blocks, at_once * MULTIPROCESSORS // deep))
+    kernel = Kernel(
+        file, "weigh", **tile.defines(), **layer.defines(None), LOW=layer.low, COLUMNS=columns, WARPS_A_PAIR=warps_a_pair
+    )
+    kernel((grid, 1, deep), 32 * together * warps_a_pair, shared, arguments)
+
+
+class FusedRouter:
+    """Critic, weights and weighted sum of a feature level: c → a, b, x."""
+
+    def __init__(self, router: Router, critic: FusedCritic, detach: bool, dropout: float, salt: int):
+        self.router, self.critic = router, critic
+        self.detach, self.dropout, self.salt = detach, dropout, salt
+        self.normalized = router.weighting is normalized_weights
+
+    def parameters(self) -> list[nn.Parameter]:
+        norm = self.critic.critic.norm
+        return [*self.critic.parameters(), norm.weight, norm.bias]
+
+    def forward(self, c: Tensor, training: bool, seed: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Any]:
+        """c (m, n, position, k) → a, b (m, n), x (m, position, k) and Σx, Σx²"""
+        m, n, positions, k = c.shape
+        sums = torch.zeros(16 + 2 * k, device=c.device)
+        of_raw = SumsAt(sums.data_ptr(), sums.data_ptr() + 32, 0)
+        raw, saved = self.critic.forward(c.view(m * n, positions, k), training, seed, of_raw)
+        a, b, applied, noisy = torch.empty((4, m, n), device=c.device)
+        x = torch.empty((m, positions, k), dtype=torch.bfloat16, device=c.device)
+        facts = {
+            **norm_arguments(self.critic.critic.norm),
+            "raw": raw,
+            "c": c,
+            "a": a,
+            "b": b,
+            "applied": applied,
+            "noisy": noisy,
+            "images": m,
+            "capsules": n,
+            "values": positions * k,
+            "k": k,
+            "running": not training,
+            "normalized": self.normalized,
+            "detach": self.detach,
+            "keep": 1 - self.dropout if training else 1.0,
+            "seed": seed,
+            "salt": self.salt,
+            "statistics": STRUCTURES["route.cu"]["Statistics"](*of_raw.addresses()),
+            "count": m * n,
+        }
+        x_sums = sums[16:].view(2, k)
+        arguments = build(
+            STRUCTURES["route.cu"]["Route"],
+            **facts,
+            x=x,
+            x_sum=x_sums[0] if training else 0,
+            x_square=x_sums[1],
+            update=training,
+            share=self.router.noise_share if training else 0.0,
+            std=self.router.noise_std,
+        )
+        parts = max(1, min(-(-positions * k // 2048), 8 * MULTIPROCESSORS // m))
+        Kernel("route.cu", "route_forward")((m, parts, 1), 256, 4 * (128 + 256 * 16), arguments)
+        return a, b, x, x_sums, (saved, facts, sums, c, raw, a, b, applied, noisy)
+
+    def backward(self, saved: Any, da: Tensor | None, db: Tensor | None, dx: Tensor) -> tuple[Tensor, list[Tensor]]:
+        of_critic, facts, _sums, c, raw, *_ = saved
+        m, n, positions, k = c.shape
+        dc = torch.empty_like(c)
+        g = torch.empty_like(raw)
+        gradient = torch.zeros(m * n + 2, device=c.device)
+        dgamma, dbeta = gradient[m * n], gradient[m * n + 1]
+        arguments = build(
+            STRUCTURES["route.cu"]["Route"],
+            **facts,
+            dx=dx,
+            dc=dc,
+            g=g,
+            noisy_gradient=gradient,
+            da=0 if da is None else da,
+            db=0 if db is None else db,
+            dgamma=dgamma,
+            dbeta=dbeta,
+        )
+        parts = max(1, min(-(-positions * k // 2048), 8 * MULTIPROCESSORS // m))
+        Kernel("route.cu", "route_backward")((m, parts, 1), 256, 4 * 8 * 64, arguments)
+        Kernel("route.cu", "weights_backward")((-(-m * n // 256), 1, 1), 256, 128, arguments)
+        norm = self.critic.critic.norm
+        reader = build(
+            STRUCTURES["finish.cu"]["Reader"], gamma=norm.weight, beta=norm.bias, dgamma=dgamma, dbeta=dbeta
+        )
+        statistics = facts["statistics"]
+        of = means("finish.cu", [reader], 1, 0, 1, SumsAt(statistics.sum, statistics.square, 0), m * n)
+        d_raw = torch.empty_like(raw)
+        rows = Where(0, 8, 8 * n, 0, 8)
+        finish(of, rows.on(g), rows.on(raw), rows.on(d_raw), m, 1, 1, n)
+        gradients = self.critic.backward(of_critic, d_raw)
+        return dc, [*gradients, dgamma.view(1), dbeta.view(1)]
+
+
+class _Routed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, router: FusedRouter, c: Tensor, seed: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
+        a, b, x, x_sums, saved = router.forward(c, True, seed)
+        ctx.router, ctx.saved = router, saved
+        ctx.mark_non_differentiable(x_sums)
+        ctx.set_materialize_grads(False)
+        return a, b, x, x_sums
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        da, db, dx, _ = gradients
+        assert dx is not None
+        da, db = (None if d is None else d.float().contiguous() for d in (da, db))
+        dc, of_parameters = ctx.router.backward(ctx.saved, da, db, dx.contiguous())
+        del ctx.saved
+        return (None, dc, None, *of_parameters)
+
+
+def routed(router: FusedRouter, c: Tensor, training: bool, seed: Tensor) -> tuple[Routing, Tensor, Tensor]:
+    """c (m, n, position, k) → routing, x (m, position, k) and its sums"""
+    if training:
+        a, b, x, x_sums = _Routed.apply(router, c, seed, *router.parameters())
+    else:
+        a, b, x, x_sums, _ = router.forward(c, False, seed)
+    return Routing(fitness=a, weights=b), x, x_sums

@@ -1,0 +1,216 @@
+// The last level: every vector at every position has a fitness and a weight (Eq. 5–7), their weighted sum is projected
+// to the classes (Eq. 14), and the best vector is named. A block is an image.
+#include "primitives.cuh"
+
+struct Predict {
+    const bf16* raw;  // (m, vectors, 8): the critic's last convolution, the first of eight
+    const bf16* c;  // (m, vectors, k)
+    const float* w;  // (k, outputs)
+    float* a;  // (m, vectors)
+    float* b;
+    float* noisy;
+    float* sum;  // (m, k): Σ b̃ c̃
+    float* logits;  // (m, outputs)
+    float* vector;  // (m, k) of the best
+    float* position;  // (m, 2): x and y in [-1, 1]
+    long long* place;  // (m, 3): n, i, j
+    const float* da;  // null: nothing
+    const float* db;
+    const float* dlogits;
+    const float* dvector;
+    bf16* dc;
+    bf16* g;
+    float* dgamma;
+    float* dbeta;
+    int vectors;
+    int height;
+    int width;
+    int k;
+    int outputs;
+    int running;
+    int update;
+    int normalized;
+    int detach;
+    float share;
+    float std;
+    float keep;  // of b
+    float keep_c;  // of c, before the projection
+    const long long* seed;
+    int salt;
+    Statistics statistics;
+    const float* gamma;
+    const float* beta;
+    float* running_mean;
+    float* running_var;
+    float count;
+    float eps;
+    float momentum;
+};
+
+device_function void norm_of(const Predict& a, float& mean, float& rstd) {
+    if (a.running) {
+        mean = *a.running_mean;
+        rstd = rsqrt_of(*a.running_var + a.eps);
+    } else {
+        mean_and_rstd(a.statistics, 0, 0, a.count, a.eps, mean, rstd);
+    }
+}
+
+device_function float dropped(float x, float keep, const Predict& a, unsigned salt, unsigned place) {
+    return keep < 1 ? (uniform(hashed(*a.seed, a.salt + salt, place)) < keep ? x / keep : 0.f) : x;
+}
+
+device_function float largest_of_block(float x, float* kept) {
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) x = max(x, shuffle_xor(x, distance));
+    if (threadIdx.x % 32 == 0) kept[threadIdx.x / 32] = x;
+    __syncthreads();
+    x = kept[0];
+    for (int i = 1; i < (int)blockDim.x / 32; i++) x = max(x, kept[i]);
+    __syncthreads();
+    return x;
+}
+
+KERNEL(256, 4) predict_forward(ARGUMENTS(Predict) a) {
+    SHARED_MEMORY(memory);
+    float* kept = (float*)memory;  // [32]
+    float* value = kept + 32;  // [vectors]: a, then a with noise, then b̃
+    float* sum = value + a.vectors;  // [k]
+    const int m = blockIdx.x;
+    const long long row = (long long)m * a.vectors;
+    float mean, rstd, most = -3e38f;
+    norm_of(a, mean, rstd);
+    if (a.update && m == 0 && threadIdx.x == 0) {
+        float var = max(1 / (rstd * rstd) - a.eps, 0.f) * (a.count / max(a.count - 1, 1.f));
+        *a.running_mean += a.momentum * (mean - *a.running_mean);
+        *a.running_var += a.momentum * (var - *a.running_var);
+    }
+    for (int v = threadIdx.x; v < a.vectors; v += blockDim.x) {
+        float raw = low_half(*(const unsigned*)(a.raw + (row + v) * 8));
+        a.a[row + v] = value[v] = sigmoid((raw - mean) * rstd * *a.gamma + *a.beta);
+        most = max(most, value[v]);
+    }
+    most = largest_of_block(most, kept);
+    float noisy_most = -3e38f;
+    for (int v = threadIdx.x; v < a.vectors; v += blockDim.x) {
+        const unsigned place = (unsigned)(row + v) * 4;
+        if (a.share > 0 && uniform(hashed(*a.seed, a.salt, place)) < a.share)
+            value[v] += normal(hashed(*a.seed, a.salt, place + 1), hashed(*a.seed, a.salt, place + 2)) * a.std * most;
+        a.noisy[row + v] = value[v];
+        noisy_most = max(noisy_most, value[v]);
+    }
+    noisy_most = largest_of_block(noisy_most, kept);
+    float total = 0;
+    for (int v = threadIdx.x; v < a.vectors; v += blockDim.x)
+        total += a.normalized ? value[v] : __expf(value[v] - noisy_most);
+    total = over_block(total, kept);
+    float best_weight = -3e38f;
+    int best = 0x7fffffff;
+    for (int v = threadIdx.x; v < a.vectors; v += blockDim.x) {
+        float b = (a.normalized ? value[v] : __expf(value[v] - noisy_most)) / total;
+        a.b[row + v] = b;
+        if (b > best_weight) {
+            best_weight = b;
+            best = v;
+        }
+        value[v] = dropped(b, a.keep, a, 1, (unsigned)(row + v));
+    }
+    const float heaviest = largest_of_block(best_weight, kept);
+    // The first of the heaviest, as argmax has it: the largest of −v.
+    const int chosen = -(int)largest_of_block(best_weight == heaviest ? -(float)best : -3e38f, kept);
+    if (threadIdx.x < 1) {
+        int i = chosen / a.width % a.height, j = chosen % a.width;
+        a.place[m * 3] = chosen / a.width / a.height;
+        a.place[m * 3 + 1] = i;
+        a.place[m * 3 + 2] = j;
+        a.position[m * 2] = a.width > 1 ? 2.f * j / (a.width - 1) - 1 : 0.f;
+        a.position[m * 2 + 1] = a.height > 1 ? 2.f * i / (a.height - 1) - 1 : 0.f;
+    }
+    for (int k = threadIdx.x; k < a.k; k += blockDim.x) {
+        unsigned two = *(const unsigned*)(a.c + (row + chosen) * a.k + k / 2 * 2);
+        a.vector[m * a.k + k] = k % 2 ? high_half(two) : low_half(two);
+    }
+    // Warps share out the elements.
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    for (int k = warp * 2; k < a.k; k += (int)blockDim.x / 32 * 2) {
+        float first = 0, second = 0;
+        for (int v = lane; v < a.vectors; v += 32) {
+            unsigned two = *(const unsigned*)(a.c + (row + v) * a.k + k);
+            const unsigned place = (unsigned)((row + v) * a.k + k);
+            first += value[v] * dropped(low_half(two), a.keep_c, a, 2, place);
+            second += value[v] * dropped(high_half(two), a.keep_c, a, 2, place + 1);
+        }
+        first = over_warp(first);
+        second = over_warp(second);
+        if (lane == 0) {
+            a.sum[m * a.k + k] = sum[k] = first;
+            a.sum[m * a.k + k + 1] = sum[k + 1] = second;
+        }
+    }
+    __syncthreads();
+    for (int r = threadIdx.x; r < a.outputs; r += blockDim.x) {
+        float x = 0;
+        for (int k = 0; k < a.k; k++) x += sum[k] * a.w[k * a.outputs + r];
+        a.logits[m * a.outputs + r] = x;
+    }
+}
+
+KERNEL(256, 4) predict_backward(ARGUMENTS(Predict) a) {
+    SHARED_MEMORY(memory);
+    float* kept = (float*)memory;  // [32]
+    float* weight = kept + 32;  // [vectors]: db
+    float* sum = weight + a.vectors;  // [k]: the gradient of Σ b̃ c̃
+    const int m = blockIdx.x;
+    const long long row = (long long)m * a.vectors;
+    float mean, rstd;
+    norm_of(a, mean, rstd);
+    for (int k = threadIdx.x; k < a.k; k += blockDim.x) {
+        float x = 0;
+        for (int r = 0; r < a.outputs; r++) x += a.dlogits[m * a.outputs + r] * a.w[k * a.outputs + r];
+        sum[k] = x;
+    }
+    __syncthreads();
+    const int chosen = (int)((a.place[m * 3] * a.height + a.place[m * 3 + 1]) * a.width + a.place[m * 3 + 2]);
+    float along = 0, total = 0;
+    for (int v = threadIdx.x; v < a.vectors; v += blockDim.x) {
+        const float b = a.b[row + v], applied = dropped(b, a.keep, a, 1, (unsigned)(row + v));
+        float db = 0;
+        for (int chunk = 0; chunk < a.k; chunk += 8) {
+            float c[8], d[8];
+            unpack(*(const uint4*)(a.c + (row + v) * a.k + chunk), c);
+#pragma unroll
+            for (int e = 0; e < 8; e++) {
+                const unsigned place = (unsigned)((row + v) * a.k + chunk + e);
+                db += dropped(c[e], a.keep_c, a, 2, place) * sum[chunk + e];
+                d[e] = dropped(applied * sum[chunk + e], a.keep_c, a, 2, place);
+                if (v == chosen && a.dvector) d[e] += a.dvector[m * a.k + chunk + e];
+            }
+            *(uint4*)(a.dc + (row + v) * a.k + chunk) = pack(d);
+        }
+        db = a.detach ? 0.f : dropped(db, a.keep, a, 1, (unsigned)(row + v));
+        if (a.db) db += a.db[row + v];
+        weight[v] = db;
+        along += b * db;
+        total += a.noisy[row + v];
+    }
+    along = over_block(along, kept);
+    total = over_block(total, kept);
+    float dbeta = 0, dgamma = 0;
+    for (int v = threadIdx.x; v < a.vectors; v += blockDim.x) {
+        float d = a.normalized ? (weight[v] - along) / total : a.b[row + v] * (weight[v] - along);
+        if (a.da) d += a.da[row + v];
+        float fitness = a.a[row + v];
+        d *= fitness * (1 - fitness);
+        float raw = low_half(*(const unsigned*)(a.raw + (row + v) * 8));
+        dbeta += d;
+        dgamma += d * (raw - mean) * rstd;
+        float out[8] = {d * *a.gamma};
+        *(uint4*)(a.g + (row + v) * 8) = pack(out);
+    }
+    dbeta = over_block(dbeta, kept);
+    dgamma = over_block(dgamma, kept);
+    if (threadIdx.x == 0) {
+        atomicAdd(a.dbeta, dbeta);
+        atomicAdd(a.dgamma, dgamma);
+    }
+}

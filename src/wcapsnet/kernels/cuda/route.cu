@@ -1,0 +1,212 @@
+// From what a critic says of an image's N capsules to what the next level sees: norm and sigmoid (Eq. 5), noise,
+// weights b (Eq. 6 or 7), dropout, x = Σ_n b_n c_n (Eq. 13); and all of it backward.
+#include "primitives.cuh"
+
+#define CAPSULES 64
+
+struct Route {
+    const bf16* raw;  // (m, n, 8): the critic's last convolution, the first of eight
+    const bf16* c;  // (m, n, values)
+    bf16* x;  // (m, values)
+    float* a;  // (m, n)
+    float* b;
+    float* applied;  // b after dropout
+    float* noisy;  // a after noise
+    float* x_sum;  // Σx, Σx² over images and positions, or null
+    float* x_square;
+    const bf16* dx;
+    const float* da;  // from the loss; null: nothing
+    const float* db;
+    bf16* dc;
+    float* noisy_gradient;  // (m, n): db̃, added up by parts
+    bf16* g;  // (m, n, 8): γ · the gradient behind the norm
+    float* dgamma;
+    float* dbeta;
+    int images;
+    int capsules;
+    int values;  // positions × k
+    int k;
+    int running;
+    int update;
+    int normalized;  // Eq. 7, else Eq. 6
+    int detach;  // 1: the weights are not trained by what comes after
+    float share;  // of the fitness values that noise is added to
+    float std;
+    float keep;
+    const long long* seed;
+    int salt;
+    Statistics statistics;  // of raw, as (n·m) samples of one channel
+    const float* gamma;
+    const float* beta;
+    float* running_mean;
+    float* running_var;
+    float count;
+    float eps;
+    float momentum;
+};
+
+device_function void norm_of(const Route& a, float& mean, float& rstd) {
+    if (a.running) {
+        mean = *a.running_mean;
+        rstd = rsqrt_of(*a.running_var + a.eps);
+    } else {
+        mean_and_rstd(a.statistics, 0, 0, a.count, a.eps, mean, rstd);
+    }
+}
+
+// A block is a part of an image; every block works out the image's weights for itself.
+KERNEL(256, 4) route_forward(ARGUMENTS(Route) a) {
+    SHARED_MEMORY(memory);
+    float* b = (float*)memory;  // [CAPSULES] as applied
+    float* noisy = b + CAPSULES;
+    float* kept = noisy + CAPSULES;  // [threads][16]
+    const int m = blockIdx.x, n = threadIdx.x;
+    float mean, rstd;
+    norm_of(a, mean, rstd);
+    if (a.update && m == 0 && blockIdx.y == 0 && n == 0) {
+        float var = max(1 / (rstd * rstd) - a.eps, 0.f) * (a.count / max(a.count - 1, 1.f));
+        *a.running_mean += a.momentum * (mean - *a.running_mean);
+        *a.running_var += a.momentum * (var - *a.running_var);
+    }
+    const long long row = (long long)m * a.capsules;
+    float fitness = 0;
+    if (n < a.capsules) {
+        float raw = low_half(*(const unsigned*)(a.raw + (row + n) * 8));
+        noisy[n] = fitness = sigmoid((raw - mean) * rstd * *a.gamma + *a.beta);
+    }
+    __syncthreads();
+    float value = fitness;
+    if (n < a.capsules && a.share > 0) {
+        float largest = noisy[0];
+        for (int i = 1; i < a.capsules; i++) largest = max(largest, noisy[i]);
+        const unsigned place = (unsigned)(row + n) * 4;
+        if (uniform(hashed(*a.seed, a.salt, place)) < a.share)
+            value += normal(hashed(*a.seed, a.salt, place + 1), hashed(*a.seed, a.salt, place + 2)) * a.std * largest;
+    }
+    __syncthreads();
+    if (n < a.capsules) noisy[n] = value;
+    __syncthreads();
+    if (n < a.capsules) {
+        float largest = noisy[0], sum = 0;
+        for (int i = 1; i < a.capsules; i++) largest = max(largest, noisy[i]);
+        for (int i = 0; i < a.capsules; i++) sum += a.normalized ? noisy[i] : __expf(noisy[i] - largest);
+        float weight = (a.normalized ? value : __expf(value - largest)) / sum;
+        bool dropped = a.keep < 1 && uniform(hashed(*a.seed, a.salt, (unsigned)(row + n) * 4 + 3)) >= a.keep;
+        b[n] = dropped ? 0.f : weight / a.keep;
+        if (blockIdx.y == 0) {
+            a.a[row + n] = fitness;
+            a.b[row + n] = weight;
+            a.applied[row + n] = b[n];
+            a.noisy[row + n] = value;
+        }
+    }
+    __syncthreads();
+    const int vectors = a.values / 8, chunks = a.k / 8;
+    float sum[8] = {}, square[8] = {};
+    // Threads are dealt out so that each sees one chunk of channels only: the block takes a multiple of `chunks`.
+    const int active = blockDim.x / chunks * chunks, step = active * gridDim.y;
+    if ((int)threadIdx.x < active)
+        for (int i = blockIdx.y * active + threadIdx.x; i < vectors; i += step) {
+            float x[8] = {};
+            for (int k = 0; k < a.capsules; k++) {
+                float c[8];
+                unpack(__ldg((const uint4*)(a.c + ((row + k) * vectors + i) * 8)), c);
+#pragma unroll
+                for (int e = 0; e < 8; e++) x[e] += b[k] * c[e];
+            }
+            uint4 v = pack(x);
+            *(uint4*)(a.x + ((long long)m * vectors + i) * 8) = v;
+            unpack(v, x);
+#pragma unroll
+            for (int e = 0; e < 8; e++) {
+                sum[e] += x[e];
+                square[e] += x[e] * x[e];
+            }
+        }
+    if (!a.x_sum) return;
+#pragma unroll
+    for (int e = 0; e < 8; e++) {
+        kept[threadIdx.x * 16 + e] = sum[e];
+        kept[threadIdx.x * 16 + 8 + e] = square[e];
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < chunks * 16; i += blockDim.x) {
+        int chunk = i / 16, e = i % 16;
+        float total = 0;
+        for (int t = chunk; t < active; t += chunks) total += kept[t * 16 + e];
+        atomicAdd((e < 8 ? a.x_sum : a.x_square) + chunk * 8 + e % 8, total);
+    }
+}
+
+// dc = b̃ dx;  db̃_n = Σ dx c_n: a block is a part of an image.
+KERNEL(256, 4) route_backward(ARGUMENTS(Route) a) {
+    SHARED_MEMORY(memory);
+    float* kept = (float*)memory;  // [warp][CAPSULES]
+    const int m = blockIdx.x, vectors = a.values / 8, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const long long row = (long long)m * a.capsules;
+    for (int i = threadIdx.x; i < (int)blockDim.x / 32 * CAPSULES; i += blockDim.x) kept[i] = 0;
+    __syncthreads();
+    const int most = (vectors + gridDim.y - 1) / gridDim.y, begin = blockIdx.y * most, end = min(begin + most, vectors);
+    for (int base = begin; base < end; base += blockDim.x) {
+        const int i = base + threadIdx.x;
+        const bool there = i < end;
+        float d[8] = {};
+        if (there) unpack(__ldg((const uint4*)(a.dx + ((long long)m * vectors + i) * 8)), d);
+        for (int k = 0; k < a.capsules; k++) {
+            float c[8] = {}, dot = 0, to[8];
+            const float b = a.applied[row + k];
+            if (there) unpack(__ldg((const uint4*)(a.c + ((row + k) * vectors + i) * 8)), c);
+#pragma unroll
+            for (int e = 0; e < 8; e++) {
+                dot += d[e] * c[e];
+                to[e] = b * d[e];
+            }
+            if (there) *(uint4*)(a.dc + ((row + k) * vectors + i) * 8) = pack(to);
+            dot = over_warp(dot);
+            if (lane == 0) kept[warp * CAPSULES + k] += dot;
+        }
+    }
+    __syncthreads();
+    for (int k = threadIdx.x; k < a.capsules; k += blockDim.x) {
+        float total = 0;
+        for (int w = 0; w < (int)blockDim.x / 32; w++) total += kept[w * CAPSULES + k];
+        atomicAdd(a.noisy_gradient + row + k, total);
+    }
+}
+
+// Back through dropout, weights, noise and sigmoid: a thread is a capsule of an image.
+KERNEL(256, 4) weights_backward(ARGUMENTS(Route) a) {
+    SHARED_MEMORY(memory);
+    float* kept = (float*)memory;
+    const int i = blockIdx.x * blockDim.x + threadIdx.x, total = a.images * a.capsules;
+    float mean, rstd, dbeta = 0, dgamma = 0;
+    norm_of(a, mean, rstd);
+    if (i < total) {
+        const int m = i / a.capsules;
+        const long long row = (long long)m * a.capsules;
+        // b̃ = b·s with s = 0 or 1/keep. What comes after trains b unless that is switched off; the loss always does.
+        float along = 0, own = 0, sum = 0;
+        for (int k = 0; k < a.capsules; k++) {
+            float b = a.b[row + k], s = a.keep < 1 ? (a.applied[row + k] != 0 ? 1 / a.keep : 0.f) : 1.f;
+            float db = (a.detach ? 0.f : a.noisy_gradient[row + k] * s) + (a.db ? a.db[row + k] : 0.f);
+            along += b * db;
+            sum += a.noisy[row + k];
+            if (row + k == i) own = db;
+        }
+        float d = a.normalized ? (own - along) / sum : a.b[i] * (own - along);
+        d += a.da ? a.da[i] : 0.f;
+        float fitness = a.a[i];
+        d *= fitness * (1 - fitness);
+        float raw = low_half(*(const unsigned*)(a.raw + (long long)i * 8));
+        dbeta = d;
+        dgamma = d * (raw - mean) * rstd;
+        float out[8] = {d * *a.gamma};
+        *(uint4*)(a.g + (long long)i * 8) = pack(out);
+    }
+    dbeta = over_block(dbeta, kept);
+    dgamma = over_block(dgamma, kept);
+    if (threadIdx.x == 0) {
+        atomicAdd(a.dbeta, dbeta);
+        atomicAdd(a.dgamma, dgamma);
+    }
+}

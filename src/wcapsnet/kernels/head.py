@@ -1,0 +1,143 @@
+"""The last level's critic, weights, projection and best capsule, forward and backward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..network import BestCapsule
+from ..network.routing import Router, Routing, normalized_weights
+from .compile import Kernel, structures
+from .critic import FusedCritic
+from .level import STRUCTURES, SumsAt, Where, build, finish, means, norm_arguments
+
+STRUCTURES["predict.cu"] = structures("predict.cu")
+
+
+class FusedHead:
+    """c of the last level → a, b, logits and the best capsule."""
+
+    def __init__(
+        self, router: Router, critic: FusedCritic, projection: nn.Parameter, height: int, width: int,
+        detach: bool, dropout: float, projection_dropout: float, salt: int,
+    ):  # fmt: skip
+        self.router, self.critic, self.projection = router, critic, projection
+        self.height, self.width = height, width
+        self.detach, self.dropout, self.projection_dropout, self.salt = detach, dropout, projection_dropout, salt
+        self.normalized = router.weighting is normalized_weights
+
+    def parameters(self) -> list[nn.Parameter]:
+        norm = self.critic.critic.norm
+        return [*self.critic.parameters(), norm.weight, norm.bias, self.projection]
+
+    def forward(self, c: Tensor, training: bool, seed: Tensor) -> tuple[tuple[Tensor, ...], Any]:
+        m, n, positions, k = c.shape
+        vectors, outputs = n * positions, self.projection.shape[1]
+        sums = torch.zeros(16, device=c.device)
+        of_raw = SumsAt(sums.data_ptr(), sums.data_ptr() + 32, 0)
+        raw, saved = self.critic.forward(c.view(m * n, positions, k), training, seed, of_raw)
+        a, b, noisy = torch.empty((3, m, vectors), device=c.device)
+        sum_, logits = torch.empty((m, k), device=c.device), torch.empty((m, outputs), device=c.device)
+        vector, position = torch.empty((m, k), device=c.device), torch.empty((m, 2), device=c.device)
+        place = torch.empty((m, 3), dtype=torch.int64, device=c.device)
+        facts = {
+            **norm_arguments(self.critic.critic.norm),
+            "raw": raw,
+            "c": c,
+            "w": self.projection,
+            "a": a,
+            "b": b,
+            "noisy": noisy,
+            "sum": sum_,
+            "place": place,
+            "vectors": vectors,
+            "height": self.height,
+            "width": self.width,
+            "k": k,
+            "outputs": outputs,
+            "running": not training,
+            "normalized": self.normalized,
+            "detach": self.detach,
+            "keep": 1 - self.dropout if training else 1.0,
+            "keep_c": 1 - self.projection_dropout if training else 1.0,
+            "seed": seed,
+            "salt": self.salt,
+            "statistics": STRUCTURES["predict.cu"]["Statistics"](*of_raw.addresses()),
+            "count": m * vectors,
+        }
+        arguments = build(
+            STRUCTURES["predict.cu"]["Predict"],
+            **facts,
+            logits=logits,
+            vector=vector,
+            position=position,
+            update=training,
+            share=self.router.noise_share if training else 0.0,
+            std=self.router.noise_std,
+        )
+        Kernel("predict.cu", "predict_forward")((m, 1, 1), 128, 4 * (32 + vectors + k), arguments)
+        answers = (a, b, logits, vector, position, place)
+        return answers, (saved, facts, sums, c, raw, sum_, answers, noisy)
+
+    def backward(
+        self, saved: Any, da: Tensor | None, db: Tensor | None, dlogits: Tensor, dvector: Tensor | None
+    ) -> tuple[Tensor, list[Tensor]]:
+        of_critic, facts, _sums, c, raw, sum_, *_ = saved
+        m, n, positions, k = c.shape
+        dc, g = torch.empty_like(c), torch.empty_like(raw)
+        gradient = torch.zeros(2, device=c.device)
+        dgamma, dbeta = gradient[0], gradient[1]
+        arguments = build(
+            STRUCTURES["predict.cu"]["Predict"],
+            **facts,
+            dc=dc,
+            g=g,
+            da=0 if da is None else da,
+            db=0 if db is None else db,
+            dlogits=dlogits,
+            dvector=0 if dvector is None else dvector,
+            dgamma=dgamma,
+            dbeta=dbeta,
+        )
+        Kernel("predict.cu", "predict_backward")((m, 1, 1), 128, 4 * (32 + n * positions + k), arguments)
+        norm = self.critic.critic.norm
+        reader = build(
+            STRUCTURES["finish.cu"]["Reader"], gamma=norm.weight, beta=norm.bias, dgamma=dgamma, dbeta=dbeta
+        )
+        statistics = facts["statistics"]
+        of = means("finish.cu", [reader], 1, 0, 1, SumsAt(statistics.sum, statistics.square, 0), m * n * positions)
+        d_raw = torch.empty_like(raw)
+        rows = Where(0, 8, 8 * n * positions, 0, 8)
+        finish(of, rows.on(g), rows.on(raw), rows.on(d_raw), m, 1, 1, n * positions)
+        gradients = self.critic.backward(of_critic, d_raw)
+        dw = sum_.t() @ dlogits
+        return dc, [*gradients, dgamma.view(1), dbeta.view(1), dw]
+
+
+class _Predicted(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, head: FusedHead, c: Tensor, seed: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
+        answers, saved = head.forward(c, True, seed)
+        ctx.head, ctx.saved = head, saved
+        ctx.mark_non_differentiable(answers[4], answers[5])
+        ctx.set_materialize_grads(False)
+        return answers
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        da, db, dlogits, dvector, *_ = (None if d is None else d.float().contiguous() for d in gradients)
+        assert dlogits is not None
+        dc, of_parameters = ctx.head.backward(ctx.saved, da, db, dlogits, dvector)
+        del ctx.saved
+        return (None, dc, None, *of_parameters)
+
+
+def predicted(head: FusedHead, c: Tensor, training: bool, seed: Tensor) -> tuple[Routing, Tensor, BestCapsule]:
+    if training:
+        a, b, logits, vector, position, place = _Predicted.apply(head, c, seed, *head.parameters())
+    else:
+        (a, b, logits, vector, position, place), _ = head.forward(c, False, seed)
+    shape = (c.shape[0], c.shape[1], head.height, head.width)
+    return Routing(a.view(shape), b.view(shape)), logits, BestCapsule(vector, position, place)

@@ -1,0 +1,132 @@
+"""Images in: a batch with augmentation, and the first convolution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..data.loader import DeviceSplit
+from .compile import Kernel, structures
+from .critic import convolution, weigh
+from .level import MULTIPROCESSORS, STRUCTURES, Layer, SumsAt, build
+
+STRUCTURES["images.cu"] = structures("images.cu")
+
+
+def take(data: DeviceSplit, index: Tensor, mirroring: bool, shifting: int) -> tuple[Tensor, Tensor]:
+    """What `DeviceSplit.take` and `augment` do, by one launch."""
+    m, (channels, height, width) = len(index), data.images.shape[1:]
+    images = torch.empty((m, channels, height, width), device=index.device)
+    labels = torch.empty(m, dtype=torch.int64, device=index.device)
+    seed = draw(index.device)
+    arguments = build(
+        STRUCTURES["images.cu"]["Images"],
+        data=data.images,
+        labels=data.labels,
+        index=index,
+        mean=data.mean,
+        std=data.std,
+        images=images,
+        chosen=labels,
+        channels=channels,
+        height=height,
+        width=width,
+        mirror=mirroring,
+        shift=shifting,
+        seed=seed,
+    )
+    Kernel("images.cu", "take")((m, 1, 1), 256, 0, arguments)
+    return images, labels
+
+
+def draw(device: torch.device) -> Tensor:
+    """A seed for the kernels' own random numbers, drawn from PyTorch's: who repeats those repeats these."""
+    return torch.randint(-(2**63), 2**63 - 1, (1,), device=device)
+
+
+class FusedInit:
+    """The first convolution: images → (m, position, channel) with the sums of every channel."""
+
+    def __init__(self, conv: nn.Conv2d, height: int, width: int):
+        self.conv, self.size = conv, (height, width)
+        out, channels, kernel, _ = conv.weight.shape
+        self.channels = channels
+        self.layer = Layer(-(-channels // 8) * 8, 8, 0, out, kernel, kernel // 2, 1)
+
+    def _weights(self, **pointers: Any) -> None:
+        layer = self.layer
+        weights = build(
+            STRUCTURES["prepare.cu"]["Weights"],
+            w=self.conv.weight,
+            out=layer.out,
+            kernel=layer.kernel,
+            pad=layer.pad,
+            taps=layer.taps,
+            low=layer.low,
+            stride=1,
+            before=layer.before,
+            growth=8,
+            channels=self.channels,
+            before_chunks=layer.before // 8,
+            grown_chunks=1,
+            split=layer.split,
+            chunks=layer.chunks,
+            out_chunks=layer.out_chunks,
+            **pointers,
+        )
+        arguments = build(STRUCTURES["prepare.cu"]["Prepare"], layer=[weights], capsules=1)
+        Kernel("prepare.cu", "gather" if "dw" in pointers else "prepare")((8, 1, 1), 256, 0, arguments)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        m, layer, device = images.shape[0], self.layer, images.device
+        positions, chunks = self.size[0] * self.size[1], layer.before // 8
+        x = torch.empty((m, positions, layer.before), dtype=torch.bfloat16, device=device)
+        arguments = build(
+            STRUCTURES["images.cu"]["Chunks"],
+            images=images,
+            x=x,
+            channels=self.channels,
+            positions=positions,
+            chunks=chunks,
+        )
+        parts = max(1, min(-(-positions * chunks // 256), 8 * MULTIPROCESSORS // m))
+        Kernel("images.cu", "to_chunks")((m, parts, 1), 256, 0, arguments)
+        fragments = torch.empty(layer.forward_size, dtype=torch.int32, device=device)
+        self._weights(forward=fragments)
+        y = torch.empty((m, positions, layer.out), dtype=torch.bfloat16, device=device)
+        sums = torch.zeros((2, layer.out), device=device)
+        convolution(
+            x, y, layer, self.size, self.size, fragments.data_ptr(),
+            epilogue=0, bias=None, keep=1.0, seed=None, salt=0, sums=SumsAt(sums[0].data_ptr(), sums[1].data_ptr(), 0),
+        )  # fmt: skip
+        return y, sums, x
+
+    def backward(self, x: Tensor, dy: Tensor) -> Tensor:
+        sums = torch.zeros(self.layer.sums_size, device=dy.device)
+        weigh(x, dy, self.layer, self.size, self.size, sums.data_ptr())
+        dw = torch.empty_like(self.conv.weight)
+        self._weights(sums=sums, dw=dw)
+        return dw
+
+
+class _Init(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, init: FusedInit, images: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        y, sums, x = init.forward(images)
+        ctx.init, ctx.x = init, x
+        ctx.mark_non_differentiable(sums)
+        return y, sums
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return None, None, ctx.init.backward(ctx.x, gradients[0].contiguous())
+
+
+def first_convolution(init: FusedInit, images: Tensor, training: bool) -> tuple[Tensor, Tensor]:
+    images = images.float().contiguous()
+    if training:
+        return _Init.apply(init, images, init.conv.weight)
+    y, sums, _ = init.forward(images)
+    return y, sums
