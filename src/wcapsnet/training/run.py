@@ -10,6 +10,7 @@
     test.json            figures on the test set, by the best weights; with per-class accuracy and confusion matrix
     predictions.csv      one line a test image
     confusion.csv        rows: true class, columns: predicted class
+    failed.json          why a run of a sweep ended before its time; resuming it tries again
     tensorboard/         events, where tensorboard is installed
 
 Every file is replaced whole, so a run that dies leaves nothing half written.
@@ -121,6 +122,18 @@ class Run:
     @property
     def finished(self) -> bool:
         return self.file("test.json").exists()
+
+    def results(self) -> dict[str, Any]:
+        """The figures of a finished run."""
+        return read_json(self.file("test.json"))
+
+    def fail(self, sentence: str) -> None:
+        self.write_json("failed.json", {"failure": sentence})
+
+    @property
+    def failure(self) -> str | None:
+        path = self.file("failed.json")
+        return str(read_json(path).get("failure")) if path.exists() and not self.finished else None
 
     def weights(self) -> Path:
         """The best weights so far."""
