@@ -75,7 +75,7 @@ class _Lines(_Slow):
 
 
 class LiveBoard(PlainBoard):
-    """A row for each run under way, and below them how far all are, how fast, and how long it will take."""
+    """How far all runs are, how fast, and how long it will take; below it a row for each that is under way."""
 
     def __init__(self, console: Console, runs: list[Run]):
         super().__init__(console, runs)
@@ -139,14 +139,23 @@ class _Row(Progress):
 
     def __init__(self, board: LiveBoard, run: Run):
         super().__init__()
-        self.board, self.run, self._step = board, run, -1
+        self.board, self.run = board, run
+        self._seen, self._steps, self._batch_size, self._validation = -1, 0, 0, ""
 
     def batch(self, epoch: int, epochs: int, step: int, steps: int, batch_size: int, means: dict[str, float]) -> None:
-        position = epoch * steps + step
-        images = (position - self._step) * batch_size if self._step >= 0 else 0
-        self._step = position
-        figures = f"epoch {epoch + 1}/{epochs}  loss {means['total']:.3f}  acc {means['accuracy']:.2%}"
-        self.board.look(self.run, position / steps, images, figures)
+        self._steps, self._batch_size = steps, batch_size
+        self._look(epoch * steps + step, f"epoch {epoch + 1}/{epochs}", means["total"], means["accuracy"])
+
+    def epoch(self, record: dict[str, Any], epochs: int) -> None:
+        self._validation = f"  val {record['validation_accuracy']:.2%}"
+        position = record["epoch"] * self._steps
+        self._look(position, f"epoch {record['epoch']}/{epochs}", record["total"], record["train_accuracy"])
+
+    def _look(self, position: int, epoch: str, loss: float, accuracy: float) -> None:
+        images = (position - self._seen) * self._batch_size if self._seen >= 0 else 0
+        self._seen = position
+        done = position / max(self._steps, 1)
+        self.board.look(self.run, done, images, f"{epoch}  loss {loss:.3f}  acc {accuracy:.2%}{self._validation}")
 
 
 def make_board(console: Console, runs: list[Run], quiet: bool = False) -> Board:

@@ -153,7 +153,7 @@ class Run:
         write_text(self.file("metrics.jsonl"), "".join(json.dumps(record) + "\n" for record in records))
 
     def write_json(self, name: str, content: Any) -> None:
-        write_text(self.file(name), _json(content))
+        write_json(self.file(name), content)
 
 
 def read_experiment(path: Path) -> Experiment:
@@ -196,8 +196,8 @@ def _cpu_name() -> str:
         return platform.processor() or platform.machine()
 
 
-def _json(content: Any) -> str:
-    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+def write_json(path: Path, content: Any) -> None:
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def read_json(path: Path) -> dict[str, Any]:
