@@ -44,7 +44,7 @@ def train_together(
     `make` builds the trainer of a run, be it new or begun. Ctrl-C saves every run under way and raises `Interrupted`.
     """
     waiting, lanes = deque(runs), [Lane(device) for _ in range(min(parallel, MAX_LANES, len(runs)))]
-    with signals() as stop, board:
+    with signals() as stop, board, _vacating(lanes):
         while not stop and (waiting or any(lane.trainer for lane in lanes)):
             for lane in [lane for lane in lanes if lane.ready()]:
                 if stop or not (lane.trainer or waiting):
@@ -69,9 +69,17 @@ def train_together(
         under_way = [lane for lane in lanes if lane.trainer]
         for lane in under_way:
             lane.pause()
+        if under_way or waiting:
+            raise Interrupted
+
+
+@contextmanager
+def _vacating(lanes: list[Lane]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for lane in lanes:
             lane.leave()
-    if under_way or waiting:
-        raise Interrupted
 
 
 class Lane:
@@ -131,7 +139,7 @@ class Lane:
                 self.trainer.run.fail(str(error))
 
     def leave(self) -> None:
-        """Give everything back, so that the next run finds the lane as the first one did."""
+        """Give everything back, so that the next run finds the lane as the first one did. An empty one stays so."""
         if isinstance(self._steps, Generator):
             self._steps.close()
         if self.trainer:
@@ -139,6 +147,7 @@ class Lane:
         self.trainer, self._steps = None, iter(())
         self._launched.clear()
         if self.stream:
+            self.stream.synchronize()
             gc.collect()  # of the run's tensors too, before the next one needs the memory
 
 
