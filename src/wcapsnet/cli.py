@@ -1,4 +1,4 @@
-"""The command line: `wcapsnet demo | train | sweep | evaluate | predict | list`."""
+"""The command line: `wcapsnet demo | train | sweep | ablate | evaluate | predict | list`."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from .kernels import use as use_kernels
 from .models import MODELS, load
 from .network import ConfigError, WCapsNet
 from .recipes import RECIPES, quick, recipe, suggest
+from .recipes.ablations import TABLES
 from .settings import with_setting
 from .show import err, out
-from .sweep import Sweep, product
+from .sweep import Sweep, product, with_seeds
 from .training.board import make_board
 from .training.evaluate import Evaluation, evaluate
 from .training.precision import choose_device
@@ -81,6 +82,15 @@ Settings = Annotated[
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but the result.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+Parallel = Annotated[int, typer.Option(min=1, max=MAX_LANES, help="Runs trained at the same time on a GPU.")]
+
+
+class TableName(str, Enum):
+    weighting = "weighting"  # Table II
+    nonlinearity = "nonlinearity"  # Table III
+    routing = "routing"  # Table IV
 
 
 class SplitName(str, Enum):
@@ -222,7 +232,7 @@ def sweep(
             show_default=False,
         ),
     ] = None,
-    parallel: Annotated[int, typer.Option(min=1, max=MAX_LANES, help="Runs trained at the same time on a GPU.")] = 1,
+    parallel: Parallel = 1,
     epochs: Epochs = None,
     batch_size: BatchSize = None,
     lr: LearningRate = None,
@@ -248,6 +258,54 @@ def sweep(
     experiment, data_dir = _asked(target, size, model, chosen, data_dir, changes, epochs, precision, kernels, settings)
     folder = out_dir or Path("runs") / f"{experiment.name}-sweep"
     _train_all(Sweep(folder, product(experiment, grid or [], seeds)), chosen, parallel, data_dir, download, quiet)
+
+
+@app.command(
+    epilog=examples(
+        "wcapsnet ablate routing cifar10 --parallel 4      Table IV with three seeds",
+        "wcapsnet ablate nonlinearity mnist --seeds 1 --epochs 10",
+        "wcapsnet ablate weighting photos/                 the same question asked of your own pictures",
+    )
+)
+def ablate(
+    table: Annotated[
+        TableName, typer.Argument(metavar="TABLE", help="weighting (II), nonlinearity (III), routing (IV).")
+    ],
+    dataset: Annotated[
+        str,
+        typer.Argument(metavar="RECIPE|FOLDER|RUN", help="A recipe such as cifar10, a folder of pictures, or a run."),
+    ],
+    seeds: Annotated[
+        str, typer.Option(metavar="N|LIST", help="How many seeds, such as 3, or which, such as 4,5.")
+    ] = "3",
+    parallel: Parallel = 1,
+    epochs: Epochs = None,
+    batch_size: BatchSize = None,
+    lr: LearningRate = None,
+    size: Size = None,
+    model: Model = "auto",
+    device: Device = "auto",
+    precision: Precision = "auto",
+    kernels: Kernels = "auto",
+    data_dir: DataDir = None,
+    download: Download = False,
+    out_dir: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--out", help="Folder for all runs; default runs/NAME-TABLE.", show_default=False),
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Train every row of one of the paper's ablations; the same command again goes on where it was stopped."""
+    chosen = choose_device(device)
+    changes = {"batch_size": batch_size, "lr": lr}
+    experiment, data_dir = _asked(dataset, size, model, chosen, data_dir, changes, epochs, precision, kernels, None)
+    planned = [
+        one
+        for row, variant in TABLES[table.value].items()
+        for one in with_seeds(variant.apply(experiment, f"{experiment.name}-{row.lower()}"), seeds, {"row": row})
+    ]
+    folder = out_dir or Path("runs") / f"{experiment.name}-{table.value}"
+    _train_all(Sweep(folder, planned), chosen, parallel, data_dir, download, quiet)
 
 
 @app.command(

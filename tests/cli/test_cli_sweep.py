@@ -1,4 +1,4 @@
-"""`wcapsnet sweep`."""
+"""`wcapsnet sweep` and `wcapsnet ablate`."""
 
 import csv
 import json
@@ -237,6 +237,54 @@ def test_wrong_usage_is_explained(toy):
         answer = call("sweep", "toy", *options)
         assert answer.code == 2
         assert "Usage" in answer.err
+    assert list(Path().iterdir()) == []
+
+
+# ── ablations ──
+
+
+def test_ablate_trains_every_row_of_a_table_with_every_seed(toy):
+    answer = call("ablate", "routing", "toy", "--seeds", 2, "--epochs", 1, "-q")
+    assert answer.code == 0, answer
+    folder = Path("runs/toy-routing")
+    rows = ["WS+CE", "WS", "CE", "Random", "Uniform"]
+    runs = content(folder)["runs"]
+    assert [run["run"] for run in runs] == [f"row={row},seed={seed}" for row in rows for seed in (0, 1)]
+    assert [mean["settings"] for mean in content(folder)["means"]] == [{"row": row} for row in rows]
+    for row in rows:
+        asked = json.loads((folder / f"row={row},seed=1" / "experiment.json").read_text())
+        assert asked["name"] == f"toy-{row.lower()}"
+        assert asked["objective"]["lambda_ws"] == (0.2 if row.startswith("WS") else 0.0)
+        assert asked["model"]["routing"]["stop_gradient"] is (row == "WS")
+        assert row in answer.out
+    again = call("ablate", "routing", "toy", "--seeds", 2, "--epochs", 1)
+    assert "10 runs in runs/toy-routing, 10 of them done before" in again.out
+
+
+def test_ablate_works_for_pictures_and_goes_on_after_ctrl_c(pictures):
+    options = ("--size", 8, "--seeds", 1, "--epochs", 1, "--lr", 0.05, "--batch-size", 16)
+    with pytest.MonkeyPatch.context() as patch:
+        press_ctrl_c(patch, "row=tilt,seed=0")
+        stopped = call("ablate", "nonlinearity", pictures, *options, "-q")
+    assert stopped.code == 130, stopped
+    words = shlex.split(stopped.out.partition("Go on with: ")[2])
+    assert call(*words[1:]).code == 0
+    runs = content("runs/fruit-nonlinearity")["runs"]
+    assert [run["settings"]["row"] for run in runs] == ["squash", "tilt"]
+    assert all(run["state"] == "finished" for run in runs)
+
+
+@pytest.mark.parametrize("command", [("everything", "toy"), ("routing",)])
+def test_wrong_usage_of_ablate_is_explained(toy, command):
+    answer = call("ablate", *command)
+    assert answer.code == 2
+    assert "Usage" in answer.err
+    assert list(Path().iterdir()) == []
+
+
+def test_bad_input_to_ablate_is_one_sentence_and_leaves_nothing_behind(toy):
+    assert "did you mean" in sentence(call("ablate", "routing", "cifr10"))
+    assert "--seeds is how many" in sentence(call("ablate", "routing", "toy", "--seeds", "x"))
     assert list(Path().iterdir()) == []
 
 

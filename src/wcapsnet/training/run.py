@@ -10,10 +10,10 @@
     test.json            figures on the test set, by the best weights; with per-class accuracy and confusion matrix
     predictions.csv      one line a test image
     confusion.csv        rows: true class, columns: predicted class
-    failed.json          why a run of a sweep ended before its time; resuming it tries again
     tensorboard/         events, where tensorboard is installed
 
-Every file is replaced whole, so a run that dies leaves nothing half written.
+Every file is replaced whole, so a run that dies leaves nothing half written. A run of a sweep that came to nothing has
+failed.json, which says why; resuming it tries again.
 """
 
 from __future__ import annotations

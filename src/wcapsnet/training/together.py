@@ -28,7 +28,7 @@ from .run import Run
 from .trainer import Diverged, Interrupted, Trainer, signals
 
 MAX_LANES = 32  # as many streams as PyTorch has to give; more would share theirs
-AHEAD = 2  # steps of a run that may wait on the device: it is never idle, and Ctrl-C never waits for long
+AHEAD = 4  # steps of a run that may wait on the device: work while another is validated, and Ctrl-C waits for little
 
 
 class Outcome(NamedTuple):
@@ -90,7 +90,7 @@ class Lane:
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self.trainer: Trainer | None = None
         self._random = Randomness(device)
-        self._steps: Iterator[None] = iter(())
+        self._steps: Generator[None, None, None]
         self._launched: deque[torch.cuda.Event] = deque()  # steps that the device has not been seen to finish
 
     @property
@@ -139,25 +139,27 @@ class Lane:
                 self.trainer.run.fail(str(error))
 
     def leave(self) -> None:
-        """Give everything back, so that the next run finds the lane as the first one did. An empty one stays so."""
-        if isinstance(self._steps, Generator):
-            self._steps.close()
-        if self.trainer:
-            self.trainer.step.release()
-        self.trainer, self._steps = None, iter(())
+        """Give everything back, so that the next run finds the lane as the first one did."""
+        if self.trainer is None:
+            return
+        self._steps.close()
+        if self.stream:
+            self.stream.synchronize()  # a graph in flight must not be given up
+        self.trainer.step.release()
+        self.trainer = None
+        del self._steps
         self._launched.clear()
         if self.stream:
-            self.stream.synchronize()
-            gc.collect()  # of the run's tensors too, before the next one needs the memory
+            gc.collect()  # the run's tensors, before the next one needs the memory
 
 
 class Randomness:
     """The random numbers of one run: what is drawn inside `with` comes from here, and nobody else's are touched.
 
-    On CUDA the default generator is pointed at a state of the run's own. Saving and restoring seed and offset would not
-    do: a recorded graph reads them from device memory that belongs to the state, in PyTorch before 2.12 one place for
-    all graphs, and a graph in flight on one stream would see what is written for the next. A graph recorded inside
-    `with` keeps this state for good; its replays advance it.
+    On CUDA the default generator is pointed at a state of the run's own, which waits for nothing. Saving and restoring
+    seed and offset would not do: a recorded graph reads them from device memory that belongs to the state, up to some
+    version of PyTorch one place for all its graphs, so a graph in flight on one stream would see what is written there
+    for the next. A graph recorded inside `with` keeps this state for good, and its replays advance it.
     """
 
     def __init__(self, device: torch.device):
