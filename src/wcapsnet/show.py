@@ -174,7 +174,8 @@ def datasets() -> None:
 
 
 def runs(folder: Path) -> None:
-    found = sorted(path for path in folder.iterdir() if Run.is_run(path)) if folder.is_dir() else []
+    sweeps = [path.parent for path in folder.glob("*/sweep.json")]
+    found = sorted(path for place in (folder, *sweeps) for path in place.glob("*") if Run.is_run(path))
     if not found:
         out.print(f"Runs: none in {folder} yet.", markup=False)
         return

@@ -120,6 +120,14 @@ def test_a_folder_of_pictures_and_a_run_can_be_swept(pictures):
     )
 
 
+def test_the_runs_of_a_sweep_are_listed(toy):
+    assert call("train", "toy", "-q", "--epochs", 1).code == 0
+    assert call("sweep", "toy", "--seeds", 2, "--epochs", 1, "-q").code == 0
+    listed = call("list", "runs").out
+    for path in ("runs/toy ", "runs/toy-sweep/seed=0", "runs/toy-sweep/seed=1"):
+        assert path in listed
+
+
 def test_on_a_cpu_runs_follow_one_another_and_it_is_said(toy):
     answer = call("sweep", "toy", "--seeds", 2, "--epochs", 1, "--parallel", 4)
     assert "On a CPU the runs follow one another" in answer.out

@@ -57,8 +57,8 @@ class GraphedStep(Step):
         random_state = torch.cuda.get_rng_state(self.sums.device)
         # A stream that no other graph is recorded on: what cuBLAS keeps for a stream, all graphs recorded there share.
         outside = torch.cuda.current_stream(self.sums.device)
-        own = outside != torch.cuda.default_stream(self.sums.device)
-        stream = outside if own else torch.cuda.Stream(self.sums.device)
+        shared = outside == torch.cuda.default_stream(self.sums.device)
+        stream = torch.cuda.Stream(self.sums.device) if shared else outside
         stream.wait_stream(outside)
         with torch.cuda.stream(stream):
             for _ in range(3):
