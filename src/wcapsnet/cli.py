@@ -1,4 +1,4 @@
-"""The command line: `wcapsnet demo | train | evaluate | predict | list`."""
+"""The command line: `wcapsnet demo | train | sweep | ablate | evaluate | predict | list`."""
 
 from __future__ import annotations
 
@@ -15,19 +15,24 @@ from rich.markup import escape
 
 from . import __version__, show
 from .classifier import Classifier, Prediction
-from .data import DATASETS, Dataset, default_data_dir, image_files, load_dataset, scan_folder
+from .data import DATASETS, DataConfig, Dataset, default_data_dir, image_files, load_dataset, scan_folder
 from .data.loader import DeviceSplit
 from .errors import InputError
 from .experiment import Experiment
+from .kernels import use as use_kernels
 from .models import MODELS, load
-from .network import ConfigError
+from .network import ConfigError, WCapsNet
 from .recipes import RECIPES, quick, recipe, suggest
+from .recipes.ablations import TABLES
 from .settings import with_setting
 from .show import err, out
+from .sweep import Sweep, product, with_seeds
+from .training.board import make_board
 from .training.evaluate import Evaluation, evaluate
 from .training.precision import choose_device
-from .training.progress import clock, make_progress
+from .training.progress import Progress, clock, make_progress
 from .training.run import Run, describe_environment, read_experiment, read_json
+from .training.together import MAX_LANES, SharedData, train_together
 from .training.trainer import Diverged, Interrupted, Trainer
 
 app = typer.Typer(
@@ -48,9 +53,44 @@ DataDir = Annotated[
         show_default=False,
     ),
 ]
+Target = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Argument(
+        metavar="RECIPE|FOLDER|RUN",
+        help="A recipe (see `wcapsnet list`), a folder of pictures, or a run to repeat.",
+        show_default=False,
+    ),
+]
+Epochs = Annotated[
+    Optional[int],  # noqa: UP045
+    typer.Option(min=1, help="Length of the schedule; its milestones move along.", show_default=False),
+]
+BatchSize = Annotated[Optional[int], typer.Option(min=1, help="Images a step.", show_default=False)]  # noqa: UP045
+LearningRate = Annotated[Optional[float], typer.Option(help="Learning rate.", show_default=False)]  # noqa: UP045
+Size = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(help="Folders: side, or HEIGHTxWIDTH, pictures are brought to.", show_default=False),
+]
+Model = Annotated[str, typer.Option(help=f"Folders: {', '.join(MODELS)}; auto takes the quick one without a GPU.")]
+Precision = Annotated[str, typer.Option(help="fp32, bf16; auto: bf16 on a GPU, fp32 else.")]
+Kernels = Annotated[str, typer.Option(help="fused, plain; auto: fused kernels where they can be used.")]
+Download = Annotated[bool, typer.Option("--download", help="Fetch the data set if it is not there.")]
+Settings = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--set", metavar="FIELD=VALUE", help="Change any field of experiment.json.", show_default=False),
+]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but the result.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+Parallel = Annotated[int, typer.Option(min=1, max=MAX_LANES, help="Runs trained at the same time on a GPU.")]
+
+
+class TableName(str, Enum):
+    weighting = "weighting"  # Table II
+    nonlinearity = "nonlinearity"  # Table III
+    routing = "routing"  # Table IV
 
 
 class SplitName(str, Enum):
@@ -108,36 +148,21 @@ def demo(
     )
 )
 def train(
-    target: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Argument(
-            metavar="RECIPE|FOLDER|RUN",
-            help="A recipe (see `wcapsnet list`), a folder of pictures, or a run to repeat.",
-            show_default=False,
-        ),
-    ] = None,
-    epochs: Annotated[
-        Optional[int],  # noqa: UP045
-        typer.Option(min=1, help="Length of the schedule; its milestones move along.", show_default=False),
-    ] = None,
-    batch_size: Annotated[Optional[int], typer.Option(min=1, help="Images a step.", show_default=False)] = None,  # noqa: UP045
-    lr: Annotated[Optional[float], typer.Option(help="Learning rate.", show_default=False)] = None,  # noqa: UP045
+    target: Target = None,
+    epochs: Epochs = None,
+    batch_size: BatchSize = None,
+    lr: LearningRate = None,
     seed: Annotated[
         Optional[int],  # noqa: UP045
         typer.Option(min=0, help="Of weights, order, noise.", show_default=False),
     ] = None,
-    size: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option(help="Folders: side, or HEIGHTxWIDTH, pictures are brought to.", show_default=False),
-    ] = None,
-    model: Annotated[
-        str, typer.Option(help=f"Folders: {', '.join(MODELS)}; auto takes the quick one without a GPU.")
-    ] = "auto",
+    size: Size = None,
+    model: Model = "auto",
     device: Device = "auto",
-    precision: Annotated[str, typer.Option(help="fp32, bf16; auto: bf16 on a GPU, fp32 else.")] = "auto",
-    kernels: Annotated[str, typer.Option(help="fused, plain; auto: fused kernels where they can be used.")] = "auto",
+    precision: Precision = "auto",
+    kernels: Kernels = "auto",
     data_dir: DataDir = None,
-    download: Annotated[bool, typer.Option("--download", help="Fetch the data set if it is not there.")] = False,
+    download: Download = False,
     out_dir: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option("--out", help="Run folder; default runs/NAME, or the next free runs/NAME-N.", show_default=False),
@@ -146,10 +171,7 @@ def train(
         Optional[Path],  # noqa: UP045
         typer.Option(metavar="RUN", help="Go on with this run folder.", show_default=False),
     ] = None,
-    settings: Annotated[
-        Optional[list[str]],  # noqa: UP045
-        typer.Option("--set", metavar="FIELD=VALUE", help="Change any field of experiment.json.", show_default=False),
-    ] = None,
+    settings: Settings = None,
     quiet: Quiet = False,
 ) -> None:
     """Train a network: a recipe of the paper, your own pictures, or an earlier experiment again."""
@@ -179,25 +201,111 @@ def train(
             raise InputError(
                 "Say what to train: a recipe (see `wcapsnet list`), a folder of pictures, or --resume RUN."
             )
-        experiment, record = _experiment(target, size, model, chosen)
-        if record and data_dir is None:
-            data_dir = _remembered(record)
-        changes: dict[str, Any] = {"batch_size": batch_size, "lr": lr, "seed": seed}
-        training = replace(experiment.training, **{k: v for k, v in changes.items() if v is not None})
-        if epochs:
-            training = training.with_epochs(epochs)
-        if precision != "auto":
-            training = replace(training, precision=precision)
-        elif record is None:
-            training = replace(training, precision="bf16" if chosen.type == "cuda" else "fp32")
-        if kernels != "auto":
-            training = replace(training, kernels=kernels)
-        experiment = replace(experiment, training=training)
-        for assignment in settings or []:
-            experiment = with_setting(experiment, assignment)
+        changes = {"batch_size": batch_size, "lr": lr, "seed": seed}
+        experiment, data_dir = _asked(
+            target, size, model, chosen, data_dir, changes, epochs, precision, kernels, settings
+        )
         trainer = _start(experiment, out_dir, chosen, data_dir, download, quiet)
     _run(trainer)
     show.next_steps(trainer.run, quiet)
+
+
+@app.command(
+    epilog=examples(
+        "wcapsnet sweep cifar10 --seeds 3 --parallel 4     seeds 0, 1, 2 at the same time on one GPU",
+        "wcapsnet sweep mnist --grid training.lr=0.1,0.05 --grid model.nonlinearity=tilt,squash",
+        "wcapsnet sweep photos/ --seeds 4,5 --grid training.batch_size=16,32 --epochs 40",
+        "wcapsnet sweep runs/photos --seeds 5 --out runs/photos-seeds",
+    )
+)
+def sweep(
+    target: Target = None,
+    seeds: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(metavar="N|LIST", help="How many seeds, such as 3, or which, such as 4,5.", show_default=False),
+    ] = None,
+    grid: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option(
+            metavar="FIELD=VALUE,…",
+            help="Try each of these values of a field of experiment.json; with several, every combination.",
+            show_default=False,
+        ),
+    ] = None,
+    parallel: Parallel = 1,
+    epochs: Epochs = None,
+    batch_size: BatchSize = None,
+    lr: LearningRate = None,
+    size: Size = None,
+    model: Model = "auto",
+    device: Device = "auto",
+    precision: Precision = "auto",
+    kernels: Kernels = "auto",
+    data_dir: DataDir = None,
+    download: Download = False,
+    out_dir: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--out", help="Folder for all runs; default runs/NAME-sweep.", show_default=False),
+    ] = None,
+    settings: Settings = None,
+    quiet: Quiet = False,
+) -> None:
+    """Train with several seeds and settings; the same command again goes on where it was stopped."""
+    chosen = choose_device(device)
+    if target is None:
+        raise InputError("Say what to train: a recipe (see `wcapsnet list`), a folder of pictures, or a run.")
+    changes = {"batch_size": batch_size, "lr": lr}
+    experiment, data_dir = _asked(target, size, model, chosen, data_dir, changes, epochs, precision, kernels, settings)
+    folder = out_dir or Path("runs") / f"{experiment.name}-sweep"
+    _train_all(Sweep(folder, product(experiment, grid or [], seeds)), chosen, parallel, data_dir, download, quiet)
+
+
+@app.command(
+    epilog=examples(
+        "wcapsnet ablate routing cifar10 --parallel 4      Table IV with three seeds",
+        "wcapsnet ablate nonlinearity mnist --seeds 1 --epochs 10",
+        "wcapsnet ablate weighting photos/                 the same question asked of your own pictures",
+    )
+)
+def ablate(
+    table: Annotated[
+        TableName, typer.Argument(metavar="TABLE", help="weighting (II), nonlinearity (III), routing (IV).")
+    ],
+    dataset: Annotated[
+        str,
+        typer.Argument(metavar="RECIPE|FOLDER|RUN", help="A recipe such as cifar10, a folder of pictures, or a run."),
+    ],
+    seeds: Annotated[
+        str, typer.Option(metavar="N|LIST", help="How many seeds, such as 3, or which, such as 4,5.")
+    ] = "3",
+    parallel: Parallel = 1,
+    epochs: Epochs = None,
+    batch_size: BatchSize = None,
+    lr: LearningRate = None,
+    size: Size = None,
+    model: Model = "auto",
+    device: Device = "auto",
+    precision: Precision = "auto",
+    kernels: Kernels = "auto",
+    data_dir: DataDir = None,
+    download: Download = False,
+    out_dir: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--out", help="Folder for all runs; default runs/NAME-TABLE.", show_default=False),
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Train every row of one of the paper's ablations; the same command again goes on where it was stopped."""
+    chosen = choose_device(device)
+    changes = {"batch_size": batch_size, "lr": lr}
+    experiment, data_dir = _asked(dataset, size, model, chosen, data_dir, changes, epochs, precision, kernels, None)
+    planned = [
+        one
+        for row, variant in TABLES[table.value].items()
+        for one in with_seeds(variant.apply(experiment, f"{experiment.name}-{row.lower()}"), seeds, {"row": row})
+    ]
+    folder = out_dir or Path("runs") / f"{experiment.name}-{table.value}"
+    _train_all(Sweep(folder, planned), chosen, parallel, data_dir, download, quiet)
 
 
 @app.command(
@@ -297,7 +405,7 @@ def main() -> NoReturn:
     except Diverged as error:
         _fail(str(error), 1)
     except Interrupted as interruption:
-        show.command("Stopped and saved. Go on with: wcapsnet train --resume", str(interruption))
+        show.command("Stopped and saved. Go on with: wcapsnet", *interruption.args)
         sys.exit(130)
     except SystemExit as end:  # typer turns Ctrl-C into this
         if end.code == 130:
@@ -345,6 +453,37 @@ def _experiment(target: str, size: str | None, model: str, device: torch.device)
     return quick.folder(path, summary, _parse_size(size) if size else None, model), None
 
 
+def _asked(
+    target: str,
+    size: str | None,
+    model: str,
+    device: torch.device,
+    data_dir: Path | None,
+    changes: dict[str, Any],
+    epochs: int | None,
+    precision: str,
+    kernels: str,
+    settings: list[str] | None,
+) -> tuple[Experiment, Path | None]:
+    """The experiment that the options of a command describe, and where its data lie."""
+    experiment, record = _experiment(target, size, model, device)
+    if record and data_dir is None:
+        data_dir = _remembered(record)
+    training = replace(experiment.training, **{k: v for k, v in changes.items() if v is not None})
+    if epochs:
+        training = training.with_epochs(epochs)
+    if precision != "auto":
+        training = replace(training, precision=precision)
+    elif record is None:
+        training = replace(training, precision="bf16" if device.type == "cuda" else "fp32")
+    if kernels != "auto":
+        training = replace(training, kernels=kernels)
+    experiment = replace(experiment, training=training)
+    for assignment in settings or []:
+        experiment = with_setting(experiment, assignment)
+    return experiment, data_dir
+
+
 def _parse_size(text: str) -> tuple[int, int]:
     sides = text.lower().replace("×", "x").split("x")
     if len(sides) > 2 or not all(side.isdecimal() for side in sides):
@@ -361,13 +500,17 @@ def _dataset(experiment: Experiment, data_dir: Path | None, download: bool, quie
             err.print(f"  {line}", markup=False, soft_wrap=True)
         if len(dataset.skipped) > 10:
             err.print(f"  and {len(dataset.skipped) - 10} more")
+    _check_fit(experiment, dataset)
+    return dataset
+
+
+def _check_fit(experiment: Experiment, dataset: Dataset) -> None:
     _, channels, height, width = dataset.train.images.shape
     has = {"classes": len(dataset.classes), "channels": channels, "height": height, "width": width}
     for name, value in has.items():
         asked = getattr(experiment.model, name)
         if asked != value:
             raise InputError(f"model.{name} is {asked}, but the data set {dataset.name} has {value}.")
-    return dataset
 
 
 def _remembered(folder: Path) -> Path | None:
@@ -406,7 +549,9 @@ def _resume(path: Path, device: torch.device, data_dir: Path | None, download: b
     if run.finished:
         show.command("The run is finished; look at it with: wcapsnet evaluate", str(path))
         return None
-    return _trainer(run, _data_of(run, data_dir, download, quiet), device, quiet)
+    trainer = _trainer(run, _data_of(run, data_dir, download, quiet), device, quiet)
+    run.file("failed.json").unlink(missing_ok=True)
+    return trainer
 
 
 def _trainer(run: Run, dataset: Dataset, device: torch.device, quiet: bool) -> Trainer:
@@ -437,7 +582,7 @@ def _run(trainer: Trainer) -> Evaluation:
     try:
         trainer.fit()
     except Interrupted:
-        raise Interrupted(trainer.run.path) from None
+        raise Interrupted("train", "--resume", str(trainer.run.path)) from None
     except Diverged as error:
         kept = " The last good checkpoint is kept." if trainer.run.file("last.safetensors").exists() else ""
         raise Diverged(f"{error}{kept}") from None
@@ -452,6 +597,63 @@ def _run(trainer: Trainer) -> Evaluation:
         soft_wrap=True,
     )
     return test
+
+
+# ── several runs ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _train_all(
+    sweep: Sweep, device: torch.device, parallel: int, data_dir: Path | None, download: bool, quiet: bool
+) -> None:
+    """Every run that is not finished; then the table of all."""
+    runs = sweep.unfinished
+    datasets: dict[DataConfig, Dataset] = {}
+
+    def load(config: DataConfig) -> Dataset:
+        return datasets[_images(config)]
+
+    for run in runs:  # what the user can put right is said before anything is written
+        if _images(run.experiment.data) not in datasets:
+            datasets[_images(run.experiment.data)] = _dataset(run.experiment, data_dir, download, quiet)
+        _check_fit(run.experiment, load(run.experiment.data))
+    training = [(run.experiment.model, run.experiment.training) for run in runs]
+    for model, wanted, precision in {(model, t.kernels, t.precision) for model, t in training}:
+        use_kernels(WCapsNet(model), wanted, precision, device)
+    shared = SharedData(load, device)
+
+    def make(run: Run, progress: Progress) -> Trainer:
+        trainer = Trainer(run, shared.of(run.experiment.data), device, progress)
+        if not Run.is_run(run.path):
+            named = run.experiment.data.source in DATASETS
+            run.begin(describe_environment(device, (data_dir or default_data_dir()) if named else None))
+        return trainer
+
+    if not quiet:
+        show.sweep_begins(sweep, runs, parallel, device)
+    if device.type == "cpu":
+        parallel = 1
+    failures: dict[Run, str] = {}
+    try:
+        for run, failure in train_together(runs, make, device, parallel, make_board(out, runs, quiet)):
+            if failure:
+                failures[run] = failure
+            sweep.write()
+    except Interrupted:
+        raise Interrupted(*sys.argv[1:]) from None
+    finally:
+        if sweep.folder.exists():
+            sweep.write()
+    show.sweep(sweep)
+    failed = [(run, failures.get(run) or run.failure) for run in sweep.runs if not run.finished]
+    for run, sentence in failed:
+        err.print(f"error: {run.path.name}: {sentence}", style="red", soft_wrap=True, markup=False)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _images(config: DataConfig) -> DataConfig:
+    """The same for all that use the same images, whatever is made of them."""
+    return replace(config, mirror=False, shift=0, normalization="unit")
 
 
 # ── evaluation, prediction, lists ───────────────────────────────────────────────────────────────────────────────────

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
@@ -20,7 +21,9 @@ from .experiment import Experiment
 from .models import MODELS
 from .network import ConfigError, WCapsNet
 from .recipes import PAPER, ROWS, SMALL
+from .sweep import Sweep
 from .training.evaluate import Evaluation
+from .training.progress import clock
 from .training.run import Run
 
 # Piped output is for files and programs: no 80 columns there.
@@ -39,6 +42,48 @@ def next_steps(run: Run, quiet: bool) -> None:
         return
     command("  wcapsnet evaluate", str(run.path))
     command("  wcapsnet predict", str(run.path), "PICTURE.png")
+
+
+def sweep_begins(sweep: Sweep, unfinished: list[Run], parallel: int, device: torch.device) -> None:
+    total, done = len(sweep.runs), len(sweep.runs) - len(unfinished)
+    where = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+    at_once = f", {parallel} at a time" if parallel > 1 and device.type == "cuda" else ""
+    before = f", {done} of them done before" if done else ""
+    runs = "1 run" if total == 1 else f"{total} runs"
+    out.print(f"{runs} in [bold]{escape(str(sweep.folder))}[/]{before}; on {where}{at_once}", soft_wrap=True)
+    if parallel > 1 and device.type == "cpu":
+        out.print("On a CPU the runs follow one another: --parallel is for GPUs.")
+
+
+def sweep(sweep: Sweep) -> None:
+    """A line a run; with several seeds a line a setting below."""
+    results, means = sweep.results(), sweep.means()
+    names = [escape(name) for name in results[0]["settings"]]
+    table = Table(*names, "best validation", "test", "epochs", "time")
+    for result in results:
+        figures = [""] * 4
+        if result["state"] == "finished":
+            figures = [_percent(result["validation_accuracy"]), _percent(result["test_accuracy"])]
+            figures += [f"{result['best_epoch']} of {result['epochs']}", clock(result["seconds"])]
+        else:
+            figures[1] = result["state"]
+        table.add_row(*map(escape, result["settings"].values()), *figures)
+    out.print(table)
+    if any(mean["runs"] > 1 for mean in means):
+        table = Table(*(name for name in names if name != "seed"), "seeds", "best validation", "test")
+        for mean in means:
+            cells = [
+                _percent(mean[name], mean[f"{name}_std"]) if mean["finished"] else ""
+                for name in ("validation_accuracy", "test_accuracy")
+            ]
+            table.add_row(*map(escape, mean["settings"].values()), f"{mean['finished']}", *cells)
+        out.print("Means and standard deviations over seeds")
+        out.print(table)
+    out.print(f"The figures are in [bold]{escape(str(sweep.folder / 'sweep.csv'))}[/] and sweep.json.", soft_wrap=True)
+
+
+def _percent(value: float, deviation: float | None = None) -> str:
+    return f"{value:.2%}" if deviation is None else f"{100 * value:.2f} ± {100 * deviation:.2f} %"
 
 
 def mean_weights(test: Evaluation, classes: tuple[str, ...]) -> None:
@@ -129,7 +174,8 @@ def datasets() -> None:
 
 
 def runs(folder: Path) -> None:
-    found = sorted(path for path in folder.iterdir() if Run.is_run(path)) if folder.is_dir() else []
+    sweeps = [path.parent for path in folder.glob("*/sweep.json")]
+    found = sorted(path for place in (folder, *sweeps) for path in place.glob("*") if Run.is_run(path))
     if not found:
         out.print(f"Runs: none in {folder} yet.", markup=False)
         return

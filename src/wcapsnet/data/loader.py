@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from .types import Split
+from .datasets import statistics
+from .types import Dataset, Split
 
 
 class DeviceSplit:
@@ -29,6 +31,23 @@ class DeviceSplit:
         """All images once, in order, as they are: for evaluation."""
         for start in range(0, len(self), size):
             yield self.take(slice(start, start + size))
+
+
+class DeviceData:
+    """A data set on the device, which any number of runs may share. The test images come when they are asked for."""
+
+    def __init__(self, dataset: Dataset, normalization: str, device: torch.device):
+        self.dataset, self.device = dataset, device
+        self.normalization = statistics(dataset.train.images, normalization)
+        self.train = self._split(dataset.train)
+        self.validation = self._split(dataset.validation)
+
+    @cached_property
+    def test(self) -> DeviceSplit:
+        return self._split(self.dataset.test)
+
+    def _split(self, split: Split) -> DeviceSplit:
+        return DeviceSplit(split, *self.normalization, self.device)
 
 
 def normalize(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:

@@ -12,7 +12,8 @@
     confusion.csv        rows: true class, columns: predicted class
     tensorboard/         events, where tensorboard is installed
 
-Every file is replaced whole, so a run that dies leaves nothing half written.
+Every file is replaced whole, so a run that dies leaves nothing half written. A run of a sweep that came to nothing has
+failed.json, which says why; resuming it tries again.
 """
 
 from __future__ import annotations
@@ -122,6 +123,18 @@ class Run:
     def finished(self) -> bool:
         return self.file("test.json").exists()
 
+    def results(self) -> dict[str, Any]:
+        """The figures of a finished run."""
+        return read_json(self.file("test.json"))
+
+    def fail(self, sentence: str) -> None:
+        self.write_json("failed.json", {"failure": sentence})
+
+    @property
+    def failure(self) -> str | None:
+        path = self.file("failed.json")
+        return str(read_json(path).get("failure")) if path.exists() and not self.finished else None
+
     def weights(self) -> Path:
         """The best weights so far."""
         path = self.file("best.safetensors")
@@ -140,7 +153,7 @@ class Run:
         write_text(self.file("metrics.jsonl"), "".join(json.dumps(record) + "\n" for record in records))
 
     def write_json(self, name: str, content: Any) -> None:
-        write_text(self.file(name), _json(content))
+        write_json(self.file(name), content)
 
 
 def read_experiment(path: Path) -> Experiment:
@@ -183,8 +196,8 @@ def _cpu_name() -> str:
         return platform.processor() or platform.machine()
 
 
-def _json(content: Any) -> str:
-    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+def write_json(path: Path, content: Any) -> None:
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def read_json(path: Path) -> dict[str, Any]:

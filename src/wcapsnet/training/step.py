@@ -37,6 +37,9 @@ class Step:
             self.sums[:-1] += torch.stack([*(term.double() for term in terms), accuracy])
             self.sums[-1] += 1
 
+    def release(self) -> None:
+        """Give back what outlives the object; it cannot be called any more."""
+
 
 class GraphedStep(Step):
     """The same, recorded once and replayed: one launch a step instead of some thousands."""
@@ -52,15 +55,18 @@ class GraphedStep(Step):
         kept += [state["momentum_buffer"] for state in self.optimizer.state.values()]
         before = [tensor.clone() for tensor in kept]
         random_state = torch.cuda.get_rng_state(self.sums.device)
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+        # A stream that no other graph is recorded on: what cuBLAS keeps for a stream, all graphs recorded there share.
+        outside = torch.cuda.current_stream(self.sums.device)
+        shared = outside == torch.cuda.default_stream(self.sums.device)
+        stream = torch.cuda.Stream(self.sums.device) if shared else outside
+        stream.wait_stream(outside)
+        with torch.cuda.stream(stream):
             for _ in range(3):
                 step(self.index)
-        torch.cuda.current_stream().wait_stream(side)
+        outside.wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         self.optimizer.zero_grad(set_to_none=True)
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, stream=stream):
             step(self.index)
         with torch.no_grad():
             for tensor, value in zip(kept, before, strict=True):
@@ -71,6 +77,10 @@ class GraphedStep(Step):
     def __call__(self, index: Tensor) -> None:
         self.index.copy_(index)
         self.graph.replay()
+
+    def release(self) -> None:
+        """Before another graph is recorded on the same stream: giving this one up later would break that one."""
+        self.graph.reset()
 
 
 def nesterov(network: WCapsNet, experiment: Experiment, device: torch.device) -> torch.optim.SGD:

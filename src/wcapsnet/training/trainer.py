@@ -7,8 +7,8 @@ import io
 import math
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from types import FrameType
 from typing import Any
@@ -18,8 +18,8 @@ import torch
 from .. import kernels
 from ..atomic import write_text
 from ..classifier import Classifier, load_tensors, save_tensors
-from ..data import Dataset, statistics
-from ..data.loader import DeviceSplit, epoch_order
+from ..data import Dataset
+from ..data.loader import DeviceData, epoch_order
 from ..errors import InputError
 from ..network import WCapsNet
 from ..objective import l2
@@ -54,19 +54,19 @@ class State:
 
 
 class Trainer:
-    def __init__(self, run: Run, dataset: Dataset, device: torch.device, progress: Progress):
-        self.run, self.dataset, self.device, self.progress = run, dataset, device, progress
+    def __init__(self, run: Run, data: Dataset | DeviceData, device: torch.device, progress: Progress):
+        """`data` is put on the device, unless it is there already, for several runs."""
+        self.run, self.device, self.progress = run, device, progress
         self.experiment = experiment = run.experiment
         self.settings = experiment.training
-        mean, std = statistics(dataset.train.images, experiment.data.normalization)
-        self.train_data = DeviceSplit(dataset.train, mean, std, device)
-        self.validation_data = DeviceSplit(dataset.validation, mean, std, device)
-        self.normalization = mean, std
+        self.data = data if isinstance(data, DeviceData) else DeviceData(data, experiment.data.normalization, device)
+        self.dataset, self.normalization = self.data.dataset, self.data.normalization
+        self.train_data, self.validation_data = self.data.train, self.data.validation
 
         torch.manual_seed(self.settings.seed)
         self.network = WCapsNet(experiment.model).to(device)
         self.computed_by = kernels.use(self.network, self.settings.kernels, self.settings.precision, device)
-        self.classifier = Classifier(self.network, dataset.classes, mean, std)
+        self.classifier = Classifier(self.network, self.dataset.classes, *self.normalization)
         self.optimizer = nesterov(self.network, experiment, device)
         self.state = State()
         self.step: Step = Step(experiment, self.network, self.optimizer, self.train_data)
@@ -77,23 +77,31 @@ class Trainer:
 
     def fit(self) -> None:
         """Train to the end of the schedule, or until validation has not improved for `patience` epochs."""
+        with signals() as stop, closing(self.steps()) as steps:
+            for _ in steps:
+                if stop:
+                    self.pause()
+                    raise Interrupted
+
+    def steps(self) -> Generator[None, None, None]:
+        """The loop of `fit`, which stands still after every step: there a run can be left, or another one advanced."""
         self.run.record_data(self.dataset)
         records = self.run.metrics()[: self.state.epoch]
         events = event_writer(self.run.file("tensorboard"), self.state.epoch)
-        with _signals() as stop, self.progress, events as write_events:
+        with self.progress, events as write_events:
             while self.state.epoch < self.settings.epochs and not self._out_of_patience():
-                self._train_epoch(stop)
+                yield from self._train_epoch()
                 record = self._finish_epoch()
                 records.append(record)
                 self.run.write_metrics(records)
                 write_events(record)
                 self.save()
                 self.progress.epoch(record, self.settings.epochs)
-                if stop:
-                    raise Interrupted
+                yield
 
-    def _train_epoch(self, stop: list[int]) -> None:
-        state, started, first = self.state, time.perf_counter(), self.state.step
+    def _train_epoch(self) -> Iterator[None]:
+        state, first = self.state, self.state.step
+        started = self._since = time.perf_counter()
         for group in self.optimizer.param_groups:
             group["lr"].fill_(self.settings.learning_rate(state.epoch))
         order = epoch_order(len(self.train_data), self.settings.batch_size, self.settings.seed, state.epoch)
@@ -106,19 +114,25 @@ class Trainer:
                 means = self._means()
                 self._check(means)
                 self.progress.batch(state.epoch, self.settings.epochs, state.step, len(order), order.shape[1], means)
-            if stop and state.step < len(order):
-                self._check(self._means())
-                state.seconds += time.perf_counter() - started
-                self.save()
-                raise Interrupted
+            if state.step < len(order):  # after the last step comes validation, and then the pause
+                yield
         self._check(self._means())
-        elapsed = time.perf_counter() - started
-        state.seconds += elapsed
-        self.images_per_s = (len(order) - first) * order.shape[1] / max(elapsed, 1e-9)
+        self.images_per_s = (len(order) - first) * order.shape[1] / max(time.perf_counter() - started, 1e-9)
+
+    def pause(self) -> None:
+        """Save where `steps` stands still; after an epoch that has been done."""
+        if self.state.step:
+            self._check(self._means())
+            self._count_seconds()
+            self.save()
+
+    def _count_seconds(self) -> None:
+        now = time.perf_counter()
+        self.state.seconds += now - self._since
+        self._since = now
 
     def _finish_epoch(self) -> dict[str, Any]:
-        state, started = self.state, time.perf_counter()
-        means = self._means()
+        state, means = self.state, self._means()
         validation = evaluate(self.network, self.validation_data, self.settings.precision)
         if not math.isfinite(validation.loss):  # the last step broke the weights: they must not replace good ones
             raise self._diverged(validation.loss)
@@ -127,7 +141,7 @@ class Trainer:
             state.best_epoch = state.epoch
             state.best_accuracy, state.best_loss = validation.accuracy, validation.loss
             self.classifier.save(self.run.file("best.safetensors"), epoch=state.epoch)
-        state.seconds += time.perf_counter() - started
+        self._count_seconds()
         self.step.sums.zero_()
         return {
             "epoch": state.epoch,
@@ -176,7 +190,7 @@ class Trainer:
             "seconds": round(self.state.seconds, 1),
             "validation_accuracy": validation.accuracy,
         }
-        test = evaluate(best.network, DeviceSplit(self.dataset.test, *self.normalization, self.device))
+        test = evaluate(best.network, self.data.test)
         write_text(self.run.file("predictions.csv"), _predictions_csv(test, self.dataset))
         write_text(self.run.file("confusion.csv"), _confusion_csv(test, self.dataset))
         self.run.write_json("test.json", {**facts, **test.summary(self.dataset.classes)})
@@ -216,7 +230,7 @@ class Trainer:
 
 
 @contextmanager
-def _signals() -> Iterator[list[int]]:
+def signals() -> Iterator[list[int]]:
     """Ctrl-C and a polite kill fill the list instead of breaking a step; the second Ctrl-C breaks it."""
     received: list[int] = []
 

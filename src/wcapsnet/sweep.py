@@ -1,0 +1,209 @@
+"""A sweep: one experiment in several settings and with several seeds, each a run folder, and what came of them.
+
+runs/NAME-sweep/
+  lr=0.05,seed=0/    a run folder like any other
+  …
+  sweep.json         every run with its settings and figures, and means over seeds
+  sweep.csv          the same, a line a run
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import re
+import statistics
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from . import __version__
+from .atomic import write_text
+from .errors import InputError
+from .experiment import Experiment
+from .settings import to_dict, with_setting
+from .training.run import Run, read_experiment, write_json
+
+MAX_NAME = 120
+FIGURES = ("validation_accuracy", "test_accuracy", "best_epoch", "epochs", "seconds")
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run to be: what tells it from the others, as it was typed, and all it is asked to do."""
+
+    settings: dict[str, str]
+    experiment: Experiment
+
+
+def product(experiment: Experiment, grids: list[str], seeds: str | None) -> list[Planned]:
+    """Every combination of the values of `grids` ("training.lr=0.1,0.05") with every seed; seeds vary fastest."""
+    fields = dict(_grid(text) for text in grids)
+    if len(fields) < len(grids):
+        raise InputError("--grid names a field twice; give all its values at once: FIELD=VALUE,VALUE.")
+    names = _short(list(fields))
+    planned = []
+    for values in itertools.product(*fields.values()):
+        changed = experiment
+        for field, value in zip(fields, values, strict=True):
+            changed = with_setting(changed, f"{field}={value}")
+        planned += with_seeds(changed, seeds, dict(zip(names, values, strict=True)))
+    for number, one in enumerate(planned):
+        if any(one.experiment == other.experiment for other in planned[:number]):
+            raise InputError(f"{_label(one.settings)} is asked for twice; give each value of --grid once.")
+    return planned
+
+
+def with_seeds(experiment: Experiment, seeds: str | None, settings: dict[str, str]) -> list[Planned]:
+    """One setting with every seed: "3" are the seeds 0, 1, 2; "4,5" are 4 and 5; None is the experiment's own."""
+    return [
+        Planned({**settings, "seed": str(seed)}, replace(experiment, training=replace(experiment.training, seed=seed)))
+        for seed in ([experiment.training.seed] if seeds is None else _seeds(seeds))
+    ]
+
+
+def _seeds(text: str) -> list[int]:
+    numbers = [part.strip() for part in text.split(",")]
+    if not all(re.fullmatch(r"[0-9]{1,18}", number) for number in numbers) or numbers == ["0"]:
+        raise InputError(f"--seeds is how many, such as 3, or which, such as 0,1,2; not {text!r}.")
+    seeds = [int(number) for number in numbers]
+    if len(set(seeds)) < len(seeds):
+        raise InputError(f"--seeds {text} names a seed twice.")
+    if len(seeds) == 1 and seeds[0] > 1000:
+        raise InputError(f"--seeds {text} would be {text} runs of every setting; name seeds by commas, such as 7,8.")
+    return seeds if len(seeds) > 1 else list(range(seeds[0]))
+
+
+def _grid(text: str) -> tuple[str, list[str]]:
+    field, equals, values = text.partition("=")
+    field = field.strip()
+    parts = [part.strip() for part in _split(values)]
+    if not equals or not field or "" in parts:
+        raise InputError(f"--grid reads FIELD=VALUE,VALUE, for example training.lr=0.1,0.05, not {text!r}.")
+    if field == "training.seed":
+        raise InputError("Seeds are given with --seeds, not with --grid.")
+    return field, parts
+
+
+def _split(text: str) -> Iterator[str]:
+    """At commas, but not at those inside of brackets: [1,2],[3] are two lists."""
+    depth, part = 0, ""
+    for letter in text:
+        depth += (letter in "[{") - (letter in "]}")
+        if letter == "," and depth == 0:
+            yield part
+            part = ""
+        else:
+            part += letter
+    yield part
+
+
+def _short(fields: list[str]) -> list[str]:
+    """As much of the end of each name as tells it from the others: lr, levels.0.capsules."""
+    names = []
+    for field in fields:
+        parts = field.split(".")
+        ends = [".".join(parts[-n:]) for n in range(1, len(parts) + 1) if not parts[-n].isdecimal()]
+        others = [other for other in fields if other != field] + ["seed"]
+        names.append(next((end for end in ends if not any(_ends(other, end) for other in others)), field))
+    return names
+
+
+def _ends(field: str, end: str) -> bool:
+    return f".{field}".endswith(f".{end}")
+
+
+def _label(settings: dict[str, str]) -> str:
+    """The name of a run folder."""
+    text = ",".join(f"{name}={value}" for name, value in settings.items())
+    text = re.sub(r"[\[\]{}\"']", "", text)
+    return re.sub(r"[^\w.,=+-]+", "-", text).strip("-.")[:MAX_NAME]
+
+
+class Sweep:
+    """The run folders of a sweep. Nothing is written before the first run begins."""
+
+    def __init__(self, folder: Path, planned: list[Planned]):
+        self.folder, self.planned = folder, planned
+        if Run.is_run(folder):
+            raise InputError(f"{folder} is the folder of a single run; choose another one with --out.")
+        names: list[str] = []
+        for one in planned:
+            name = _label(one.settings)
+            names.append(f"{name}-{len(names) + 1}" if name in names else name)
+        self.runs = [self._run(folder / name, one) for name, one in zip(names, planned, strict=True)]
+
+    @staticmethod
+    def _run(path: Path, one: Planned) -> Run:
+        if not Run.is_run(path):
+            return Run.at(path, one.experiment)
+        begun, asked = _flat(to_dict(read_experiment(path / "experiment.json"))), _flat(to_dict(one.experiment))
+        for field in sorted({**begun, **asked}):
+            if begun.get(field) != asked.get(field):
+                raise InputError(
+                    f"{path} was begun with another {field} ({begun.get(field)}, not {asked.get(field)}); "
+                    "choose another folder with --out."
+                )
+        return Run(path, one.experiment)
+
+    @property
+    def unfinished(self) -> list[Run]:
+        """Runs to begin or to go on with; one that failed is not tried again."""
+        return [run for run in self.runs if not run.finished and run.failure is None]
+
+    def results(self) -> list[dict[str, Any]]:
+        """A run each: its settings, and its figures as far as there are any."""
+        return [_result(run, one) for run, one in zip(self.runs, self.planned, strict=True)]
+
+    def means(self) -> list[dict[str, Any]]:
+        """A setting each: means over its finished seeds, and with several of them standard deviations."""
+        groups: dict[tuple[tuple[str, str], ...], list[dict[str, Any]]] = {}
+        for result in self.results():
+            setting = tuple((name, value) for name, value in result["settings"].items() if name != "seed")
+            groups.setdefault(setting, []).append(result)
+        return [{"settings": dict(setting), **_mean(results)} for setting, results in groups.items()]
+
+    def write(self) -> None:
+        results = self.results()
+        command = ["wcapsnet", *sys.argv[1:]]
+        content = {"version": __version__, "command": command, "runs": results, "means": self.means()}
+        write_json(self.folder / "sweep.json", content)
+        text = io.StringIO()
+        rows = csv.writer(text, lineterminator="\n")
+        names = list(results[0]["settings"])
+        rows.writerow(["run", *names, "state", *FIGURES, "failure"])
+        for result in results:
+            cells = [result["settings"][name] for name in names]
+            rows.writerow([result["run"], *cells, result["state"], *(result[f] for f in FIGURES), result["failure"]])
+        write_text(self.folder / "sweep.csv", text.getvalue())
+
+
+def _result(run: Run, one: Planned) -> dict[str, Any]:
+    figures: dict[str, Any] = dict.fromkeys(FIGURES)
+    failure = run.failure
+    if run.finished:
+        found = run.results()
+        figures = {**{name: found.get(name) for name in FIGURES}, "test_accuracy": found["accuracy"]}
+    state = "finished" if run.finished else "failed" if failure else "begun" if Run.is_run(run.path) else "not begun"
+    return {"run": run.path.name, "settings": one.settings, "state": state, **figures, "failure": failure}
+
+
+def _mean(results: list[dict[str, Any]]) -> dict[str, Any]:
+    finished = [result for result in results if result["state"] == "finished"]
+    facts: dict[str, Any] = {"runs": len(results), "finished": len(finished)}
+    for name in ("validation_accuracy", "test_accuracy"):
+        values = [result[name] for result in finished]
+        facts[name] = statistics.mean(values) if values else None
+        facts[f"{name}_std"] = statistics.stdev(values) if len(values) > 1 else None
+    return facts
+
+
+def _flat(content: Any, path: str = "") -> dict[str, Any]:
+    """Nested fields by their full names, as --set takes them."""
+    if isinstance(content, (dict, list)) and content:
+        items = content.items() if isinstance(content, dict) else enumerate(content)
+        return {k: v for key, value in items for k, v in _flat(value, f"{path}.{key}" if path else str(key)).items()}
+    return {path: content}

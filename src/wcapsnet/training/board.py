@@ -1,0 +1,164 @@
+"""What several runs at once show: a row for each and a bar for all, plain lines, or nothing."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, TaskID, TextColumn
+from rich.progress import Progress as RichProgress
+
+from .progress import Progress, clock, epoch_line
+from .run import Run
+
+
+class Board:
+    """Quiet, and what the others build on."""
+
+    def __enter__(self) -> Board:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def row(self, run: Run) -> Progress:
+        """What shows this run."""
+        return _Slow()
+
+    def ended(self, run: Run, failure: str | None) -> None:
+        pass
+
+    def crowded(self, run: Run) -> None:
+        """The device had no memory left for this run beside the others."""
+
+
+class _Slow(Progress):
+    interval = 5.0  # a look waits for the device, and only serves to notice divergence early
+
+
+class PlainBoard(Board):
+    """A line an epoch and a line a run."""
+
+    def __init__(self, console: Console, runs: list[Run]):
+        self.console, self.total, self.count = console, len(runs), 0
+
+    def row(self, run: Run) -> Progress:
+        return _Lines(self, run)
+
+    def say(self, text: str) -> None:
+        self.console.print(text, highlight=False, soft_wrap=True)
+
+    def ended(self, run: Run, failure: str | None) -> None:
+        self.count += 1
+        accuracy = "" if failure else f"{run.results()['accuracy']:.2%}"
+        what = f"[red]failed:[/] {escape(failure)}" if failure else f"test accuracy [bold]{accuracy}[/]"
+        self.say(f"[{self.count}/{self.total}] [bold]{escape(run.path.name)}[/]  {what}")
+
+    def crowded(self, run: Run) -> None:
+        self.say(
+            f"There is no memory for {escape(run.path.name)} beside the others: fewer runs at a time from here on."
+        )
+
+
+class _Lines(_Slow):
+    def __init__(self, board: PlainBoard, run: Run):
+        super().__init__()
+        self.board, self.run = board, run
+
+    def epoch(self, record: dict[str, Any], epochs: int) -> None:
+        self.board.say(f"{escape(self.run.path.name)}  {epoch_line(record, epochs)}")
+
+
+class LiveBoard(PlainBoard):
+    """How far all runs are, how fast, and how long it will take; below it a row for each that is under way."""
+
+    def __init__(self, console: Console, runs: list[Run]):
+        super().__init__(console, runs)
+        self.bar = RichProgress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20 if console.width >= 100 else 8),
+            TextColumn("{task.fields[figures]}"),
+            console=console,
+            transient=True,
+        )
+        self.rows: dict[Run, TaskID] = {}
+        self.epochs = {run: run.experiment.training.epochs for run in runs}
+        self.at = dict.fromkeys(runs, 0.0)  # epochs done of each
+        self.images, self.done, self.since = 0.0, 0.0, 0.0  # images and epochs since the clock started
+        self.all = self.bar.add_task("", total=sum(self.epochs.values()), figures="starting")
+
+    def __enter__(self) -> Board:
+        self._show_all()
+        self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bar.stop()
+
+    def row(self, run: Run) -> Progress:
+        if run not in self.rows:
+            task = self.bar.add_task(f"  {escape(run.path.name)}", total=self.epochs[run], figures="starting")
+            self.rows[run] = task
+        return _Row(self, run)
+
+    def look(self, run: Run, position: float, images: int, figures: str) -> None:
+        """`position`: epochs done; `images`: seen since the last look, none at the first."""
+        if not self.since:
+            self.since = time.perf_counter()
+        if images:
+            self.done += position - self.at[run]
+            self.images += images
+        self.at[run] = position
+        self.bar.update(self.rows[run], completed=position, figures=figures)
+        self._show_all()
+
+    def ended(self, run: Run, failure: str | None) -> None:
+        self.at[run] = self.epochs[run]
+        self.bar.remove_task(self.rows.pop(run))
+        super().ended(run, failure)
+        self._show_all()
+
+    def _show_all(self) -> None:
+        elapsed, finished = time.perf_counter() - self.since, sum(self.at.values())
+        figures = ""
+        if self.since and self.done > 0:
+            left = (sum(self.epochs.values()) - finished) * elapsed / self.done
+            figures = f"{self.images / elapsed:,.0f} images/s  {clock(left)} left"
+        self.bar.update(self.all, description=f"{self.count}/{self.total} runs", completed=finished, figures=figures)
+
+
+class _Row(Progress):
+    interval = 1.0
+
+    def __init__(self, board: LiveBoard, run: Run):
+        super().__init__()
+        self.board, self.run = board, run
+        self._seen, self._steps, self._batch_size, self._validation = -1, 0, 0, ""
+
+    def batch(self, epoch: int, epochs: int, step: int, steps: int, batch_size: int, means: dict[str, float]) -> None:
+        self._steps, self._batch_size = steps, batch_size
+        self._look(epoch * steps + step, f"epoch {epoch + 1}/{epochs}", means["total"], means["accuracy"])
+
+    def epoch(self, record: dict[str, Any], epochs: int) -> None:
+        self._validation = f"  val {record['validation_accuracy']:.2%}"
+        position = record["epoch"] * self._steps
+        self._look(position, f"epoch {record['epoch']}/{epochs}", record["total"], record["train_accuracy"])
+
+    def _look(self, position: int, epoch: str, loss: float, accuracy: float) -> None:
+        images = (position - self._seen) * self._batch_size if self._seen >= 0 else 0
+        self._seen = position
+        done = position / max(self._steps, 1)
+        self.board.look(self.run, done, images, f"{epoch}  loss {loss:.3f}  acc {accuracy:.2%}{self._validation}")
+
+
+def make_board(console: Console, runs: list[Run], quiet: bool = False) -> Board:
+    if quiet:
+        return Board()
+    return LiveBoard(console, runs) if console.is_terminal else PlainBoard(console, runs)

@@ -1,0 +1,324 @@
+"""`wcapsnet sweep` and `wcapsnet ablate`."""
+
+import csv
+import json
+import shlex
+import signal
+from pathlib import Path
+
+import pytest
+from cli_helpers import SMALL, call, same_weights, sentence
+
+import wcapsnet.cli as cli
+import wcapsnet.sweep as sweep_module
+from wcapsnet.recipes import RECIPES
+from wcapsnet.sweep import product
+from wcapsnet.training.board import Board
+from wcapsnet.training.progress import Progress
+
+GRID = ("--grid", "training.lr=0.05,0.1", "--seeds", 2, "--epochs", 1)
+FOLDERS = [f"lr={lr},seed={seed}" for lr in ("0.05", "0.1") for seed in (0, 1)]
+
+
+def content(folder="runs/toy-sweep"):
+    return json.loads(Path(folder, "sweep.json").read_text())
+
+
+def press_ctrl_c(patch, name, at=(0, 1)):
+    class Pressing(Progress):
+        interval = 0.0
+
+        def batch(self, epoch, epochs, step, *rest):
+            if (epoch, step) == at:
+                signal.raise_signal(signal.SIGINT)
+
+    class PressingBoard(Board):
+        def row(self, run):
+            return Pressing() if run.path.name == name else super().row(run)
+
+    patch.setattr(cli, "make_board", lambda *args: PressingBoard())
+
+
+# ── what is run ──
+
+
+def test_a_sweep_is_every_combination_a_run_folder_each_and_a_table(toy):
+    answer = call("sweep", "toy", *GRID)
+    assert answer.code == 0, answer
+    assert answer.err == ""
+    folder = Path("runs/toy-sweep")
+    assert sorted(path.name for path in folder.iterdir()) == [*FOLDERS, "sweep.csv", "sweep.json"]
+    assert "4 runs in runs/toy-sweep" in answer.out
+    for name in FOLDERS:
+        facts = json.loads((folder / name / "test.json").read_text())
+        asked = json.loads((folder / name / "experiment.json").read_text())["training"]
+        assert name == f"lr={asked['lr']},seed={asked['seed']}"
+        assert f"{name}  test accuracy {facts['accuracy']:.2%}" in answer.out
+    assert "±" in answer.out
+    assert call("evaluate", folder / FOLDERS[0], "--json").code == 0
+
+
+def test_the_record_of_a_sweep_holds_settings_and_figures_of_every_run(toy):
+    assert call("sweep", "toy", *GRID, "-q").code == 0
+    runs, means = content()["runs"], content()["means"]
+    assert [run["run"] for run in runs] == FOLDERS
+    assert runs[2]["settings"] == {"lr": "0.1", "seed": "0"}
+    for run in runs:
+        facts = json.loads(Path("runs/toy-sweep", run["run"], "test.json").read_text())
+        assert run["state"] == "finished"
+        assert run["test_accuracy"] == facts["accuracy"]
+        assert (run["validation_accuracy"], run["epochs"]) == (facts["validation_accuracy"], 1)
+    with Path("runs/toy-sweep/sweep.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["run"], row["lr"], row["seed"]) for row in rows] == [
+        (run["run"], run["settings"]["lr"], run["settings"]["seed"]) for run in runs
+    ]
+    assert [float(row["test_accuracy"]) for row in rows] == [run["test_accuracy"] for run in runs]
+    for mean, pair in zip(means, (runs[:2], runs[2:]), strict=True):
+        one, two = (run["test_accuracy"] for run in pair)
+        assert mean["settings"] == {"lr": pair[0]["settings"]["lr"]}
+        assert mean["test_accuracy"] == pytest.approx((one + two) / 2)
+        assert mean["test_accuracy_std"] == pytest.approx(abs(one - two) / 2**0.5)
+
+
+def test_a_run_of_a_sweep_is_the_run_that_train_gives(toy):
+    assert call("sweep", "toy", "--seeds", "3,4", "--grid", "model.nonlinearity=squash", "-q").code == 0
+    options = ("--set", "model.nonlinearity=squash", "--seed", 4, "-q")
+    assert call("train", "toy", "--out", "alone", *options).code == 0
+    one, other = Path("runs/toy-sweep/nonlinearity=squash,seed=4"), Path("alone")
+    assert (one / "experiment.json").read_text() == (other / "experiment.json").read_text()
+    for name in ("best.safetensors", "state.safetensors"):
+        assert same_weights(one / name, other / name)
+
+
+def test_options_and_settings_reach_every_run(toy):
+    options = ("--epochs", 1, "--batch-size", 8, "--lr", 0.01, "--precision", "bf16", "--kernels", "plain")
+    answer = call("sweep", "toy", *options, "--set", "training.patience=3", "--out", "here", "-q")
+    assert answer.code == 0, answer
+    assert [path.name for path in Path("here").iterdir() if path.is_dir()] == ["seed=0"]
+    asked = json.loads(Path("here/seed=0/experiment.json").read_text())["training"]
+    wanted = {"epochs": 1, "batch_size": 8, "lr": 0.01, "precision": "bf16", "kernels": "plain", "patience": 3}
+    assert asked == {**asked, **wanted}
+
+
+def test_quiet_shows_the_tables_alone(toy):
+    answer = call("sweep", "toy", "--epochs", 1, "-q")
+    assert answer.err == ""
+    assert "epoch " not in answer.out
+    assert "in runs/toy-sweep;" not in answer.out
+    assert "The figures are in runs/toy-sweep/sweep.csv" in answer.out
+
+
+def test_a_folder_of_pictures_and_a_run_can_be_swept(pictures):
+    assert call("sweep", pictures, "--size", 8, "--seeds", 2, "--epochs", 1, "-q", *SMALL).code == 0
+    assert Path("runs/fruit-sweep/seed=1/test.json").is_file()
+    answer = call("sweep", "runs/fruit-sweep/seed=1", "--grid", "data.mirror=true,false", "--out", "again", "-q")
+    assert answer.code == 0, answer
+    assert Path("again/mirror=false,seed=1/test.json").is_file()
+    assert same_weights(
+        Path("again/mirror=true,seed=1/best.safetensors"), Path("runs/fruit-sweep/seed=1/best.safetensors")
+    )
+
+
+def test_the_runs_of_a_sweep_are_listed(toy):
+    assert call("train", "toy", "-q", "--epochs", 1).code == 0
+    assert call("sweep", "toy", "--seeds", 2, "--epochs", 1, "-q").code == 0
+    listed = call("list", "runs").out
+    for path in ("runs/toy ", "runs/toy-sweep/seed=0", "runs/toy-sweep/seed=1"):
+        assert path in listed
+
+
+def test_on_a_cpu_runs_follow_one_another_and_it_is_said(toy):
+    answer = call("sweep", "toy", "--seeds", 2, "--epochs", 1, "--parallel", 4)
+    assert "On a CPU the runs follow one another" in answer.out
+    assert answer.code == 0
+
+
+def test_data_are_read_once_for_all_runs_on_the_same_images(toy, monkeypatch):
+    reads = []
+    load = cli.load_dataset
+    monkeypatch.setattr(cli, "load_dataset", lambda *args, **kwargs: (reads.append(1), load(*args, **kwargs))[1])
+    grids = ("--grid", "data.mirror=true,false", "--grid", "data.normalization=unit,standardize")
+    assert call("sweep", "toy", *grids, "--epochs", 1, "-q").code == 0
+    assert len(reads) == 1
+    assert call("sweep", "toy", *grids, "--epochs", 1, "-q").code == 0
+    assert len(reads) == 1  # nothing to do, nothing to read
+
+
+# ── again ──
+
+
+def test_the_same_command_skips_what_is_finished_and_more_seeds_are_added(toy):
+    assert call("sweep", "toy", *GRID, "-q").code == 0
+    before = {path: path.stat().st_mtime_ns for path in Path("runs/toy-sweep").glob("*/*")}
+    answer = call("sweep", "toy", *GRID)
+    assert answer.code == 0
+    assert "4 runs in runs/toy-sweep, 4 of them done before" in answer.out
+    assert {path: path.stat().st_mtime_ns for path in Path("runs/toy-sweep").glob("*/*")} == before
+    more = call("sweep", "toy", *GRID[:2], "--seeds", 3, "--epochs", 1)
+    assert "6 runs in runs/toy-sweep, 4 of them done before" in more.out
+    assert len(content()["runs"]) == 6
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_ctrl_c_saves_and_the_proposed_command_goes_on_to_the_same_end(toy):
+    assert call("sweep", "toy", "--seeds", 3, "--out", "whole", "-q").code == 0
+    with pytest.MonkeyPatch.context() as patch:
+        press_ctrl_c(patch, "seed=1", (1, 1))
+        answer = call("sweep", "toy", "--seeds", 3, "--out", "my [b] sweep", "-q")
+    assert answer.code == 130
+    assert answer.err == ""
+    assert [run["state"] for run in content("my [b] sweep")["runs"]] == ["finished", "begun", "not begun"]
+    words = shlex.split(answer.out.partition("Go on with: ")[2])
+    assert words == ["wcapsnet", "sweep", "toy", "--seeds", "3", "--out", "my [b] sweep", "-q"]
+    assert call(*words[1:]).code == 0
+    for seed in range(3):
+        one, other = Path("my [b] sweep", f"seed={seed}"), Path("whole", f"seed={seed}")
+        for name in ("best.safetensors", "state.safetensors"):
+            assert same_weights(one / name, other / name)
+        assert (one / "predictions.csv").read_bytes() == (other / "predictions.csv").read_bytes()
+
+
+def test_a_run_begun_with_other_settings_is_not_gone_on_with(toy):
+    assert call("sweep", "toy", "--epochs", 1, "-q").code == 0
+    said = sentence(call("sweep", "toy", "--epochs", 2, "--seeds", 2))
+    assert "runs/toy-sweep/seed=0 was begun with another training.epochs (1, not 2)" in said
+    assert not Path("runs/toy-sweep/seed=1").exists()
+
+
+def test_divergence_of_one_run_is_told_and_remembered_and_resuming_tries_again(toy):
+    command = ("sweep", "toy", "--grid", "training.lr=1e6,0.05", "--epochs", 1, "-q")
+    for _ in range(2):
+        answer = call(*command)
+        assert answer.code == 1
+        assert answer.err.startswith("error: lr=1e6,seed=0: Training diverged in epoch 1")
+        assert len(answer.err.splitlines()) == 1
+        assert [run["state"] for run in content()["runs"]] == ["failed", "finished"]
+        assert "diverged" in content()["runs"][0]["failure"]
+    assert "diverged" in sentence(call("train", "--resume", "runs/toy-sweep/lr=1e6,seed=0", "-q"))
+
+
+# ── bad input ──
+
+BAD = {
+    "nothing": ((), "Say what to train"),
+    "unknown recipe": (("tooy",), "tooy"),
+    "unknown field": (("toy", "--grid", "training.lrr=1,2"), "did you mean 'training.lr'"),
+    "wrong value": (("toy", "--grid", "training.epochs=1,few"), "training.epochs must be a whole number"),
+    "impossible value": (("toy", "--grid", "training.lr=0.1,-1"), "training.lr is -1"),
+    "no values": (("toy", "--grid", "training.lr"), "FIELD=VALUE,VALUE"),
+    "empty value": (("toy", "--grid", "training.lr=0.1,"), "FIELD=VALUE,VALUE"),
+    "value twice": (("toy", "--grid", "training.lr=0.1,0.10"), "asked for twice"),
+    "field twice": (("toy", "--grid", "training.lr=0.1", "--grid", "training.lr=0.2"), "names a field twice"),
+    "seed in a grid": (("toy", "--grid", "training.seed=1,2"), "--seeds"),
+    "seeds": (("toy", "--seeds", "some"), "--seeds is how many"),
+    "no seeds": (("toy", "--seeds", "0"), "--seeds is how many"),
+    "seed twice": (("toy", "--seeds", "1,2,1"), "names a seed twice"),
+    "a seed as a number of seeds": (("toy", "--seeds", "20261115"), "would be 20261115 runs"),
+    "network for other images": (("toy", "--grid", "model.height=8,16"), "model.height is 16"),
+    "no images to train on": (("toy", "--grid", "data.validation=12,48"), "data.validation"),
+    "kernels": (("toy", "--grid", "training.kernels=plain,fused"), "fused kernels cannot be used"),
+    "missing data": (("mnist", "--data-dir", "nowhere"), "--download"),
+    "device": (("toy", "--device", "tpu"), "There is no device 'tpu'"),
+    "size of a recipe": (("toy", "--size", "8"), "--size and --model are for folders"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_sentence_and_leaves_nothing_behind(toy, case):
+    command, says = BAD[case]
+    assert says in sentence(call("sweep", *command))
+    assert list(Path().iterdir()) == []
+
+
+def test_a_place_that_is_taken_is_one_sentence(toy):
+    assert call("train", "toy", "--out", "mine", "-q").code == 0
+    assert "mine is the folder of a single run" in sentence(call("sweep", "toy", "--out", "mine"))
+    Path("other/seed=0").mkdir(parents=True)
+    Path("other/seed=0/notes.txt").touch()
+    assert "other/seed=0 already exists" in sentence(call("sweep", "toy", "--out", "other"))
+    assert not Path("other/sweep.json").exists()
+
+
+def test_wrong_usage_is_explained(toy):
+    for options in (("--parallel", 0), ("--parallel", 99), ("--epochs", 0)):
+        answer = call("sweep", "toy", *options)
+        assert answer.code == 2
+        assert "Usage" in answer.err
+    assert list(Path().iterdir()) == []
+
+
+# ── ablations ──
+
+
+def test_ablate_trains_every_row_of_a_table_with_every_seed(toy):
+    answer = call("ablate", "routing", "toy", "--seeds", 2, "--epochs", 1, "-q")
+    assert answer.code == 0, answer
+    folder = Path("runs/toy-routing")
+    rows = ["WS+CE", "WS", "CE", "Random", "Uniform"]
+    runs = content(folder)["runs"]
+    assert [run["run"] for run in runs] == [f"row={row},seed={seed}" for row in rows for seed in (0, 1)]
+    assert [mean["settings"] for mean in content(folder)["means"]] == [{"row": row} for row in rows]
+    for row in rows:
+        asked = json.loads((folder / f"row={row},seed=1" / "experiment.json").read_text())
+        assert asked["name"] == f"toy-{row.lower()}"
+        assert asked["objective"]["lambda_ws"] == (0.2 if row.startswith("WS") else 0.0)
+        assert asked["model"]["routing"]["stop_gradient"] is (row == "WS")
+        assert row in answer.out
+    again = call("ablate", "routing", "toy", "--seeds", 2, "--epochs", 1)
+    assert "10 runs in runs/toy-routing, 10 of them done before" in again.out
+
+
+def test_ablate_works_for_pictures_and_goes_on_after_ctrl_c(pictures):
+    options = ("--size", 8, "--seeds", 1, "--epochs", 1, "--lr", 0.05, "--batch-size", 16)
+    with pytest.MonkeyPatch.context() as patch:
+        press_ctrl_c(patch, "row=tilt,seed=0")
+        stopped = call("ablate", "nonlinearity", pictures, *options, "-q")
+    assert stopped.code == 130, stopped
+    words = shlex.split(stopped.out.partition("Go on with: ")[2])
+    assert call(*words[1:]).code == 0
+    runs = content("runs/fruit-nonlinearity")["runs"]
+    assert [run["settings"]["row"] for run in runs] == ["squash", "tilt"]
+    assert all(run["state"] == "finished" for run in runs)
+
+
+@pytest.mark.parametrize("command", [("everything", "toy"), ("routing",)])
+def test_wrong_usage_of_ablate_is_explained(toy, command):
+    answer = call("ablate", *command)
+    assert answer.code == 2
+    assert "Usage" in answer.err
+    assert list(Path().iterdir()) == []
+
+
+def test_bad_input_to_ablate_is_one_sentence_and_leaves_nothing_behind(toy):
+    assert "did you mean" in sentence(call("ablate", "routing", "cifr10"))
+    assert "--seeds is how many" in sentence(call("ablate", "routing", "toy", "--seeds", "x"))
+    assert list(Path().iterdir()) == []
+
+
+# ── plans ──
+
+
+def labels(*grids, seeds=None):
+    return [sweep_module._label(one.settings) for one in product(RECIPES["toy"](), list(grids), seeds)]
+
+
+def test_folders_are_named_by_what_tells_fields_apart(toy):
+    assert labels("model.levels.0.capsules=2", "model.levels.1.capsules=2,3") == [
+        "levels.0.capsules=2,levels.1.capsules=2,seed=0",
+        "levels.0.capsules=2,levels.1.capsules=3,seed=0",
+    ]
+    assert labels("data.split_seed=1", seeds="2") == ["split_seed=1,seed=0", "split_seed=1,seed=1"]
+    assert labels("training.milestones=[1],[1,2]") == ["milestones=1,seed=0", "milestones=1,2,seed=0"]
+
+
+def test_names_that_would_be_the_same_are_numbered(toy, tmp_path):
+    planned = product(RECIPES["toy"](), ["name=a b,a:b"], None)
+    sweep = sweep_module.Sweep(tmp_path, planned)
+    assert [run.path.name for run in sweep.runs] == ["name=a-b,seed=0", "name=a-b,seed=0-2"]
+
+
+def test_seeds_are_a_number_or_a_list(toy):
+    assert labels(seeds="3") == ["seed=0", "seed=1", "seed=2"]
+    assert labels(seeds="7, 9") == ["seed=7", "seed=9"]
+    assert labels() == ["seed=0"]
