@@ -11,6 +11,10 @@ from ..errors import InputError
 from ..network import WCapsNet
 from .compile import Unavailable, start
 from .forward import Engine
+from .images import take
+from .objective import objective
+
+__all__ = ["objective", "take", "use"]
 
 
 def use(network: WCapsNet, wanted: str, precision: str, device: torch.device) -> str:

@@ -13,6 +13,7 @@ import os
 import re
 import site
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
@@ -89,6 +90,9 @@ class Kernel:
         return self.file, self.kernel, self.defines
 
     def __call__(self, grid: tuple[int, int, int], threads: int, shared: int, arguments: ctypes.Structure) -> None:
+        if _rehearsed is not None:
+            _rehearsed[self.key()] = self
+            return
         backend.launch(function(self), grid, threads, shared, arguments)
 
 
@@ -208,17 +212,27 @@ def start(chosen: Backend | None = None) -> None:
     backend = chosen or Cuda()
 
 
-def compile_all(kernels: list[Kernel]) -> None:
-    """At once, on all cores: a first start takes as long as its slowest kernel."""
-    if isinstance(backend, Cuda):
-        device = torch.cuda.current_device()
+_rehearsed: dict[Any, Kernel] | None = None
 
-        def one(key: tuple[str, tuple[str, ...]]) -> None:
-            torch.cuda.set_device(device)
-            assert isinstance(backend, Cuda)
-            backend.binary(*key)
 
-        with ThreadPoolExecutor() as pool:
-            list(pool.map(one, {(kernel.file, kernel.defines) for kernel in kernels}))
-    for kernel in kernels:
+def rehearse(play: Callable[[], object]) -> None:
+    """Compile all that `play` would launch, at once and on all cores, without launching anything."""
+    global _rehearsed
+    if not isinstance(backend, Cuda):
+        return
+    _rehearsed = {}
+    try:
+        play()
+        wanted = list(_rehearsed.values())
+    finally:
+        _rehearsed = None
+    device, nvrtc = torch.cuda.current_device(), backend
+
+    def one(key: tuple[str, tuple[str, ...]]) -> None:
+        torch.cuda.set_device(device)
+        nvrtc.binary(*key)
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(one, {(kernel.file, kernel.defines) for kernel in wanted}))
+    for kernel in wanted:
         function(kernel)

@@ -15,6 +15,7 @@ from .level import (
     STRUCTURES,
     Layer,
     SumsAt,
+    Tiling,
     Where,
     build,
     finish,
@@ -90,34 +91,12 @@ class FusedCritic:
         return [p for conv in self.convolutions for p in (conv.weight, conv.bias)]
 
     def _weights(self, pointers: list[dict[str, Any]]) -> None:
-        own = STRUCTURES["prepare.cu"]
-        layers = [
-            build(
-                own["Weights"],
-                w=conv.weight,
-                sigma=self.spectral.address(conv),
-                out=layer.out,
-                kernel=layer.kernel,
-                pad=layer.pad,
-                taps=layer.taps,
-                low=layer.low,
-                stride=layer.stride,
-                before=layer.before,
-                growth=8,
-                channels=layer.channels,
-                before_chunks=layer.before // 8,
-                grown_chunks=1,
-                split=layer.split,
-                chunks=layer.chunks,
-                out_chunks=layer.out_chunks,
-                **pointer,
-            )
-            for conv, layer, pointer in zip(self.convolutions, self.layers, pointers, strict=True)
-        ]
-        arguments = build(own["Prepare"], layer=layers, capsules=1)
-        kernel = "gather" if "dw" in pointers[0] else "prepare"
-        grid = max(1, min(MULTIPROCESSORS, max(layer.forward_size for layer in self.layers) // 256))
-        Kernel("prepare.cu", kernel)((grid, len(layers), 1), 256, 0, arguments)
+        prepare_layers(
+            [
+                (conv.weight, layer, layer.channels, {"sigma": self.spectral.address(conv), **pointer})
+                for conv, layer, pointer in zip(self.convolutions, self.layers, pointers, strict=True)
+            ]
+        )
 
     def forward(self, x: Tensor, training: bool, seed: Tensor, sums: SumsAt) -> tuple[Tensor, Any]:
         """x (images, positions, k) → what it says, before norm and sigmoid (images, positions left, 8): the first of 8"""
@@ -184,7 +163,7 @@ class FusedCritic:
         return gradients
 
 
-def _input(file: str, x: Tensor, layer: Layer, size: tuple[int, int]) -> Any:
+def map_input(file: str, x: Tensor, layer: Layer, size: tuple[int, int]) -> Any:
     return build(
         STRUCTURES[file]["Input"],
         before=map_layout(x).view(file),
@@ -200,14 +179,15 @@ def _input(file: str, x: Tensor, layer: Layer, size: tuple[int, int]) -> Any:
 
 def convolution(
     x: Tensor, y: Tensor, layer: Layer, size_in: tuple[int, int], size: tuple[int, int], weights: int, *,
-    epilogue: int, bias: Tensor | None, keep: float, seed: Tensor | None, salt: int, sums: SumsAt | None,
+    epilogue: int = 0, bias: Tensor | None = None, keep: float = 1.0, seed: Tensor | None = None, salt: int = 0,
+    sums: SumsAt | None = None,
 ) -> None:  # fmt: skip
     file = "convolve.cu"
     groups = -(-layer.out_chunks // layer.columns)
     tile = tiling(x.shape[0], *size, layer.taps, groups, layer.pitch, layer.most_rows)
     arguments = build(
         STRUCTURES[file]["Convolve"],
-        **{"in": _input(file, x, layer, size_in)},
+        **{"in": map_input(file, x, layer, size_in)},
         out=map_layout(y).view(file),
         weights=weights,
         out_chunks=layer.out_chunks,
@@ -218,7 +198,7 @@ def convolution(
         salt=salt,
         **({} if sums is None else {"out_sum": sums.sum, "out_square": sums.square}),
     )
-    launch(file, tile, layer.defines(None), layer.low, layer.columns, groups, layer.pitch, layer.even, 1, epilogue, arguments)
+    launch(tile, layer, layer.low, layer.columns, groups, 1, epilogue, arguments)
 
 
 def convolution_back(
@@ -233,7 +213,7 @@ def convolution_back(
     tile = tiling(dy.shape[0], *size, layer.taps, groups, read.pitch, 4)
     arguments = build(
         STRUCTURES[file]["Convolve"],
-        **{"in": _input(file, dy, read, size)},
+        **{"in": map_input(file, dy, read, size)},
         out=map_layout(dx).view(file),
         weights=weights,
         out_chunks=layer.chunks,
@@ -245,20 +225,54 @@ def convolution_back(
         out_sum=sums.sum,
         out_square=sums.square,
     )
-    defines = read.defines(None)
-    launch(file, tile, defines, 0, columns, groups, read.pitch, read.even, layer.stride, MASKED, arguments)
+    launch(tile, read, 0, columns, groups, layer.stride, MASKED, arguments)
 
 
 def launch(
-    file: str, tile: Any, defines: dict[str, int], low: int, columns: int, groups: int, pitch: int, even: int,
-    out_stride: int, epilogue: int, arguments: Any,
-) -> None:  # fmt: skip
-    shared = tile.positions * pitch + (even * 16 + tile.threads // 32 * 16 * columns) * 4
+    tile: Tiling, layer: Layer, low: int, columns: int, groups: int, out_stride: int, epilogue: int, arguments: Any
+) -> None:
+    shared = tile.positions * layer.pitch + (layer.even * 16 + tile.threads // 32 * 16 * columns) * 4
     kernel = Kernel(
-        file, "convolve", **{**tile.defines(), **defines},
+        "convolve.cu", "convolve", **tile.defines(), **layer.defines(None),
         LOW=low, COLUMNS=columns, OUT_STRIDE=out_stride, EPILOGUE=epilogue,
     )  # fmt: skip
     kernel((tile.blocks, 1, groups), tile.threads, shared, arguments)
+
+
+def prepare_layers(weights: list[tuple[Tensor, Layer, int, dict[str, Any]]]) -> None:
+    """Weights that all capsules share, to and from the order of the tensor cores; channels may be fewer than chunks
+    have room for."""
+    own = STRUCTURES["prepare.cu"]
+    layers = [
+        build(
+            own["Weights"],
+            w=weight,
+            out=layer.out,
+            kernel=layer.kernel,
+            pad=layer.pad,
+            taps=layer.taps,
+            low=layer.low,
+            stride=layer.stride,
+            before=layer.before,
+            growth=8,
+            channels=channels,
+            before_chunks=layer.before // 8,
+            grown_chunks=1,
+            split=layer.split,
+            chunks=layer.chunks,
+            out_chunks=layer.out_chunks,
+            **pointers,
+        )
+        for weight, layer, channels, pointers in weights
+    ]
+    arguments = build(own["Prepare"], layer=layers, capsules=1)
+    home = "dw" in weights[0][3]
+    grid = max(1, min(MULTIPROCESSORS, max(layer.forward_size for _, layer, *_ in weights) // 256))
+    Kernel("prepare.cu", "gather" if home else "prepare")((grid, len(layers), 1), 256, 0, arguments)
+
+
+def prepare_layer(weight: Tensor, layer: Layer, channels: int, **pointers: Any) -> None:
+    prepare_layers([(weight, layer, channels, pointers)])
 
 
 def weigh(x: Tensor, dy: Tensor, layer: Layer, size_in: tuple[int, int], size: tuple[int, int], dw: int) -> None:
@@ -271,7 +285,7 @@ def weigh(x: Tensor, dy: Tensor, layer: Layer, size_in: tuple[int, int], size: t
     deep = -(-layer.out_chunks // columns) * -(-steps // together)
     arguments = build(
         STRUCTURES[file]["Weigh"],
-        **{"in": _input(file, x, layer, size_in)},
+        **{"in": map_input(file, x, layer, size_in)},
         dy=map_layout(dy).view(file),
         dy_chunks=layer.out_chunks,
         dw=dw,

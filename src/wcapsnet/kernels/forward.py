@@ -10,8 +10,9 @@ from ..network import Output, WCapsNet
 from ..network.critic import Critic
 from ..network.decoder import best_capsule
 from ..network.routing import predict, route
-from .compile import Unavailable
+from .compile import Unavailable, rehearse
 from .critic import FusedCritic, FusedRouter, Spectral, routed
+from .decoder import FusedDecoder
 from .head import FusedHead, predicted
 from .images import FusedInit, draw, first_convolution
 from .level import FusedLevel, capsule_blocks
@@ -34,8 +35,11 @@ class Engine:
         inputs = [(config.height, config.width), *maps[:-1]]
         self.init = FusedInit(network.init_conv, config.height, config.width)
         self.levels = [FusedLevel(blocks, *size) for blocks, size in zip(network.capsules, inputs, strict=True)]
+        widths = config.decoder_channels
+        self.decoder = FusedDecoder(network.decoder) if all(width % 8 == 0 for width in widths) else None
         critics = [router.critic for router in network.routers]
         learned = all(isinstance(critic, Critic) for critic in critics)
+        self.compiled: set[tuple[int, bool]] = set()
         self.spectral = Spectral([conv for critic in critics for conv in critic.layers] if learned else [])
         self.routers: list[FusedRouter] = []
         self.head: FusedHead | None = None
@@ -59,8 +63,25 @@ class Engine:
     def __call__(self, network: WCapsNet, images: Tensor) -> Output:
         if not self.serves(network):
             return network.plain(images)
-        training, seed = network.training, draw(images.device)
-        routings = []
+        training = network.training
+        if (kind := (len(images), training)) not in self.compiled:
+            self.compiled.add(kind)
+            rehearse(lambda: self._rehearsal(network, images))
+        return self._run(network, images, draw(images.device))
+
+    def _rehearsal(self, network: WCapsNet, images: Tensor) -> None:
+        """Forward and, in training, backward, without a trace: nothing is launched, so nothing is computed."""
+        training = network.training
+        network.decoder.eval()  # its norms are PyTorch's and would remember
+        output = self._run(network, images, torch.zeros(1, dtype=torch.int64, device=images.device))
+        network.decoder.train(training)
+        if training:
+            values = [output.logits, output.reconstruction, *(r.fitness for r in output.routings)]
+            parameters = [p for p in network.parameters() if p.requires_grad]
+            torch.autograd.grad(values, parameters, [torch.zeros_like(v) for v in values], allow_unused=True)
+
+    def _run(self, network: WCapsNet, images: Tensor, seed: Tensor) -> Output:
+        training, routings = network.training, []
         x, sums = first_convolution(self.init, images, training)  # (m, position, channel)
         if self.head is None:
             return self._with_plain_routing(network, x, sums)
@@ -72,7 +93,8 @@ class Engine:
         c = capsule_blocks(self.levels[-1], x, sums, training)
         routing, logits, best = predicted(self.head, c, training, seed)
         routings.append(routing)
-        return Output(logits, network.decoder(best), tuple(routings), best)
+        reconstruction = self.decoder(best, training) if self.decoder else network.decoder(best)
+        return Output(logits, reconstruction, tuple(routings), best)
 
     def _with_plain_routing(self, network: WCapsNet, x: Tensor, sums: Tensor | None) -> Output:
         """Where no critic is learned (Random and Uniform in Table IV), PyTorch routes."""

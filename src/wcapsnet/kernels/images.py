@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..data.loader import DeviceSplit
 from .compile import Kernel, structures
-from .critic import convolution, weigh
+from .critic import convolution, prepare_layer, weigh
 from .level import MULTIPROCESSORS, STRUCTURES, Layer, SumsAt, build
 
 STRUCTURES["images.cu"] = structures("images.cu")
@@ -55,30 +55,6 @@ class FusedInit:
         self.channels = channels
         self.layer = Layer(-(-channels // 8) * 8, 8, 0, out, kernel, kernel // 2, 1)
 
-    def _weights(self, **pointers: Any) -> None:
-        layer = self.layer
-        weights = build(
-            STRUCTURES["prepare.cu"]["Weights"],
-            w=self.conv.weight,
-            out=layer.out,
-            kernel=layer.kernel,
-            pad=layer.pad,
-            taps=layer.taps,
-            low=layer.low,
-            stride=1,
-            before=layer.before,
-            growth=8,
-            channels=self.channels,
-            before_chunks=layer.before // 8,
-            grown_chunks=1,
-            split=layer.split,
-            chunks=layer.chunks,
-            out_chunks=layer.out_chunks,
-            **pointers,
-        )
-        arguments = build(STRUCTURES["prepare.cu"]["Prepare"], layer=[weights], capsules=1)
-        Kernel("prepare.cu", "gather" if "dw" in pointers else "prepare")((8, 1, 1), 256, 0, arguments)
-
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         m, layer, device = images.shape[0], self.layer, images.device
         positions, chunks = self.size[0] * self.size[1], layer.before // 8
@@ -94,12 +70,12 @@ class FusedInit:
         parts = max(1, min(-(-positions * chunks // 256), 8 * MULTIPROCESSORS // m))
         Kernel("images.cu", "to_chunks")((m, parts, 1), 256, 0, arguments)
         fragments = torch.empty(layer.forward_size, dtype=torch.int32, device=device)
-        self._weights(forward=fragments)
+        prepare_layer(self.conv.weight, layer, self.channels, forward=fragments)
         y = torch.empty((m, positions, layer.out), dtype=torch.bfloat16, device=device)
         sums = torch.zeros((2, layer.out), device=device)
         convolution(
             x, y, layer, self.size, self.size, fragments.data_ptr(),
-            epilogue=0, bias=None, keep=1.0, seed=None, salt=0, sums=SumsAt(sums[0].data_ptr(), sums[1].data_ptr(), 0),
+            sums=SumsAt(sums[0].data_ptr(), sums[1].data_ptr(), 0),
         )  # fmt: skip
         return y, sums, x
 
@@ -107,7 +83,7 @@ class FusedInit:
         sums = torch.zeros(self.layer.sums_size, device=dy.device)
         weigh(x, dy, self.layer, self.size, self.size, sums.data_ptr())
         dw = torch.empty_like(self.conv.weight)
-        self._weights(sums=sums, dw=dw)
+        prepare_layer(self.conv.weight, self.layer, self.channels, sums=sums, dw=dw)
         return dw
 
 

@@ -136,9 +136,10 @@ def tiling(
 ) -> Tiling:
     """Tiles that fit shared memory, with several images in a block where maps are small and there are enough of them."""
     enough = 8 * MULTIPROCESSORS  # warps
+    about = 1 << (images.bit_length() - 1)  # so that batches of about a size use the same kernels
     for rows_a_warp in (4, 2, 1):
         if rows_a_warp == 1 or (
-            rows_a_warp <= min(height, most_rows) and images * others * -(-height // rows_a_warp) * -(-width // 8) >= 2 * enough
+            rows_a_warp <= min(height, most_rows) and about * others * -(-height // rows_a_warp) * -(-width // 8) >= 2 * enough
         ):
             break
     least = 8 >> min(3, (width - 1).bit_length())
@@ -158,7 +159,7 @@ def tiling(
         raise ValueError(f"A map {width} wide does not fit the shared memory.")
     while True:
         larger = with_rows(chosen.rows, chosen.per_block * 2)
-        if larger.warps > 4 or not fits(larger) or larger.blocks * others < 2 * MULTIPROCESSORS:
+        if larger.warps > 4 or not fits(larger) or about // larger.per_block * larger.tiles * others < 2 * MULTIPROCESSORS:
             return chosen
         chosen = larger
 

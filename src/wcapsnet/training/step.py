@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .. import kernels
 from ..data.augment import augment
 from ..data.loader import DeviceSplit
 from ..experiment import Experiment
-from ..network import WCapsNet
+from ..network import Output, WCapsNet
 from ..objective import Terms, objective
 from .precision import arithmetic
 
@@ -24,18 +25,31 @@ class Step:
         self.sums = torch.zeros(len(SUMMED), dtype=torch.float64, device=data.labels.device)
 
     def __call__(self, index: Tensor) -> None:
-        images, labels = self.data.take(index)
-        images = augment(images, mirroring=self.experiment.data.mirror, shifting=self.experiment.data.shift)
+        images, labels = self._take(index)
         with arithmetic(self.experiment.training.precision, images.device):
             output = self.network(images)
-            terms = objective(output, images, labels, self.experiment.objective)
+            terms = self._judge(output, images, labels)
         self.optimizer.zero_grad(set_to_none=True)
         terms.total.backward()
         self.optimizer.step()
+
+    def _take(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        mirroring, shifting = self.experiment.data.mirror, self.experiment.data.shift
+        if self.network.engine is not None:
+            return kernels.take(self.data, index, mirroring, shifting)
+        images, labels = self.data.take(index)
+        return augment(images, mirroring=mirroring, shifting=shifting), labels
+
+    def _judge(self, output: Output, images: Tensor, labels: Tensor) -> Terms:
+        config = self.experiment.objective
+        if self.network.engine is not None:
+            return kernels.objective(output, images, labels, config, self.network.config.classes, self.sums)
+        terms = objective(output, images, labels, config)
         with torch.no_grad():
             accuracy = (self.network.class_logits(output).argmax(1) == labels).double().mean()
             self.sums[:-1] += torch.stack([*(term.double() for term in terms), accuracy])
             self.sums[-1] += 1
+        return terms
 
     def release(self) -> None:
         """Give back what outlives the object; it cannot be called any more."""

@@ -1,0 +1,95 @@
+"""The decoder's two transposed convolutions on the kernels; its norms and the linear layer are PyTorch's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..network import BestCapsule
+from ..network.decoder import Decoder
+from .critic import BIASED, convolution, launch, map_input, prepare_layer, weigh
+from .level import STRUCTURES, Layer, build, map_layout, tiling
+
+
+class FusedTransposed:
+    """A transposed convolution of stride 2, (m, position, channel) → (m, 4·position, channel): the way back through the
+    convolution of stride 2 that has the same weights."""
+
+    def __init__(self, conv: nn.ConvTranspose2d, height: int, width: int):
+        self.conv, self.size, self.size_out = conv, (height, width), (2 * height, 2 * width)
+        read, self.channels, kernel, _ = conv.weight.shape
+        self.layer = Layer(-(-self.channels // 8) * 8, 8, 0, read, kernel, 1, 2)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        layer, file = self.layer, "convolve.cu"
+        transposed = -(-layer.out_chunks // 2) * layer.taps**2 * layer.chunks * 64
+        fragments = torch.empty(layer.forward_size + transposed, dtype=torch.int32, device=x.device)
+        back = fragments.data_ptr() + 4 * layer.forward_size
+        prepare_layer(self.conv.weight, layer, self.channels, forward=fragments, transposed=back)
+        y = torch.empty((x.shape[0], 4 * x.shape[1], layer.before), dtype=torch.bfloat16, device=x.device)
+        read = Layer(layer.out, 8, 0, layer.chunks * 8, layer.kernel, layer.pad, 1)
+        columns = min(layer.chunks, 4)
+        groups = -(-layer.chunks // columns)
+        tile = tiling(x.shape[0], *self.size, layer.taps, groups, read.pitch)
+        arguments = build(
+            STRUCTURES[file]["Convolve"],
+            **{"in": map_input(file, x, read, self.size)},
+            out=map_layout(y).view(file),
+            weights=back,
+            out_chunks=layer.chunks,
+            out_height=self.size_out[0],
+            out_width=self.size_out[1],
+            out_place_chunks=layer.before // 8,
+            bias=self.conv.bias,
+            out_channels=self.channels,
+        )
+        launch(tile, read, 0, columns, groups, layer.stride, BIASED, arguments)
+        return y, fragments
+
+    def backward(self, x: Tensor, fragments: Tensor, dy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        dx = torch.empty_like(x)
+        convolution(dy, dx, self.layer, self.size_out, self.size, fragments.data_ptr())
+        sums = torch.zeros(self.layer.sums_size, device=dy.device)
+        weigh(dy, x, self.layer, self.size_out, self.size, sums.data_ptr())
+        dw = torch.empty_like(self.conv.weight)
+        prepare_layer(self.conv.weight, self.layer, self.channels, sums=sums, dw=dw)
+        return dx, dw, dy[..., : self.channels].sum((0, 1), dtype=torch.float32)
+
+
+class _Transposed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, conv: FusedTransposed, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        y, fragments = conv.forward(x)
+        ctx.conv, ctx.x, ctx.fragments = conv, x, fragments
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return (None, *ctx.conv.backward(ctx.x, ctx.fragments, gradients[0].contiguous()))
+
+
+class FusedDecoder:
+    def __init__(self, decoder: Decoder):
+        self.decoder = decoder
+        _, height, width = decoder.patch
+        self.convolutions = (
+            FusedTransposed(decoder.conv1, height, width),
+            FusedTransposed(decoder.conv2, 2 * height, 2 * width),
+        )
+
+    def __call__(self, best: BestCapsule, training: bool) -> Tensor:
+        decoder = self.decoder
+        first, height, width = decoder.patch
+        x = decoder.linear(torch.cat([best.vector, best.position], dim=1))
+        x = x.to(torch.bfloat16).view(-1, first, height * width).mT.contiguous()  # (m, position, channel)
+        for norm, conv in zip((decoder.norm1, decoder.norm2), self.convolutions, strict=True):
+            x = F.relu(norm(x.flatten(0, 1))).view(x.shape)
+            if training:
+                x = _Transposed.apply(conv, x, conv.conv.weight, conv.conv.bias)
+            else:
+                x, _ = conv.forward(x)
+        images = x.unflatten(1, conv.size_out).permute(0, 3, 1, 2)
+        return images[:, : conv.channels, : decoder.height, : decoder.width]
