@@ -166,6 +166,12 @@ static inline float shuffle_xor(float x, int mask) {
     return emulator::exchange(mine)[(emulator::thread % 32) ^ mask].value;
 }
 
+static inline float shuffle_from(float x, int lane) {
+    emulator::Lane mine{};
+    mine.value = x;
+    return emulator::exchange(mine)[lane & 31].value;
+}
+
 template <bool transposed, int N>
 static inline void load_matrices(unsigned (&r)[N], const void* row) {
     emulator::Lane mine{};

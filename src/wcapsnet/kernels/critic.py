@@ -38,24 +38,20 @@ class Spectral:
         self.convolutions = convolutions
         self.sigma = torch.empty(0)
 
-    def _launch(self, kernel: str, convolutions: list[SpectralConv2d], iterate: bool, dw: list[Tensor]) -> None:
-        own = STRUCTURES["spectral.cu"]
-        matrices = [
+    def _matrices(self, convolutions: list[SpectralConv2d], **more: list[Any]) -> list[Any]:
+        return [
             build(
-                own["Matrix"],
+                STRUCTURES["spectral.cu"]["Matrix"],
                 w=conv.weight,
                 u=conv.u,
                 v=conv.v,
                 sigma=self.address(conv),
                 rows=conv.weight.shape[0],
                 columns=conv.weight[0].numel(),
-                **({"dw": dw[index]} if dw else {}),
+                **{name: values[index] for name, values in more.items()},
             )
             for index, conv in enumerate(convolutions)
         ]
-        arguments = build(own["Spectral"], matrix=matrices, iterate=iterate)
-        shared = 4 * (32 + max(c.weight.shape[0] + c.weight[0].numel() for c in convolutions))
-        Kernel("spectral.cu", kernel)((len(matrices), 1, 1), 512, shared, arguments)
 
     def address(self, conv: SpectralConv2d) -> int:
         return self.sigma.data_ptr() + 4 * self.convolutions.index(conv)
@@ -63,10 +59,16 @@ class Spectral:
     def forward(self, training: bool) -> None:
         if self.convolutions:
             self.sigma = torch.empty(len(self.convolutions), device=self.convolutions[0].weight.device)
-            self._launch("spectral", self.convolutions, training, [])
+            matrices = self._matrices(self.convolutions)
+            arguments = build(STRUCTURES["spectral.cu"]["Spectral"], matrix=matrices, iterate=training)
+            shared = 4 * (32 + max(c.weight.shape[0] + c.weight[0].numel() for c in self.convolutions))
+            Kernel("spectral.cu", "spectral")((len(matrices), 1, 1), 512, shared, arguments)
 
-    def backward(self, convolutions: list[SpectralConv2d], dw: list[Tensor]) -> None:
-        self._launch("spectral_backward", convolutions, False, dw)
+    def backward(self, convolutions: list[SpectralConv2d], dw: list[Tensor], dots: list[int]) -> None:
+        matrices = self._matrices(convolutions, dw=dw, dot=dots)
+        arguments = build(STRUCTURES["spectral.cu"]["Spectral"], matrix=matrices)
+        parts = -(-max(d.numel() for d in dw) // 1024)
+        Kernel("spectral.cu", "spectral_backward")((len(matrices), parts, 1), 256, 0, arguments)
 
 
 class FusedCritic:
@@ -83,9 +85,10 @@ class FusedCritic:
                 raise Unavailable(f"a critic has {channels} channels, which is no multiple of 8")
             if conv.stride > 1 and kernel != 3:
                 raise Unavailable("a critic's convolution is none that they know")
-            self.layers.append(Layer(channels, 8, 0, out, kernel, kernel // 2, conv.stride))
             height, width = -(-height // conv.stride), -(-width // conv.stride)
             self.maps.append((height, width))
+            to_one = conv.stride == 2 and height == width == 1
+            self.layers.append(Layer(channels, 8, 0, out, kernel, kernel // 2, conv.stride, to_one))
 
     def parameters(self) -> list[nn.Parameter]:
         return [p for conv in self.convolutions for p in (conv.weight, conv.bias)]
@@ -134,7 +137,8 @@ class FusedCritic:
         values, _fragments, transposed, keep = saved
         parameters = self.parameters()
         sizes = [layer.sums_size for layer in self.layers]
-        arena = torch.zeros(sum(sizes) + 2 * sum(layer.out_chunks * 8 for layer in self.layers), device=dy.device)
+        widths = sum(layer.out_chunks * 8 for layer in self.layers)
+        arena = torch.zeros(sum(sizes) + 2 * widths + len(sizes), device=dy.device)
         dw = [torch.empty_like(conv.weight) for conv in self.convolutions]
         sums, place = [], arena.data_ptr()
         for size in sizes:
@@ -155,8 +159,9 @@ class FusedCritic:
                     dy, dx, layer, self.maps[index], self.maps[index + 1], transposed[index], x, keep, biases[index - 1][1]
                 )
                 dy = dx
-        self._weights([{"sums": s, "dw": d} for s, d in zip(sums, dw, strict=True)])
-        self.spectral.backward(self.convolutions, dw)
+        dots = [place + 4 * index for index in range(len(sizes))]
+        self._weights([{"sums": s, "dw": d, "dot": t} for s, d, t in zip(sums, dw, dots, strict=True)])
+        self.spectral.backward(self.convolutions, dw, dots)
         # The last bias is what the batch norm after it takes away again: its gradient is zero, as `biases` has it.
         gradients = [g for d, (bias, _) in zip(dw, biases, strict=True) for g in (d, bias)]
         assert len(gradients) == len(parameters)
@@ -184,7 +189,7 @@ def convolution(
 ) -> None:  # fmt: skip
     file = "convolve.cu"
     groups = -(-layer.out_chunks // layer.columns)
-    tile = tiling(x.shape[0], *size, layer.taps, groups, layer.pitch, layer.most_rows)
+    tile = tiling(x.shape[0], *size, layer.taps, groups, layer.pitch, shift=layer.shift(size[1]))
     arguments = build(
         STRUCTURES[file]["Convolve"],
         **{"in": map_input(file, x, layer, size_in)},
@@ -207,7 +212,7 @@ def convolution_back(
 ) -> None:  # fmt: skip
     """dx = mask ∘ (the transposed convolution of dy), and Σ dx of every channel: the gradient of the bias before."""
     file = "convolve.cu"
-    read = Layer(layer.out_chunks * 8, 8, 0, layer.chunks * 8, layer.kernel, layer.pad, 1)
+    read = Layer(layer.out_chunks * 8, 8, 0, layer.chunks * 8, layer.kernel, layer.pad, 1, layer.to_one)
     columns = min(layer.chunks, 4)
     groups = -(-layer.chunks // columns)
     tile = tiling(dy.shape[0], *size, layer.taps, groups, read.pitch, 4)
@@ -268,7 +273,7 @@ def prepare_layers(weights: list[tuple[Tensor, Layer, int, dict[str, Any]]]) -> 
     arguments = build(own["Prepare"], layer=layers, capsules=1)
     home = "dw" in weights[0][3]
     grid = max(1, min(MULTIPROCESSORS, max(layer.forward_size for _, layer, *_ in weights) // 256))
-    Kernel("prepare.cu", "gather" if home else "prepare")((grid, len(layers), 1), 256, 0, arguments)
+    Kernel("prepare.cu", "gather" if home else "prepare")((grid, len(layers), 1), 256, 128, arguments)
 
 
 def prepare_layer(weight: Tensor, layer: Layer, channels: int, **pointers: Any) -> None:
@@ -278,8 +283,8 @@ def prepare_layer(weight: Tensor, layer: Layer, channels: int, **pointers: Any) 
 def weigh(x: Tensor, dy: Tensor, layer: Layer, size_in: tuple[int, int], size: tuple[int, int], dw: int) -> None:
     file = "weigh.cu"
     steps, columns = layer.even // 2, layer.columns
-    tile = tiling(x.shape[0], *size, layer.taps, 1, layer.pitch + 16 * columns)
-    made_positions = tile.per_block * tile.rows * (tile.strips << tile.strip_log)
+    tile = tiling(x.shape[0], *size, layer.taps, 1, layer.pitch + 16 * columns, shift=layer.shift(size[1]))
+    made_positions = tile.made_positions
     together = min(steps, 8)
     warps_a_pair = max(1, min(8 // together, tile.warps))
     deep = -(-layer.out_chunks // columns) * -(-steps // together)
@@ -292,7 +297,8 @@ def weigh(x: Tensor, dy: Tensor, layer: Layer, size_in: tuple[int, int], size: t
         groups=tile.blocks,
     )
     shared = tile.positions * layer.pitch + made_positions * columns * 16 + layer.even * 16 * 4
-    at_once = max(1, min(8, 200 * 1024 // (shared + 1024), 64 // (together * warps_a_pair)))
+    shared = max(shared, together * layer.taps**2 * columns * 512)
+    at_once = max(1, min(2, 200 * 1024 // (shared + 1024)))
     grid = max(1, min(tile.blocks, at_once * MULTIPROCESSORS // deep))
     kernel = Kernel(
         file, "weigh", **tile.defines(), **layer.defines(None), LOW=layer.low, COLUMNS=columns, WARPS_A_PAIR=warps_a_pair

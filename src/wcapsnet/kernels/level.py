@@ -86,6 +86,7 @@ class Tiling:
     rows_a_warp: int
     rows: int
     per_block: int
+    shift: bool = False
 
     @property
     def strip_log(self) -> int:
@@ -104,6 +105,11 @@ class Tiling:
         return -(-self.units // 2)
 
     @property
+    def made_positions(self) -> int:
+        """Of the gradient in `weigh`: whole strips, and a border where it is shifted."""
+        return self.per_block * self.rows * ((self.strips << self.strip_log) + 2 * self.shift)
+
+    @property
     def threads(self) -> int:
         """Four warps at least: those without a product to make help to load."""
         return 32 * max(4, self.warps)
@@ -114,7 +120,8 @@ class Tiling:
 
     @property
     def positions(self) -> int:
-        return self.per_block * (self.rows + self.taps - 1) * (self.width + self.taps - 1)
+        wide = self.strips << self.strip_log if self.shift else self.width + self.taps - 1
+        return self.per_block * (self.rows + self.taps - 1) * wide
 
     @property
     def blocks(self) -> int:
@@ -128,12 +135,14 @@ class Tiling:
             "ROWS": self.rows_a_warp,
             "TILE_ROWS": self.rows,
             "PER_BLOCK": self.per_block,
+            "SHIFT": int(self.shift),
         }
 
 
 def tiling(
-    images: int, height: int, width: int, taps: int, others: int, bytes_a_position: int, most_rows: int = 4
-) -> Tiling:
+    images: int, height: int, width: int, taps: int, others: int, bytes_a_position: int, most_rows: int = 4,
+    shift: bool = False,
+) -> Tiling:  # fmt: skip
     """Tiles that fit shared memory, with several images in a block where maps are small and there are enough of them."""
     enough = 8 * MULTIPROCESSORS  # warps
     about = 1 << (images.bit_length() - 1)  # so that batches of about a size use the same kernels
@@ -145,7 +154,7 @@ def tiling(
     least = 8 >> min(3, (width - 1).bit_length())
 
     def with_rows(rows: int, per_block: int) -> Tiling:
-        return Tiling(images, height, width, taps, rows_a_warp, rows, per_block)
+        return Tiling(images, height, width, taps, rows_a_warp, rows, per_block, shift)
 
     def fits(t: Tiling) -> bool:
         return t.positions * bytes_a_position <= LARGEST_SHARED - 8192 and t.warps <= 8
@@ -175,16 +184,17 @@ class Layer:
     kernel: int
     pad: int
     stride: int
+    to_one: bool = False  # the output is a single position: of the taps on patches only the middle one sees anything
 
     @property
     def taps(self) -> int:
-        if self.pad:
+        if self.pad and not self.to_one:
             return 3 if self.stride == 1 else 2
         return 1
 
     @property
     def low(self) -> int:
-        return -self.pad
+        return 0 if self.to_one else -self.pad
 
     @property
     def grown_chunks(self) -> int:
@@ -219,10 +229,9 @@ class Layer:
         """Bytes of a position in shared memory."""
         return (self.even + 1) * 16
 
-    @property
-    def most_rows(self) -> int:
-        """A warp takes: more spare loads, fewer spare registers and leave more warps to hide behind."""
-        return 2 if self.taps == 3 else 4
+    def shift(self, width: int) -> bool:
+        """Taps of a row are brought together in registers, where a warp holds a whole row."""
+        return self.taps == 3 and width <= 16
 
     def defines(self, norm: nn.Module | None) -> dict[str, int]:
         return {
@@ -324,7 +333,7 @@ class FusedLevel:
     def _convolve(self, memory: Memory, layer: Layer, norm: nn.Module | None, out: Where, sums: SumsAt) -> None:
         file = "convolve.cu"
         groups = -(-layer.out_chunks // layer.columns)
-        tile = tiling(memory.images, self.height, self.width, layer.taps, self.n * groups, layer.pitch, layer.most_rows)
+        tile = tiling(memory.images, self.height, self.width, layer.taps, self.n * groups, layer.pitch, shift=layer.shift(self.width))
         arguments = build(
             STRUCTURES[file]["Convolve"],
             **{"in": self._input(file, memory, layer, norm, update=memory.training)},
@@ -504,8 +513,10 @@ class FusedLevel:
     def _weigh(self, memory: Memory, gradients: Gradients, layer: Layer, norm: nn.Module | None, dy: Where) -> None:
         file = "weigh.cu"
         steps, columns = layer.even // 2, layer.columns
-        tile = tiling(memory.images, self.height, self.width, layer.taps, self.n, layer.pitch + 16 * columns)
-        made_positions = tile.per_block * tile.rows * (tile.strips << tile.strip_log)
+        shift = layer.shift(self.width)
+        room = layer.pitch + 16 * columns
+        tile = tiling(memory.images, self.height, self.width, layer.taps, self.n, room, shift=shift)
+        made_positions = tile.made_positions
         together = min(steps, 8)
         warps_a_pair = max(1, min(8 // together, tile.warps))
         deep = -(-layer.out_chunks // columns) * -(-steps // together)
@@ -518,7 +529,8 @@ class FusedLevel:
             groups=tile.blocks,
         )
         shared = tile.positions * layer.pitch + made_positions * columns * 16 + layer.even * 16 * 4
-        at_once = max(1, min(8, 200 * 1024 // (shared + 1024), 64 // (together * warps_a_pair)))
+        shared = max(shared, together * layer.taps**2 * columns * 512)
+        at_once = max(1, min(3, 200 * 1024 // (shared + 1024)))
         grid = max(1, min(tile.blocks, at_once * MULTIPROCESSORS // (self.n * deep)))
         defines = {**tile.defines(), **layer.defines(norm), "COLUMNS": columns, "WARPS_A_PAIR": warps_a_pair, "LOW": layer.low}
         Kernel(file, "weigh", **defines)((grid, self.n, deep), 32 * together * warps_a_pair, shared, arguments)
@@ -689,7 +701,7 @@ class Memory:
 
     def gather(self, gradients: Gradients) -> None:
         arguments, grid = self._weights(gradients)
-        Kernel("prepare.cu", "gather")((grid, len(self.level.prepared), 1), 256, 0, arguments)
+        Kernel("prepare.cu", "gather")((grid, len(self.level.prepared), 1), 256, 128, arguments)
 
 
 class Gradients:

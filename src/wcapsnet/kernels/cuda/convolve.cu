@@ -40,13 +40,14 @@ KERNEL(256, 3) convolve(ARGUMENTS(Convolve) a) {
 #if NORM
     prepare_norm(a.in, n, scale, shift);
 #endif
-    clear(tile, POSITIONS * PITCH);
+    clear_tile(a.in, image0, row0, tile);
     __syncthreads();
     load_tile(a.in, image0, row0, n, tile, scale, shift);
     __syncthreads();
 
     const int column0 = blockIdx.z * COLUMNS;
-    float sum[ROWS][COLUMNS][4] = {};
+    constexpr int apart = SHIFT ? TAPS : 1;  // sums for the taps of a row, brought together in the end
+    float parts[apart][ROWS][COLUMNS][4] = {};
     if (warp * 2 < UNITS) {  // warps beyond only help to load
         // Which row of a product a lane names to the tensor core, and which it gets back (below).
         const Spot named = locate(warp * 2 + (lane >> 3 & 1), lane & 7);
@@ -64,19 +65,42 @@ KERNEL(256, 3) convolve(ARGUMENTS(Convolve) a) {
 #pragma unroll
             for (int line = 0; line < ROWS + TAPS - 1; line++)
 #pragma unroll
-                for (int dx = 0; dx < TAPS; dx++) {
+                for (int at_ = 0; at_ < (SHIFT ? 1 : TAPS); at_++) {
                     unsigned x[4];
-                    load_matrices<false>(x, origin + (line * WIDE + dx) * PITCH);
+                    load_matrices<false>(x, origin + (line * WIDE + at_) * PITCH);
 #pragma unroll
-                    for (int dy = 0; dy < TAPS; dy++) {
-                        const int row = line - dy;
-                        if (row >= 0 && row < ROWS)
+                    for (int dy = 0; dy < TAPS; dy++)
 #pragma unroll
-                            for (int c = 0; c < COLUMNS; c++)
-                                multiply_add(sum[row][c], x, w[dy * TAPS + dx][c].x, w[dy * TAPS + dx][c].y);
-                    }
+                        for (int k = 0; k < apart; k++) {
+                            const int row = line - dy, tap = dy * TAPS + (SHIFT ? k : at_);
+                            if (row >= 0 && row < ROWS)
+#pragma unroll
+                                for (int c = 0; c < COLUMNS; c++) multiply_add(parts[k][row][c], x, w[tap][c].x, w[tap][c].y);
+                        }
                 }
         }
+    }
+    float(&sum)[ROWS][COLUMNS][4] = parts[SHIFT ? 1 : 0];
+    if (SHIFT) {  // y[x] = left tap of x-1 + middle tap of x + right tap of x+1
+        const int g = lane / 4, before = (lane - 4) & 31, after = (lane + 4) & 31;
+        const int x = g & ((1 << STRIP_LOG) - 1);
+        const bool begins = x == 0, ends = STRIPS == 1 && x == WIDTH - 1;  // nothing comes from beyond the map
+#pragma unroll
+        for (int row = 0; row < ROWS; row++)
+#pragma unroll
+            for (int c = 0; c < COLUMNS; c++)
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    float l0 = shuffle_from(parts[0][row][c][i], before), l1 = shuffle_from(parts[0][row][c][2 + i], before);
+                    float r0 = shuffle_from(parts[apart - 1][row][c][i], after), r1 = shuffle_from(parts[apart - 1][row][c][2 + i], after);
+                    if (STRIPS == 2) {  // the second unit goes on where the first ends
+                        sum[row][c][i] += (g > 0 ? l0 : 0.f) + (g < 7 ? r0 : r1);
+                        sum[row][c][2 + i] += (g > 0 ? l1 : l0) + (g < 7 && g + 8 < WIDTH - 1 ? r1 : 0.f);
+                    } else {
+                        sum[row][c][i] += (begins ? 0.f : l0) + (ends ? 0.f : r0);
+                        sum[row][c][2 + i] += (begins ? 0.f : l1) + (ends ? 0.f : r1);
+                    }
+                }
     }
 
     float total[COLUMNS][4] = {};  // Σy and Σy² of the lane's two channels

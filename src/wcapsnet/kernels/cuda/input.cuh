@@ -66,7 +66,25 @@ device_function void prepare_norm(const Input& in, int n, float* scale, float* s
     }
 }
 
-// The tile's input as (position, channel), activated; what lies outside the map is left as it is: cleared before.
+// Zeros where `load_tile` will write nothing: outside the map, and in the chunk that only fills a pair.
+device_function void clear_tile(const Input& in, int image0, int row0, char* tile) {
+    if (!SHIFT) {
+        clear(tile, POSITIONS * PITCH);
+        return;
+    }
+    const int lane = threadIdx.x % 32;
+    for (int line = threadIdx.x / 32; line < PER_BLOCK * HIGH; line += blockDim.x / 32) {
+        const int y = row0 + LOW + line % HIGH;
+        const bool outside = y < 0 || y >= HEIGHT || image0 + line / HIGH >= in.images;
+        char* row = tile + line * WIDE * PITCH;
+        if (outside || WIDE > WIDTH)
+            for (int i = (outside ? 0 : WIDTH * PITCH) + lane * 16; i < WIDE * PITCH; i += 512) *(uint4*)(row + i) = make_uint4(0, 0, 0, 0);
+        if (in.chunks < EVEN)
+            for (int x = lane; x < WIDE; x += 32) *(uint4*)(row + x * PITCH + (EVEN - 1) * 16) = make_uint4(0, 0, 0, 0);
+    }
+}
+
+// The tile's input as (position, channel), activated; what lies outside the map is left to `clear_tile`.
 device_function void load_tile(const Input& in, int image0, int row0, int n, char* tile, const float* scale, const float* shift) {
     const int low = row0 + LOW;  // the map's row that is the tile's first
     for (int job = threadIdx.x / 32; job < in.chunks * PER_BLOCK * PARTS; job += blockDim.x / 32) {
@@ -99,7 +117,7 @@ device_function void load_tile(const Input& in, int image0, int row0, int n, cha
 #endif
         load_part<WIDE * PITCH, PITCH>(
             part, max(low, 0), min(low + HIGH, height), columns, source, from_row, from_column,
-            tile + ((image * HIGH - low) * WIDE - LOW) * PITCH + q * 16, [&](uint4& v, int, int) {
+            tile + ((image * HIGH - low) * WIDE - (SHIFT ? 0 : LOW)) * PITCH + q * 16, [&](uint4& v, int, int) {
 #if NORM
                 float f[8];
                 unpack(v, f);

@@ -10,6 +10,7 @@ struct Weights {
     unsigned* backward;  // [n][chunk][chunk of output, even for one tap][tap][lane], or null
     unsigned* transposed;  // [pair of chunks of output][tap][chunk][lane][2], for one capsule, or null
     const float* sigma;  // weights are divided by this, where it is not null
+    float* dot;  // grows by Σ dw∘w, where it is not null
     const float* sums;  // the gradient as `weigh` leaves it: [n][pair of chunks][chunk of output][tap][4][lane]
     float* dw;
     int out;
@@ -84,7 +85,9 @@ KERNEL(256, 2) prepare(ARGUMENTS(Prepare) all) {
 // The gradients of all weights, brought home.
 KERNEL(256, 2) gather(ARGUMENTS(Prepare) all) {
     const Weights& a = all.layer[blockIdx.y];
+    SHARED_MEMORY(memory);
     const int area = a.kernel * a.kernel, taps = a.taps * a.taps, steps = (a.chunks + 1) / 2;
+    float dot = 0;
     for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < all.capsules * a.out * a.channels * area; i += gridDim.x * blockDim.x) {
         int kx = i % a.kernel - a.pad, ky = i / a.kernel % a.kernel - a.pad;
         int c = i / area % a.channels, o = i / area / a.channels % a.out, n = i / area / a.channels / a.out;
@@ -99,9 +102,15 @@ KERNEL(256, 2) gather(ARGUMENTS(Prepare) all) {
             e = w % 8;
         }
         int tap = (dy - a.low) * a.taps + dx - a.low;
-        a.dw[i] = a.sums[(((((long long)n * steps + q / 2) * a.out_chunks + o / 8) * taps + tap) * 4 + q % 2 * 2 + o % 2) * 32 +
+        const bool used = dy >= a.low && dx >= a.low;  // else a tap that only ever sees the border
+        float value = !used ? 0.f : a.sums[(((((long long)n * steps + q / 2) * a.out_chunks + o / 8) * taps + tap) * 4 + q % 2 * 2 + o % 2) * 32 +
                          e * 4 + o % 8 / 2];
+        a.dw[i] = value;
+        if (a.dot) dot += value * a.w[i];
     }
+    if (!a.dot) return;
+    dot = over_block(dot, (float*)memory);
+    if (threadIdx.x == 0 && dot != 0) atomicAdd(a.dot, dot);
 }
 
 // Σx and Σx² of every channel of (rows, 8·chunks).

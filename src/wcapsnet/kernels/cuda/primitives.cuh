@@ -66,6 +66,7 @@ device_function void multiply_add(float (&d)[4], const unsigned (&a)[2], unsigne
 }
 
 device_function float shuffle_xor(float x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
+device_function float shuffle_from(float x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 
 #endif
 

@@ -4,6 +4,7 @@
 // du_l = the gradient behind layer l's ReLU and G = Σ_l γ_l du_l, the gradient of the channel is
 //     r (G − mean(G) − x̂ mean(G x̂)),      Σ G = Σ_l γ_l dβ_l,   Σ G x̂ = Σ_l γ_l dγ_l.
 // The means need all images, so this kernel leaves G, dβ and dγ behind, and who reads G next finishes it.
+#define SHIFT 0
 #include "readers.cuh"
 #include "tiles.cuh"
 

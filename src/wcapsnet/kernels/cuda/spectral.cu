@@ -9,6 +9,7 @@ struct Matrix {
     float* v;
     float* sigma;
     float* dw;  // in: the gradient of w / σ; out: that of w
+    const float* dot;  // Σ dw∘w
     int rows;
     int columns;
 };
@@ -62,14 +63,9 @@ KERNEL(512, 1) spectral(ARGUMENTS(Spectral) all) {
 }
 
 // dw = dŵ/σ − (Σ dŵ∘w)/σ² · u vᵀ
-KERNEL(512, 1) spectral_backward(ARGUMENTS(Spectral) all) {
-    SHARED_MEMORY(memory);
+KERNEL(256, 4) spectral_backward(ARGUMENTS(Spectral) all) {
     const Matrix& a = all.matrix[blockIdx.x];
-    const int count = a.rows * a.columns;
-    float dot = 0;
-    for (int i = threadIdx.x; i < count; i += blockDim.x) dot += a.dw[i] * a.w[i];
-    dot = over_block(dot, (float*)memory);
-    const float by = 1 / max(*a.sigma, 1e-12f);
-    for (int i = threadIdx.x; i < count; i += blockDim.x)
-        a.dw[i] = by * (a.dw[i] - dot * by * a.u[i / a.columns] * a.v[i % a.columns]);
+    const float by = 1 / max(*a.sigma, 1e-12f), dot = *a.dot * by;
+    for (int i = blockIdx.y * blockDim.x + threadIdx.x; i < a.rows * a.columns; i += gridDim.y * blockDim.x)
+        a.dw[i] = by * (a.dw[i] - dot * a.u[i / a.columns] * a.v[i % a.columns]);
 }

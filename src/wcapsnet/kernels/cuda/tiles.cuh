@@ -1,7 +1,8 @@
 // How a block of threads covers maps, and how a tile of input comes into shared memory: activated, with its border.
 //
 // Given at compile time, so that places in shared memory are constants: HEIGHT and WIDTH of the maps, TAPS, TILE_ROWS
-// (of a tile, a multiple of ROWS; a higher map takes several), PER_BLOCK images in a block.
+// (of a tile, a multiple of ROWS; a higher map takes several), PER_BLOCK images in a block. SHIFT: taps of one row are
+// brought together by shifting, so a tile has whole strips and no border to the left and right (maps up to 16 wide).
 //
 // A warp works on two units at a time: the rows 0–7 and 8–15 of a tensor core's product. A unit is a strip of eight
 // positions of one row (of several images side by side, where a map is narrower than that), ROWS rows high.
@@ -12,7 +13,7 @@ constexpr int STRIPS = STRIP_LOG == 3 ? (WIDTH + 7) / 8 : 1;  // in a row
 constexpr int GROUPS = TILE_ROWS / ROWS;
 constexpr int TILES = (HEIGHT + TILE_ROWS - 1) / TILE_ROWS;  // a map takes
 constexpr int UNITS = (PER_BLOCK >> (3 - STRIP_LOG)) * STRIPS * GROUPS;
-constexpr int WIDE = WIDTH + TAPS - 1, HIGH = TILE_ROWS + TAPS - 1;  // with the border
+constexpr int HIGH = TILE_ROWS + TAPS - 1, WIDE = SHIFT ? STRIPS << STRIP_LOG : WIDTH + TAPS - 1;  // with the border
 constexpr int POSITIONS = PER_BLOCK * HIGH * WIDE;
 constexpr int PARTS = ((HIGH < HEIGHT ? HIGH : HEIGHT) * WIDTH + 127) / 128;  // in which a plane is loaded
 
@@ -27,15 +28,17 @@ device_function Spot locate(int unit, int place) {
     Spot s;
     s.inside = unit < UNITS;
     unit = s.inside ? unit : 0;
-    s.row = unit % GROUPS * ROWS;
-    s.x = (unit / GROUPS % STRIPS << 3) + (place & ((1 << STRIP_LOG) - 1));
-    s.image = (unit / GROUPS / STRIPS << (3 - STRIP_LOG)) + (place >> STRIP_LOG);
+    s.x = (unit % STRIPS << 3) + (place & ((1 << STRIP_LOG) - 1));  // the two units of a warp stand side by side, if any do
+    s.row = unit / STRIPS % GROUPS * ROWS;
+    s.image = (unit / STRIPS / GROUPS << (3 - STRIP_LOG)) + (place >> STRIP_LOG);
     s.inside = s.inside && s.x < WIDTH;
     return s;
 }
 
 // The spot's place in a tile with its border; filling places name a neighbour, to be ignored.
-device_function int place_in_tile(const Spot& s) { return (s.image * HIGH + s.row) * WIDE + min(s.x, WIDTH - 1); }
+device_function int place_in_tile(const Spot& s) {
+    return (s.image * HIGH + s.row) * WIDE + (SHIFT ? s.x : min(s.x, WIDTH - 1));
+}
 
 device_function void clear(char* memory, int bytes) {
     for (int i = threadIdx.x * 16; i < bytes; i += blockDim.x * 16) *(uint4*)(memory + i) = make_uint4(0, 0, 0, 0);

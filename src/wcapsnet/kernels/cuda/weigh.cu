@@ -15,7 +15,9 @@ KERNEL(256, 2) weigh(ARGUMENTS(Weigh) a) {
     SHARED_MEMORY(memory);
     const int n = blockIdx.y, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     constexpr int steps = EVEN / 2, taps = TAPS * TAPS;
-    constexpr int made_wide = STRIPS << STRIP_LOG, made_positions = PER_BLOCK * TILE_ROWS * made_wide;  // whole strips
+    // dy in shared memory: whole strips; with SHIFT it is dy that is shifted, so it has a border to the left and right.
+    constexpr int border = SHIFT ? 1 : 0, made_wide = (STRIPS << STRIP_LOG) + 2 * border;
+    constexpr int made_positions = PER_BLOCK * TILE_ROWS * made_wide;
     char* tile = memory;
     char* made = tile + POSITIONS * PITCH;  // dy: [chunk][position], zeros where there is none
     float* scale = (float*)(made + made_positions * COLUMNS * 16);
@@ -36,7 +38,8 @@ KERNEL(256, 2) weigh(ARGUMENTS(Weigh) a) {
         const int image0 = group / TILES * PER_BLOCK, row0 = group % TILES * TILE_ROWS;
         __syncthreads();
         if (group == (int)blockIdx.x || TILES > 1 || image0 + PER_BLOCK > a.in.images) {
-            clear(tile, POSITIONS * PITCH + made_positions * COLUMNS * 16);
+            clear_tile(a.in, image0, row0, tile);
+            clear(made, made_positions * COLUMNS * 16);
             __syncthreads();
         }
         load_tile(a.in, image0, row0, n, tile, scale, shift);
@@ -46,7 +49,7 @@ KERNEL(256, 2) weigh(ARGUMENTS(Weigh) a) {
             const int position = (int)a.dy.position;
             load_part<made_wide * 16, 16>(part, row0, min(row0 + TILE_ROWS, HEIGHT), WIDTH,
                                           at(a.dy, column0 + c, image0 + image, n), WIDTH * position, position,
-                                          made + (c * made_positions + (image * TILE_ROWS - row0) * made_wide) * 16,
+                                          made + (c * made_positions + (image * TILE_ROWS - row0) * made_wide + border) * 16,
                                           [](uint4&, int, int) {});
         }
         __syncthreads();
@@ -56,33 +59,52 @@ KERNEL(256, 2) weigh(ARGUMENTS(Weigh) a) {
             // Positions are the depth of this product. x: lanes name those of the 8 channels lane>>3&1; dy likewise.
             const Spot in = locate(pair * 2 + (lane >> 4), lane & 7), out = locate(pair * 2 + (lane >> 3 & 1), lane & 7);
             const char* from = tile + place_in_tile(in) * PITCH + (block * 2 + (lane >> 3 & 1)) * 16;
-            const char* with = made + ((out.image * TILE_ROWS + out.row) * made_wide + out.x) * 16;
-            unsigned d[ROWS][COLUMNS][2];
+            const char* with = made + ((out.image * TILE_ROWS + out.row) * made_wide + out.x + 2 * border) * 16;
+            constexpr int apart = SHIFT ? TAPS : 1;
+            unsigned d[ROWS][apart][COLUMNS][2];
 #pragma unroll
             for (int row = 0; row < ROWS; row++)
 #pragma unroll
-                for (int c = 0; c < COLUMNS; c++) {
-                    load_matrices<true>(d[row][c], with + (c * made_positions + row * made_wide) * 16);
-                    if (UNITS % 2 && pair * 2 + 1 >= UNITS) d[row][c][1] = 0;  // there is no second unit
-                }
+                for (int k = 0; k < apart; k++)
+#pragma unroll
+                    for (int c = 0; c < COLUMNS; c++) {
+                        load_matrices<true>(d[row][k][c], with + (c * made_positions + row * made_wide - k) * 16);
+                        if (UNITS % 2 && pair * 2 + 1 >= UNITS) d[row][k][c][1] = 0;  // there is no second unit
+                    }
 #pragma unroll
             for (int line = 0; line < ROWS + TAPS - 1; line++)
 #pragma unroll
-                for (int dx = 0; dx < TAPS; dx++) {
+                for (int at_ = 0; at_ < (SHIFT ? 1 : TAPS); at_++) {
                     unsigned x[4];
-                    load_matrices<true>(x, from + (line * WIDE + dx) * PITCH);
+                    load_matrices<true>(x, from + (line * WIDE + at_) * PITCH);
 #pragma unroll
-                    for (int dy = 0; dy < TAPS; dy++) {
-                        const int row = line - dy;
-                        if (row < 0 || row >= ROWS) continue;
+                    for (int dy = 0; dy < TAPS; dy++)
 #pragma unroll
-                        for (int c = 0; c < COLUMNS; c++)
-                            multiply_add(sum[dy * TAPS + dx][c], x, d[row][c][0], d[row][c][1]);
-                    }
+                        for (int k = 0; k < apart; k++) {
+                            const int row = line - dy, tap = dy * TAPS + (SHIFT ? k : at_);
+                            if (row < 0 || row >= ROWS) continue;
+#pragma unroll
+                            for (int c = 0; c < COLUMNS; c++) multiply_add(sum[tap][c], x, d[row][k][c][0], d[row][k][c][1]);
+                        }
                 }
         }
     }
-    if (block >= steps) return;
+    // The warps that share channels add up before they touch memory.
+    if (WARPS_A_PAIR > 1) {
+        float* kept = (float*)memory + (warp / WARPS_A_PAIR * taps * COLUMNS * 4) * 32 + lane;
+#pragma unroll 1
+        for (int k = 1; k < WARPS_A_PAIR; k++) {
+            __syncthreads();
+            if (warp % WARPS_A_PAIR == k)
+#pragma unroll
+                for (int i = 0; i < taps * COLUMNS * 4; i++) kept[i * 32] = sum[i / 4 / COLUMNS][i / 4 % COLUMNS][i % 4];
+            __syncthreads();
+            if (warp % WARPS_A_PAIR == 0)
+#pragma unroll
+                for (int i = 0; i < taps * COLUMNS * 4; i++) sum[i / 4 / COLUMNS][i / 4 % COLUMNS][i % 4] += kept[i * 32];
+        }
+    }
+    if (block >= steps || warp % WARPS_A_PAIR) return;
 #pragma unroll
     for (int c = 0; c < COLUMNS; c++) {
         if (column0 + c >= a.dy_chunks) break;
