@@ -319,13 +319,13 @@ class FusedRouter:
         return [*self.critic.parameters(), norm.weight, norm.bias]
 
     def forward(self, c: Tensor, training: bool, seed: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Any]:
-        """c (m, n, position, k) → a, b (m, n), x (m, position, k) and Σx, Σx²"""
+        """c (m, n, position, k) → a, b (m, n), x (chunk, m, position, 8) and Σx, Σx²"""
         m, n, positions, k = c.shape
         sums = torch.zeros(16 + 2 * k, device=c.device)
         of_raw = SumsAt(sums.data_ptr(), sums.data_ptr() + 32, 0)
         raw, saved = self.critic.forward(c.view(m * n, positions, k), training, seed, of_raw)
         a, b, applied, noisy = torch.empty((4, m, n), device=c.device)
-        x = torch.empty((m, positions, k), dtype=torch.bfloat16, device=c.device)
+        x = torch.empty((k // 8, m, positions, 8), dtype=torch.bfloat16, device=c.device)
         facts = {
             **norm_arguments(self.critic.critic.norm),
             "raw": raw,
@@ -417,7 +417,7 @@ class _Routed(torch.autograd.Function):
 
 
 def routed(router: FusedRouter, c: Tensor, training: bool, seed: Tensor) -> tuple[Routing, Tensor, Tensor]:
-    """c (m, n, position, k) → routing, x (m, position, k) and its sums"""
+    """c (m, n, position, k) → routing, x (chunk, m, position, 8) and its sums"""
     if training:
         a, b, x, x_sums = _Routed.apply(router, c, seed, *router.parameters())
     else:

@@ -15,7 +15,7 @@ from .critic import FusedCritic, FusedRouter, Spectral, routed
 from .decoder import FusedDecoder
 from .head import FusedHead, predicted
 from .images import FusedInit, draw, first_convolution
-from .level import FusedLevel, capsule_blocks
+from .level import FusedLevel, capsule_blocks, to_chunks
 
 
 class Engine:
@@ -82,7 +82,7 @@ class Engine:
 
     def _run(self, network: WCapsNet, images: Tensor, seed: Tensor) -> Output:
         training, routings = network.training, []
-        x, sums = first_convolution(self.init, images, training)  # (m, position, channel)
+        x, sums = first_convolution(self.init, images, training)  # (chunk, m, position, 8)
         if self.head is None:
             return self._with_plain_routing(network, x, sums)
         self.spectral.forward(training)
@@ -104,7 +104,7 @@ class Engine:
             c = _as_maps(capsule_blocks(level, x, sums, training), level)
             routing = router(c)
             routed_ = route(network.applied(routing.weights), c)
-            x, sums = routed_.to(torch.bfloat16).permute(0, 2, 3, 1).flatten(1, 2).contiguous(), None
+            x, sums = to_chunks(routed_), None
             routings.append(routing)
         level, router = last
         c = _as_maps(capsule_blocks(level, x, sums, training), level)

@@ -47,7 +47,7 @@ def draw(device: torch.device) -> Tensor:
 
 
 class FusedInit:
-    """The first convolution: images → (m, position, channel) with the sums of every channel."""
+    """The first convolution: images → (chunk, m, position, 8) with the sums of every channel."""
 
     def __init__(self, conv: nn.Conv2d, height: int, width: int):
         self.conv, self.size = conv, (height, width)
@@ -71,7 +71,7 @@ class FusedInit:
         Kernel("images.cu", "to_chunks")((m, parts, 1), 256, 0, arguments)
         fragments = torch.empty(layer.forward_size, dtype=torch.int32, device=device)
         prepare_layer(self.conv.weight, layer, self.channels, forward=fragments)
-        y = torch.empty((m, positions, layer.out), dtype=torch.bfloat16, device=device)
+        y = torch.empty((layer.out_chunks, m, positions, 8), dtype=torch.bfloat16, device=device)
         sums = torch.zeros((2, layer.out), device=device)
         convolution(
             x, y, layer, self.size, self.size, fragments.data_ptr(),

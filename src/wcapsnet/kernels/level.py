@@ -1,7 +1,7 @@
 """All capsule blocks of a level, forward and backward, as CUDA kernels (network/capsules.py is the slow truth).
 
 Layout: chunks of eight channels. What a Dense Block grows lies as (chunk, m, n, position, 8) in one buffer, so that
-concatenation is writing; what passes between levels as (m, position, channel). The statistics of a channel are
+concatenation is writing; what passes between levels as (chunk, m, position, 8). The statistics of a channel are
 summed up once, by the kernel that makes it.
 """
 
@@ -22,6 +22,10 @@ STRUCTURES = {
     file: structures(file) for file in ("convolve.cu", "pull.cu", "finish.cu", "weigh.cu", "vectors.cu", "prepare.cu")
 }
 LARGEST_SHARED = 99 * 1024  # bytes a block may use: what every card from Ampere on can give
+import os
+PULL_ROWS=int(os.environ.get("PR","4"))
+PULL_BLOCKS=int(os.environ.get("PB","2"))
+CONV_ROWS=int(os.environ.get("CR","4"))
 MULTIPROCESSORS = 132  # what a launch should fill, roughly; on a smaller card it only fills better
 
 
@@ -66,7 +70,9 @@ def grown_layout(buffer: Tensor, first: int = 0) -> Where:
 
 
 def map_layout(x: Tensor) -> Where:
-    """(m, position, channel), the same for every capsule"""
+    """(m, position, channel), or (chunk, m, position, 8); the same for every capsule"""
+    if x.dim() == 4:
+        return Where(x.data_ptr(), x.stride(0), x.stride(1), 0, 8)
     return Where(x.data_ptr(), 8, x.stride(0), 0, x.stride(1))
 
 
@@ -292,7 +298,7 @@ class FusedLevel:
     # ── forward ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def forward(self, x: Tensor, training: bool, x_sums: Tensor | None = None) -> tuple[Tensor, Memory]:
-        """x (m, position, channel) and, if they are known, its sums (2, channel) → c (m, n, position, k)"""
+        """x (chunk, m, position, 8) and, if they are known, its sums (2, channel) → c (m, n, position, k)"""
         memory = Memory(self, x, training, x_sums)
         memory.prepare()
         if self.stride > 1:
@@ -333,7 +339,7 @@ class FusedLevel:
     def _convolve(self, memory: Memory, layer: Layer, norm: nn.Module | None, out: Where, sums: SumsAt) -> None:
         file = "convolve.cu"
         groups = -(-layer.out_chunks // layer.columns)
-        tile = tiling(memory.images, self.height, self.width, layer.taps, self.n * groups, layer.pitch, shift=layer.shift(self.width))
+        tile = tiling(memory.images, self.height, self.width, layer.taps, self.n * groups, layer.pitch, most_rows=CONV_ROWS if layer.shift(self.width) else 4, shift=layer.shift(self.width))
         arguments = build(
             STRUCTURES[file]["Convolve"],
             **{"in": self._input(file, memory, layer, norm, update=memory.training)},
@@ -368,7 +374,7 @@ class FusedLevel:
     # ── backward ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def backward(self, memory: Memory, dc: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """dc (m, n, position, k) → dx (m, position, channel) and the gradients of `parameters()`"""
+        """dc (m, n, position, k) → dx (chunk, m, position, 8) and the gradients of `parameters()`"""
         gradients = Gradients(self, memory)
         images, chunks, n = memory.images, self.grown_chunks, self.n
         positions = self.positions
@@ -484,9 +490,9 @@ class FusedLevel:
         together = next(count for count in (3, 2, 1) if own_chunks % count == 0)
         groups = own_chunks // together
         capsules, blocks_deep = (1, groups * stride**2) if of_patches else (self.n, groups)
-        most_rows = 4 if together == 1 else 2  # registers
+        most_rows = PULL_ROWS if together == 1 else 2  # registers
         tile = tiling(memory.images, self.height, self.width, taps, capsules * blocks_deep, 16 * chunks, most_rows)
-        at_once = max(1, min(len(layers) * repeats, 48 * 1024 // (tile.positions * 16 * chunks)))
+        at_once = max(1, min(len(layers) * repeats, int(os.environ.get("AO","48")) * 1024 // (tile.positions * 16 * chunks)))
         arguments = build(
             own["Pull"],
             of=means(file, layers, repeats, channel, channels, sums, memory.images * height * width),
@@ -507,7 +513,7 @@ class FusedLevel:
         floats = every * width_of * 3 + 2 * width_of + (3 * repeats * chunks * 8 if "fresh" in extra else 0)
         floats += tile.warps * every * 2 * width_of
         shared = floats * 4 + at_once * chunks * tile.positions * 16
-        kernel = Kernel(file, "pull", **tile.defines(), STRIDE=stride, GROWN=chunks, CHUNKS=together)
+        kernel = Kernel(file, "pull", **tile.defines(), STRIDE=stride, GROWN=chunks, CHUNKS=together, BLOCKS=PULL_BLOCKS if together == 1 else 2)
         kernel((tile.blocks, capsules, blocks_deep), tile.threads, shared, arguments)
 
     def _weigh(self, memory: Memory, gradients: Gradients, layer: Layer, norm: nn.Module | None, dy: Where) -> None:
@@ -601,7 +607,7 @@ class Memory:
 
     def __init__(self, level: FusedLevel, x: Tensor, training: bool, x_sums: Tensor | None):
         self.level, self.x, self.training, self.given_sums = level, x, training, x_sums
-        self.images = images = x.shape[0]
+        self.images = images = x.shape[1]
         n, positions = level.n, level.positions
 
         def chunks(count: int) -> Tensor:
@@ -687,7 +693,7 @@ class Memory:
         arguments, grid = self._weights(None)
         Kernel("prepare.cu", "prepare")((grid, len(self.level.prepared), 1), 256, 0, arguments)
         if self.training and self.given_sums is None:
-            chunks, rows = self.level.channels // 8, self.images * self.x.shape[1]
+            chunks, rows = self.level.channels // 8, self.images * self.x.shape[2]
             grid = max(1, min(4 * MULTIPROCESSORS, -(-rows * chunks // 512)))
             arguments = build(
                 STRUCTURES["prepare.cu"]["Sums"],
@@ -773,7 +779,12 @@ class _CapsuleBlocks(torch.autograd.Function):
 
 
 def capsule_blocks(level: FusedLevel, x: Tensor, x_sums: Tensor | None, training: bool) -> Tensor:
-    """x (m, position, channel) → c (m, n, position, k)"""
+    """x (chunk, m, position, 8) → c (m, n, position, k)"""
     if training:
         return _CapsuleBlocks.apply(level, x, x_sums, *level.parameters())
     return level.forward(x, training=False)[0]
+
+
+def to_chunks(x: Tensor) -> Tensor:
+    """(m, channel, i, j) → (chunk, m, position, 8)"""
+    return x.to(torch.bfloat16).flatten(2).unflatten(1, (-1, 8)).permute(1, 0, 3, 2).contiguous()

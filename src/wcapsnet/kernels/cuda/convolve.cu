@@ -127,7 +127,7 @@ KERNEL(256, 3) convolve(ARGUMENTS(Convolve) a) {
                                                   : nullptr;
 #pragma unroll
             for (int row = 0; row < ROWS; row++) {
-                if (HEIGHT % ROWS && row0 + got.row + row >= HEIGHT) continue;
+                if (TILES * TILE_ROWS > HEIGHT && row0 + got.row + row >= HEIGHT) continue;
                 if (OUT_STRIDE > 1 && ((row0 + got.row + row) * OUT_STRIDE + down >= a.out_height ||
                                        got.x * OUT_STRIDE + right >= a.out_width))
                     continue;

@@ -87,19 +87,22 @@ device_function void clear_tile(const Input& in, int image0, int row0, char* til
 // The tile's input as (position, channel), activated; what lies outside the map is left to `clear_tile`.
 device_function void load_tile(const Input& in, int image0, int row0, int n, char* tile, const float* scale, const float* shift) {
     const int low = row0 + LOW;  // the map's row that is the tile's first
-    for (int job = threadIdx.x / 32; job < in.chunks * PER_BLOCK * PARTS; job += blockDim.x / 32) {
-        const int part = job % PARTS, image = job / PARTS % PER_BLOCK, q = job / PARTS / PER_BLOCK, m = image0 + image;
-        if (m >= in.images) continue;
+    const int images = min(PER_BLOCK, in.images - image0);
+    for (int job = threadIdx.x / 32; job < in.chunks * PARTS; job += blockDim.x / 32) {
+        const int part = job % PARTS, q = job / PARTS;
         const bf16* source;
+        long long from_image;
         int from_row, from_column, height = HEIGHT, columns = WIDTH;
         if (q >= SPLIT) {
-            source = at(in.grown, q - SPLIT, m, n);
+            source = at(in.grown, q - SPLIT, image0, n);
+            from_image = in.grown.image;
             from_row = WIDTH * 8;
             from_column = 8;
         } else {
             const int place = q / BEFORE, down = place / STRIDE, right = place % STRIDE, across = STRIDE == 1 ? WIDTH : in.width;
             from_column = (int)in.before.position;
-            source = at(in.before, q % BEFORE, m, n) + (down * across + right) * from_column;
+            from_image = in.before.image;
+            source = at(in.before, q % BEFORE, image0, n) + (down * across + right) * from_column;
             from_column *= STRIDE;
             from_row = from_column * across;
             if (STRIDE > 1) {
@@ -115,9 +118,9 @@ device_function void load_tile(const Input& in, int image0, int row0, int n, cha
             *(float4*)(b + e) = *(const float4*)(shift + q * 8 + e);
         }
 #endif
-        load_part<WIDE * PITCH, PITCH>(
-            part, max(low, 0), min(low + HIGH, height), columns, source, from_row, from_column,
-            tile + ((image * HIGH - low) * WIDE - (SHIFT ? 0 : LOW)) * PITCH + q * 16, [&](uint4& v, int, int) {
+        load_part<HIGH * WIDE * PITCH, WIDE * PITCH, PITCH>(
+            part, images, max(low, 0), min(low + HIGH, height), columns, source, from_image, from_row, from_column,
+            tile - (low * WIDE + (SHIFT ? 0 : LOW)) * PITCH + q * 16, [&](uint4& v, int, int, int) {
 #if NORM
                 float f[8];
                 unpack(v, f);

@@ -113,7 +113,7 @@ KERNEL(256, 2) gather(ARGUMENTS(Prepare) all) {
     if (threadIdx.x == 0 && dot != 0) atomicAdd(a.dot, dot);
 }
 
-// Σx and Σx² of every channel of (rows, 8·chunks).
+// Σx and Σx² of every channel of (chunk, rows, 8).
 struct Sums {
     const bf16* x;
     long long rows;
@@ -130,7 +130,7 @@ KERNEL(256, 2) sums(ARGUMENTS(Sums) a) {
     if (row < per_block)
         for (long long r = (long long)blockIdx.x * per_block + row; r < a.rows; r += (long long)gridDim.x * per_block) {
             float x[8];
-            unpack(__ldg((const uint4*)(a.x + (r * a.chunks + chunk) * 8)), x);
+            unpack(__ldg((const uint4*)(a.x + (chunk * a.rows + r) * 8)), x);
 #pragma unroll
             for (int e = 0; e < 8; e++) {
                 sum[e] += x[e];

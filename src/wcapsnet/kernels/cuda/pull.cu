@@ -32,7 +32,7 @@ struct Pull {
     int at_once;  // readers whose gradients are in shared memory together
 };
 
-KERNEL(256, 2) pull(ARGUMENTS(Pull) a) {
+KERNEL(256, BLOCKS) pull(ARGUMENTS(Pull) a) {
     SHARED_MEMORY(memory);
     const int n = blockIdx.y, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int repeats = a.of.repeats, readers = a.of.readers * repeats, all = readers + 1;
@@ -210,29 +210,30 @@ KERNEL(256, 2) pull(ARGUMENTS(Pull) a) {
         const int now = min(a.at_once, readers - l0);
         if (l0) __syncthreads();
 #pragma unroll 1
-        for (int job = warp; job < now * GROWN * PER_BLOCK * PARTS; job += blockDim.x / 32) {
-            const int part = job % PARTS, image = job / PARTS % PER_BLOCK, which = job / PARTS / PER_BLOCK, m = image0 + image;
-            if (m >= a.images) continue;
+        for (int job = warp; job < now * GROWN * PARTS; job += blockDim.x / 32) {
+            const int part = job % PARTS, which = job / PARTS, images = min(PER_BLOCK, a.images - image0);
             const int l = l0 + which / GROWN, chunk = which % GROWN, layer = l / repeats, more = l % repeats;
-            const bf16* from = a.of.reader[layer].gradient + m * a.made.image + (n + more) * a.made.capsule + chunk * a.made.chunk;
-            char* to = tiles + which * plane + ((image * HIGH - row0 - low) * WIDE - low) * 16;
+            const bf16* from = a.of.reader[layer].gradient + image0 * a.made.image + (n + more) * a.made.capsule + chunk * a.made.chunk;
+            char* to = tiles + which * plane - ((row0 + low) * WIDE + low) * 16;
             if (!a.fresh || layer > 0) {
-                load_part<WIDE * 16, 16>(part, y0, y1, WIDTH, from, WIDTH * 8, 8, to, [](uint4&, int, int) {});
+                load_part<HIGH * WIDE * 16, WIDE * 16, 16>(part, images, y0, y1, WIDTH, from, a.made.image, WIDTH * 8, 8, to,
+                                                           [](uint4&, int, int, int) {});
                 continue;
             }
-            const bf16* values = at(a.fresh_x, chunk, m, n + more);
-            bf16* finished = at(a.finished, chunk, m, n + more);
+            const bf16* values = at(a.fresh_x, chunk, image0, n + more);
+            bf16* finished = at(a.finished, chunk, image0, n + more);
             const float* f = fresh + (more * GROWN + chunk) * 8;
-            load_part<WIDE * 16, 16>(part, y0, y1, WIDTH, from, WIDTH * 8, 8, to, [&](uint4& v, int y, int x_) {
-                float g[8], value[8];
-                unpack(v, g);
-                unpack(__ldg((const uint4*)(values + (y * WIDTH + x_) * 8)), value);
+            load_part<HIGH * WIDE * 16, WIDE * 16, 16>(
+                part, images, y0, y1, WIDTH, from, a.made.image, WIDTH * 8, 8, to, [&](uint4& v, int image, int y, int x_) {
+                    const long long place_ = image * a.made.image + (y * WIDTH + x_) * 8;
+                    float g[8], value[8];
+                    unpack(v, g);
+                    unpack(__ldg((const uint4*)(values + place_)), value);
 #pragma unroll
-                for (int c = 0; c < 8; c++) g[c] = g[c] * f[c] + value[c] * f[fresh_size + c] + f[2 * fresh_size + c];
-                v = pack(g);
-                if (blockIdx.z == 0 && (TILES == 1 || (y >= row0 && y < row0 + TILE_ROWS)))
-                    *(uint4*)(finished + (y * WIDTH + x_) * 8) = v;
-            });
+                    for (int c = 0; c < 8; c++) g[c] = g[c] * f[c] + value[c] * f[fresh_size + c] + f[2 * fresh_size + c];
+                    v = pack(g);
+                    if (blockIdx.z == 0 && (TILES == 1 || (y >= row0 && y < row0 + TILE_ROWS))) *(uint4*)(finished + place_) = v;
+                });
         }
         __syncthreads();
         if (busy)

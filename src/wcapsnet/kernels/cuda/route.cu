@@ -7,14 +7,14 @@
 struct Route {
     const bf16* raw;  // (m, n, 8): the critic's last convolution, the first of eight
     const bf16* c;  // (m, n, values)
-    bf16* x;  // (m, values)
+    bf16* x;  // (chunk, m, position, 8)
     float* a;  // (m, n)
     float* b;
     float* applied;  // b after dropout
     float* noisy;  // a after noise
     float* x_sum;  // Σx, Σx² over images and positions, or null
     float* x_square;
-    const bf16* dx;
+    const bf16* dx;  // as x
     const float* da;  // from the loss; null: nothing
     const float* db;
     bf16* dc;
@@ -101,7 +101,7 @@ KERNEL(256, 4) route_forward(ARGUMENTS(Route) a) {
         }
     }
     __syncthreads();
-    const int vectors = a.values / 8, chunks = a.k / 8;
+    const int vectors = a.values / 8, chunks = a.k / 8, positions = vectors / chunks;
     float sum[8] = {}, square[8] = {};
     // Threads are dealt out so that each sees one chunk of channels only: the block takes a multiple of `chunks`.
     const int active = blockDim.x / chunks * chunks, step = active * gridDim.y;
@@ -115,7 +115,7 @@ KERNEL(256, 4) route_forward(ARGUMENTS(Route) a) {
                 for (int e = 0; e < 8; e++) x[e] += b[k] * c[e];
             }
             uint4 v = pack(x);
-            *(uint4*)(a.x + ((long long)m * vectors + i) * 8) = v;
+            *(uint4*)(a.x + (((long long)(i % chunks) * a.images + m) * positions + i / chunks) * 8) = v;
             unpack(v, x);
 #pragma unroll
             for (int e = 0; e < 8; e++) {
@@ -142,7 +142,7 @@ KERNEL(256, 4) route_forward(ARGUMENTS(Route) a) {
 KERNEL(256, 4) route_backward(ARGUMENTS(Route) a) {
     SHARED_MEMORY(memory);
     float* kept = (float*)memory;  // [warp][CAPSULES]
-    const int m = blockIdx.x, vectors = a.values / 8, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int m = blockIdx.x, vectors = a.values / 8, chunks = a.k / 8, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const long long row = (long long)m * a.capsules;
     for (int i = threadIdx.x; i < (int)blockDim.x / 32 * CAPSULES; i += blockDim.x) kept[i] = 0;
     __syncthreads();
@@ -151,7 +151,7 @@ KERNEL(256, 4) route_backward(ARGUMENTS(Route) a) {
         const int i = base + threadIdx.x;
         const bool there = i < end;
         float d[8] = {};
-        if (there) unpack(__ldg((const uint4*)(a.dx + ((long long)m * vectors + i) * 8)), d);
+        if (there) unpack(__ldg((const uint4*)(a.dx + (((long long)(i % chunks) * a.images + m) * (vectors / chunks) + i / chunks) * 8)), d);
         for (int k = 0; k < a.capsules; k++) {
             float c[8] = {}, dot = 0, to[8];
             const float b = a.applied[row + k];

@@ -43,14 +43,13 @@ KERNEL(256, 2) weigh(ARGUMENTS(Weigh) a) {
             __syncthreads();
         }
         load_tile(a.in, image0, row0, n, tile, scale, shift);
-        for (int job = warp; job < COLUMNS * PER_BLOCK * PARTS; job += blockDim.x / 32) {
-            const int part = job % PARTS, image = job / PARTS % PER_BLOCK, c = job / PARTS / PER_BLOCK;
-            if (column0 + c >= a.dy_chunks || image0 + image >= a.in.images) continue;
-            const int position = (int)a.dy.position;
-            load_part<made_wide * 16, 16>(part, row0, min(row0 + TILE_ROWS, HEIGHT), WIDTH,
-                                          at(a.dy, column0 + c, image0 + image, n), WIDTH * position, position,
-                                          made + (c * made_positions + (image * TILE_ROWS - row0) * made_wide + border) * 16,
-                                          [](uint4&, int, int) {});
+        for (int job = warp; job < COLUMNS * PARTS; job += blockDim.x / 32) {
+            const int part = job % PARTS, c = job / PARTS, position = (int)a.dy.position;
+            if (column0 + c >= a.dy_chunks) continue;
+            load_part<TILE_ROWS * made_wide * 16, made_wide * 16, 16>(
+                part, min(PER_BLOCK, a.in.images - image0), row0, min(row0 + TILE_ROWS, HEIGHT), WIDTH,
+                at(a.dy, column0 + c, image0, n), a.dy.image, WIDTH * position, position,
+                made + (c * made_positions - row0 * made_wide + border) * 16, [](uint4&, int, int, int) {});
         }
         __syncthreads();
         if (block >= steps) continue;
