@@ -166,6 +166,15 @@ static inline float shuffle_xor(float x, int mask) {
     return emulator::exchange(mine)[(emulator::thread % 32) ^ mask].value;
 }
 
+static inline unsigned transpose(unsigned two) {
+    emulator::Lane mine{};
+    mine.a[0] = two;
+    const emulator::Lane* all = emulator::exchange(mine);
+    int lane = emulator::thread % 32, g = lane / 4, q = lane % 4;
+    auto element = [&](int row, int column) { return all[row * 4 + column / 2].a[0] >> (column % 2 * 16) & 0xffff; };
+    return element(2 * q, g) | element(2 * q + 1, g) << 16;
+}
+
 static inline float shuffle_from(float x, int lane) {
     emulator::Lane mine{};
     mine.value = x;

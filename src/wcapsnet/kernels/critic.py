@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..network.critic import Critic, SpectralConv2d
 from ..network.routing import Router, Routing, normalized_weights
+from .aside import Aside
 from .compile import Kernel, Unavailable, structures
 from .level import (
     MULTIPROCESSORS,
@@ -22,6 +23,7 @@ from .level import (
     map_layout,
     means,
     norm_arguments,
+    occupancy,
     tiling,
 )
 
@@ -74,8 +76,8 @@ class Spectral:
 class FusedCritic:
     """A critic's convolutions on (images, positions, channels), all capsules of all samples as images."""
 
-    def __init__(self, critic: Critic, spectral: Spectral, height: int, width: int, salt: int):
-        self.critic, self.spectral, self.salt = critic, spectral, salt
+    def __init__(self, critic: Critic, spectral: Spectral, height: int, width: int, salt: int, aside: Aside | None = None):
+        self.critic, self.spectral, self.salt, self.aside = critic, spectral, salt, aside or Aside()
         self.convolutions: list[SpectralConv2d] = list(critic.layers)
         self.layers = []
         self.maps = [(height, width)]
@@ -134,8 +136,7 @@ class FusedCritic:
         return -(-layer.out_chunks // 2) * layer.taps**2 * layer.chunks * 64
 
     def backward(self, saved: Any, dy: Tensor) -> list[Tensor]:
-        values, _fragments, transposed, keep = saved
-        parameters = self.parameters()
+        values, fragments, transposed, keep = saved
         sizes = [layer.sums_size for layer in self.layers]
         widths = sum(layer.out_chunks * 8 for layer in self.layers)
         arena = torch.zeros(sum(sizes) + 2 * widths + len(sizes), device=dy.device)
@@ -150,22 +151,28 @@ class FusedCritic:
             biases.append((arena[offset : offset + layer.out], SumsAt(place, place + 4 * width, 0)))
             place += 8 * width
             offset += 2 * width
+        read = [dy, fragments, arena, self.spectral.sigma, *values]
+        with self.aside.work(*read):
+            self._backward(values, dy, transposed, keep, sums, [at for _, at in biases], dw, place)
+        # The last bias is what the batch norm after it takes away again: its gradient is zero, as `biases` has it.
+        return [g for d, (bias, _) in zip(dw, biases, strict=True) for g in (d, bias)]
+
+    def _backward(
+        self, values: list[Tensor], dy: Tensor, transposed: list[int], keep: float, sums: list[int],
+        biases: list[SumsAt], dw: list[Tensor], place: int,
+    ) -> None:  # fmt: skip
         for index in reversed(range(len(self.layers))):
             layer, x = self.layers[index], values[index]
             weigh(x, dy, layer, self.maps[index], self.maps[index + 1], sums[index])
             if index:
                 dx = torch.empty_like(x)
                 convolution_back(
-                    dy, dx, layer, self.maps[index], self.maps[index + 1], transposed[index], x, keep, biases[index - 1][1]
+                    dy, dx, layer, self.maps[index], self.maps[index + 1], transposed[index], x, keep, biases[index - 1]
                 )
                 dy = dx
-        dots = [place + 4 * index for index in range(len(sizes))]
+        dots = [place + 4 * index for index in range(len(self.layers))]
         self._weights([{"sums": s, "dw": d, "dot": t} for s, d, t in zip(sums, dw, dots, strict=True)])
         self.spectral.backward(self.convolutions, dw, dots)
-        # The last bias is what the batch norm after it takes away again: its gradient is zero, as `biases` has it.
-        gradients = [g for d, (bias, _) in zip(dw, biases, strict=True) for g in (d, bias)]
-        assert len(gradients) == len(parameters)
-        return gradients
 
 
 def map_input(file: str, x: Tensor, layer: Layer, size: tuple[int, int]) -> Any:
@@ -239,7 +246,7 @@ def launch(
     shared = tile.positions * layer.pitch + (layer.even * 16 + tile.threads // 32 * 16 * columns) * 4
     kernel = Kernel(
         "convolve.cu", "convolve", **tile.defines(), **layer.defines(None),
-        LOW=low, COLUMNS=columns, OUT_STRIDE=out_stride, EPILOGUE=epilogue,
+        LOW=low, COLUMNS=columns, OUT_STRIDE=out_stride, EPILOGUE=epilogue, **occupancy(tile.threads, shared),
     )  # fmt: skip
     kernel((tile.blocks, 1, groups), tile.threads, shared, arguments)
 
@@ -300,10 +307,12 @@ def weigh(x: Tensor, dy: Tensor, layer: Layer, size_in: tuple[int, int], size: t
     shared = max(shared, together * layer.taps**2 * columns * 512)
     at_once = max(1, min(2, 200 * 1024 // (shared + 1024)))
     grid = max(1, min(tile.blocks, at_once * MULTIPROCESSORS // deep))
+    threads = 32 * together * warps_a_pair
     kernel = Kernel(
-        file, "weigh", **tile.defines(), **layer.defines(None), LOW=layer.low, COLUMNS=columns, WARPS_A_PAIR=warps_a_pair
-    )
-    kernel((grid, 1, deep), 32 * together * warps_a_pair, shared, arguments)
+        file, "weigh", **tile.defines(), **layer.defines(None), **occupancy(threads, shared, registers=128),
+        LOW=layer.low, COLUMNS=columns, WARPS_A_PAIR=warps_a_pair,
+    )  # fmt: skip
+    kernel((grid, 1, deep), threads, shared, arguments)
 
 
 class FusedRouter:

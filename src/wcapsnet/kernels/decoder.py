@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..network import BestCapsule
 from ..network.decoder import Decoder
+from .aside import Aside
 from .critic import BIASED, convolution, launch, map_input, prepare_layer, weigh
 from .level import STRUCTURES, Layer, build, map_layout, tiling
 
@@ -18,7 +19,8 @@ class FusedTransposed:
     """A transposed convolution of stride 2, (m, position, channel) → (m, 4·position, channel): the way back through the
     convolution of stride 2 that has the same weights."""
 
-    def __init__(self, conv: nn.ConvTranspose2d, height: int, width: int):
+    def __init__(self, conv: nn.ConvTranspose2d, height: int, width: int, aside: Aside):
+        self.aside = aside
         self.conv, self.size, self.size_out = conv, (height, width), (2 * height, 2 * width)
         read, self.channels, kernel, _ = conv.weight.shape
         self.layer = Layer(-(-self.channels // 8) * 8, 8, 0, read, kernel, 1, 2)
@@ -53,10 +55,12 @@ class FusedTransposed:
         dx = torch.empty_like(x)
         convolution(dy, dx, self.layer, self.size_out, self.size, fragments.data_ptr())
         sums = torch.zeros(self.layer.sums_size, device=dy.device)
-        weigh(dy, x, self.layer, self.size_out, self.size, sums.data_ptr())
-        dw = torch.empty_like(self.conv.weight)
-        prepare_layer(self.conv.weight, self.layer, self.channels, sums=sums, dw=dw)
-        return dx, dw, dy[..., : self.channels].sum((0, 1), dtype=torch.float32)
+        dw, db = torch.empty_like(self.conv.weight), torch.empty(self.channels, device=dy.device)
+        with self.aside.work(dy, x, sums):
+            weigh(dy, x, self.layer, self.size_out, self.size, sums.data_ptr())
+            prepare_layer(self.conv.weight, self.layer, self.channels, sums=sums, dw=dw)
+            torch.sum(dy[..., : self.channels], (0, 1), dtype=torch.float32, out=db)
+        return dx, dw, db
 
 
 class _Transposed(torch.autograd.Function):
@@ -72,12 +76,12 @@ class _Transposed(torch.autograd.Function):
 
 
 class FusedDecoder:
-    def __init__(self, decoder: Decoder):
+    def __init__(self, decoder: Decoder, aside: Aside):
         self.decoder = decoder
         _, height, width = decoder.patch
         self.convolutions = (
-            FusedTransposed(decoder.conv1, height, width),
-            FusedTransposed(decoder.conv2, 2 * height, 2 * width),
+            FusedTransposed(decoder.conv1, height, width, aside),
+            FusedTransposed(decoder.conv2, 2 * height, 2 * width, aside),
         )
 
     def __call__(self, best: BestCapsule, training: bool) -> Tensor:

@@ -10,6 +10,7 @@ from ..network import Output, WCapsNet
 from ..network.critic import Critic
 from ..network.decoder import best_capsule
 from ..network.routing import predict, route
+from .aside import Aside
 from .compile import Unavailable, rehearse
 from .critic import FusedCritic, FusedRouter, Spectral, routed
 from .decoder import FusedDecoder
@@ -32,11 +33,12 @@ class Engine:
                 raise Unavailable(f"model.{name} is {value}, and they want a multiple of 8")
         if config.dense_layers > 14 or len(config.levels) > 16:
             raise Unavailable("the network is deeper than they know")
+        self.aside = Aside()
         inputs = [(config.height, config.width), *maps[:-1]]
         self.init = FusedInit(network.init_conv, config.height, config.width)
-        self.levels = [FusedLevel(blocks, *size) for blocks, size in zip(network.capsules, inputs, strict=True)]
+        self.levels = [FusedLevel(blocks, *size, self.aside) for blocks, size in zip(network.capsules, inputs, strict=True)]
         widths = config.decoder_channels
-        self.decoder = FusedDecoder(network.decoder) if all(width % 8 == 0 for width in widths) else None
+        self.decoder = FusedDecoder(network.decoder, self.aside) if all(width % 8 == 0 for width in widths) else None
         critics = [router.critic for router in network.routers]
         learned = all(isinstance(critic, Critic) for critic in critics)
         self.compiled: set[tuple[int, bool]] = set()
@@ -46,7 +48,7 @@ class Engine:
         routing = config.routing
         if learned and all(level.capsules <= 64 for level in config.levels):
             *features, last = (
-                FusedCritic(critic, self.spectral, *size, salt=100 * index + 10)
+                FusedCritic(critic, self.spectral, *size, salt=100 * index + 10, aside=self.aside)
                 for index, (critic, size) in enumerate(zip(critics, maps, strict=True))
             )
             for index, (router, critic) in enumerate(zip(network.routers, features, strict=False)):

@@ -16,16 +16,13 @@ from torch import Tensor, nn
 
 from ..network.capsules import CapsuleBlocks
 from ..network.nonlinearity import squash
+from .aside import Aside
 from .compile import Kernel, structures
 
 STRUCTURES = {
     file: structures(file) for file in ("convolve.cu", "pull.cu", "finish.cu", "weigh.cu", "vectors.cu", "prepare.cu")
 }
 LARGEST_SHARED = 99 * 1024  # bytes a block may use: what every card from Ampere on can give
-import os
-PULL_ROWS=int(os.environ.get("PR","4"))
-PULL_BLOCKS=int(os.environ.get("PB","2"))
-CONV_ROWS=int(os.environ.get("CR","4"))
 MULTIPROCESSORS = 132  # what a launch should fill, roughly; on a smaller card it only fills better
 
 
@@ -179,6 +176,13 @@ def tiling(
         chosen = larger
 
 
+def occupancy(threads: int, shared: int, registers: int = 72) -> dict[str, int]:
+    """Blocks of so many threads that a multiprocessor can hold, so that the compiler knows how many registers are free;
+    never so many blocks that fewer than `registers` are."""
+    blocks = min(220 * 1024 // (shared + 1024), 65536 // (threads * registers), 16)
+    return {"THREADS": threads, "BLOCKS": max(1, blocks)}
+
+
 @dataclass(frozen=True)
 class Layer:
     """One convolution as the kernels see it (Input and Weights in the sources)."""
@@ -265,8 +269,8 @@ class Layer:
 class FusedLevel:
     """The kernels of one level: which there are, in which order, on which memory."""
 
-    def __init__(self, blocks: CapsuleBlocks, height: int, width: int):
-        self.blocks = blocks
+    def __init__(self, blocks: CapsuleBlocks, height: int, width: int, aside: Aside | None = None):
+        self.blocks, self.aside = blocks, aside or Aside()
         first = blocks.dense.layers[0].conv
         self.n, self.growth, self.channels = first.weight.shape[:3]
         self.stride = first.stride
@@ -339,7 +343,7 @@ class FusedLevel:
     def _convolve(self, memory: Memory, layer: Layer, norm: nn.Module | None, out: Where, sums: SumsAt) -> None:
         file = "convolve.cu"
         groups = -(-layer.out_chunks // layer.columns)
-        tile = tiling(memory.images, self.height, self.width, layer.taps, self.n * groups, layer.pitch, most_rows=CONV_ROWS if layer.shift(self.width) else 4, shift=layer.shift(self.width))
+        tile = tiling(memory.images, self.height, self.width, layer.taps, self.n * groups, layer.pitch, most_rows=2 if layer.shift(self.width) else 4, shift=layer.shift(self.width))
         arguments = build(
             STRUCTURES[file]["Convolve"],
             **{"in": self._input(file, memory, layer, norm, update=memory.training)},
@@ -352,7 +356,8 @@ class FusedLevel:
         )
         shared = tile.positions * layer.pitch + (layer.even * 16 + tile.threads // 32 * 16 * layer.columns) * 4
         defines = {**tile.defines(), **layer.defines(norm), "COLUMNS": layer.columns, "LOW": layer.low}
-        Kernel(file, "convolve", **defines, OUT_STRIDE=1, EPILOGUE=0)((tile.blocks, self.n, groups), tile.threads, shared, arguments)
+        defines |= {"OUT_STRIDE": 1, "EPILOGUE": 0, **occupancy(tile.threads, shared)}
+        Kernel(file, "convolve", **defines)((tile.blocks, self.n, groups), tile.threads, shared, arguments)
 
     def _vectors(self, memory: Memory, kernel: str, **more: Any) -> tuple[Kernel, Any, int, int]:
         lanes = 1 << (self.k // 8 - 1).bit_length()
@@ -441,13 +446,16 @@ class FusedLevel:
                 of, map_layout(g_x), map_layout(memory.x), map_layout(dx), images, 1, base_chunks, inside,
                 more=map_layout(through),
             )  # fmt: skip
-            self._weigh(memory, gradients, self.shortcut, None, grown_layout(d_base))
 
-        for index, layer in enumerate(self.layers):
-            norm = self.blocks.dense.layers[index].norm
-            self._weigh(memory, gradients, layer, norm, grown_layout(made, index * chunks))
-        self._weigh(memory, gradients, self.trans, self.blocks.trans.conv_plus.norm, capsule_layout(dz))
-        memory.gather(gradients)
+        read = [dz, made, gradients.sums, *memory.tensors()] + ([d_base] if strided else [])
+        with self.aside.work(*read):
+            if strided:
+                self._weigh(memory, gradients, self.shortcut, None, grown_layout(d_base))
+            for index, layer in enumerate(self.layers):
+                norm = self.blocks.dense.layers[index].norm
+                self._weigh(memory, gradients, layer, norm, grown_layout(made, index * chunks))
+            self._weigh(memory, gradients, self.trans, self.blocks.trans.conv_plus.norm, capsule_layout(dz))
+            memory.gather(gradients)
         return dx, gradients.views
 
     def _pull(
@@ -490,9 +498,9 @@ class FusedLevel:
         together = next(count for count in (3, 2, 1) if own_chunks % count == 0)
         groups = own_chunks // together
         capsules, blocks_deep = (1, groups * stride**2) if of_patches else (self.n, groups)
-        most_rows = PULL_ROWS if together == 1 else 2  # registers
+        most_rows = 4 if together == 1 else 2  # registers
         tile = tiling(memory.images, self.height, self.width, taps, capsules * blocks_deep, 16 * chunks, most_rows)
-        at_once = max(1, min(len(layers) * repeats, int(os.environ.get("AO","48")) * 1024 // (tile.positions * 16 * chunks)))
+        at_once = max(1, min(len(layers) * repeats, 48 * 1024 // (tile.positions * 16 * chunks)))
         arguments = build(
             own["Pull"],
             of=means(file, layers, repeats, channel, channels, sums, memory.images * height * width),
@@ -513,7 +521,8 @@ class FusedLevel:
         floats = every * width_of * 3 + 2 * width_of + (3 * repeats * chunks * 8 if "fresh" in extra else 0)
         floats += tile.warps * every * 2 * width_of
         shared = floats * 4 + at_once * chunks * tile.positions * 16
-        kernel = Kernel(file, "pull", **tile.defines(), STRIDE=stride, GROWN=chunks, CHUNKS=together, BLOCKS=PULL_BLOCKS if together == 1 else 2)
+        defines = {**tile.defines(), **occupancy(tile.threads, shared, registers=128)}
+        kernel = Kernel(file, "pull", **defines, STRIDE=stride, GROWN=chunks, CHUNKS=together)
         kernel((tile.blocks, capsules, blocks_deep), tile.threads, shared, arguments)
 
     def _weigh(self, memory: Memory, gradients: Gradients, layer: Layer, norm: nn.Module | None, dy: Where) -> None:
@@ -538,8 +547,10 @@ class FusedLevel:
         shared = max(shared, together * layer.taps**2 * columns * 512)
         at_once = max(1, min(3, 200 * 1024 // (shared + 1024)))
         grid = max(1, min(tile.blocks, at_once * MULTIPROCESSORS // (self.n * deep)))
+        threads = 32 * together * warps_a_pair
         defines = {**tile.defines(), **layer.defines(norm), "COLUMNS": columns, "WARPS_A_PAIR": warps_a_pair, "LOW": layer.low}
-        Kernel(file, "weigh", **defines)((grid, self.n, deep), 32 * together * warps_a_pair, shared, arguments)
+        defines |= occupancy(threads, shared, registers=128)
+        Kernel(file, "weigh", **defines)((grid, self.n, deep), threads, shared, arguments)
 
 
 def norm_arguments(norm: nn.Module) -> dict[str, Any]:
@@ -641,6 +652,10 @@ class Memory:
         for layer in level.prepared:
             self._fragments[layer] = place, place + 4 * n * layer.forward_size
             place += 4 * n * (layer.forward_size + layer.backward_size)
+
+    def tensors(self) -> list[Tensor]:
+        kept = [self.x, self.grown, self.base, self.z, self.sums, self.given_sums, self.fragments]
+        return [tensor for tensor in kept if tensor is not None]
 
     def base_layout(self) -> Where:
         return map_layout(self.x) if self.base is None else grown_layout(self.base)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -154,7 +154,7 @@ class WCapsNet(nn.Module):
     def __init__(self, config: WCapsNetConfig | None = None):
         super().__init__()
         self.config = config = config or WCapsNetConfig()
-        self.engine: Callable[[WCapsNet, Tensor], Output] | None = None  # a faster way to the same answer (kernels/)
+        self.engine: Any = None  # a faster way to the same answer (kernels/)
         self.init_conv = nn.Conv2d(config.channels, config.init_channels, 3, padding=1, bias=False)
         nn.init.kaiming_normal_(self.init_conv.weight, nonlinearity="relu")
         self.capsules = nn.ModuleList()

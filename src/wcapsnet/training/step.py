@@ -23,6 +23,8 @@ class Step:
     def __init__(self, experiment: Experiment, network: WCapsNet, optimizer: torch.optim.Optimizer, data: DeviceSplit):
         self.experiment, self.network, self.optimizer, self.data = experiment, network, optimizer, data
         self.sums = torch.zeros(len(SUMMED), dtype=torch.float64, device=data.labels.device)
+        if network.engine is not None:
+            network.engine.aside.enabled = True  # gradients are read by the optimizer only, and none are kept
 
     def __call__(self, index: Tensor) -> None:
         images, labels = self._take(index)

@@ -27,7 +27,7 @@ struct Convolve {
     int out_capsule;
 };
 
-KERNEL(256, 3) convolve(ARGUMENTS(Convolve) a) {
+KERNEL(THREADS, BLOCKS) convolve(ARGUMENTS(Convolve) a) {
     SHARED_MEMORY(memory);
     const int n = blockIdx.y, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int image0 = blockIdx.x / TILES * PER_BLOCK, row0 = blockIdx.x % TILES * TILE_ROWS;
@@ -53,15 +53,22 @@ KERNEL(256, 3) convolve(ARGUMENTS(Convolve) a) {
         const Spot named = locate(warp * 2 + (lane >> 3 & 1), lane & 7);
         const char* origin = tile + place_in_tile(named) * PITCH + (lane >> 4) * 16;
         const uint2* weights = a.weights + ((long long)n * steps * taps * a.out_chunks + column0) * 32 + lane;
-#pragma unroll 1
-        for (int step = 0; step < steps; step++, origin += 32, weights += taps * a.out_chunks * 32) {
-            uint2 w[taps][COLUMNS];
+        uint2 w[taps][COLUMNS], next[taps][COLUMNS];
+        auto fetch = [&](uint2 (&to)[taps][COLUMNS], const uint2* from) {
 #pragma unroll
             for (int tap = 0; tap < taps; tap++)
 #pragma unroll
                 for (int c = 0; c < COLUMNS; c++)
-                    w[tap][c] = COLUMNS == 1 || column0 + c < a.out_chunks ? __ldg(weights + (tap * a.out_chunks + c) * 32)
-                                                                          : make_uint2(0, 0);
+                    to[tap][c] = COLUMNS == 1 || column0 + c < a.out_chunks ? __ldg(from + (tap * a.out_chunks + c) * 32)
+                                                                           : make_uint2(0, 0);
+        };
+        fetch(next, weights);
+#pragma unroll 1
+        for (int step = 0; step < steps; step++, origin += 32) {
+#pragma unroll
+            for (int i = 0; i < taps * COLUMNS; i++) w[i / COLUMNS][i % COLUMNS] = next[i / COLUMNS][i % COLUMNS];
+            weights += taps * a.out_chunks * 32;
+            if (step + 1 < steps) fetch(next, weights);  // while the tensor cores work on this step
 #pragma unroll
             for (int line = 0; line < ROWS + TAPS - 1; line++)
 #pragma unroll

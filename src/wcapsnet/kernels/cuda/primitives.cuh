@@ -65,6 +65,13 @@ device_function void multiply_add(float (&d)[4], const unsigned (&a)[2], unsigne
                  : "r"(a[0]), "r"(a[1]), "r"(b));
 }
 
+// an 8×8 matrix of bf16, a row to four lanes, turned over
+device_function unsigned transpose(unsigned two) {
+    unsigned turned;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(two));
+    return turned;
+}
+
 device_function float shuffle_xor(float x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
 device_function float shuffle_from(float x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 

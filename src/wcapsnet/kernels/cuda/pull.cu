@@ -4,7 +4,9 @@
 // du_l = the gradient behind layer l's ReLU and G = Σ_l γ_l du_l, the gradient of the channel is
 //     r (G − mean(G) − x̂ mean(G x̂)),      Σ G = Σ_l γ_l dβ_l,   Σ G x̂ = Σ_l γ_l dγ_l.
 // The means need all images, so this kernel leaves G, dβ and dγ behind, and who reads G next finishes it.
+#undef SHIFT
 #define SHIFT 0
+#define A_LANE 4
 #include "readers.cuh"
 #include "tiles.cuh"
 
@@ -32,7 +34,7 @@ struct Pull {
     int at_once;  // readers whose gradients are in shared memory together
 };
 
-KERNEL(256, BLOCKS) pull(ARGUMENTS(Pull) a) {
+KERNEL(THREADS, BLOCKS) pull(ARGUMENTS(Pull) a) {
     SHARED_MEMORY(memory);
     const int n = blockIdx.y, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int repeats = a.of.repeats, readers = a.of.readers * repeats, all = readers + 1;
@@ -85,7 +87,8 @@ KERNEL(256, BLOCKS) pull(ARGUMENTS(Pull) a) {
     const Spot got[2] = {locate(warp * 2, lane / 4), locate(warp * 2 + 1, lane / 4)};
     unsigned x[CHUNKS][ROWS][2];
     float sum[CHUNKS][ROWS][4] = {};  // G
-    unsigned inside = 0;  // a bit for each row and half
+    constexpr bool full = STRIDE == 1 && PER_BLOCK == 1 && WIDTH % 8 == 0 && TILES * TILE_ROWS == HEIGHT && UNITS % 2 == 0;
+    unsigned inside = 0;  // a bit for each row and half, where not all are
     int place[2];  // of the half's first row in the map behind x
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -121,35 +124,34 @@ KERNEL(256, BLOCKS) pull(ARGUMENTS(Pull) a) {
     // What reader l says: du = its gradient where its ReLU let x through.
     auto add = [&](int l, const int c, const float (&du)[ROWS][4]) {
         const int of = (l * CHUNKS + c) * 8 + e;
-        float beta[2] = {}, gx[2] = {};
+        const float scale0 = scale[of], scale1 = scale[of + 1], shift0 = shift[of], shift1 = shift[of + 1];
+        const float gamma0 = gamma[of], gamma1 = gamma[of + 1];
+        // Sums over positions are a product too: rows 0–7 of its left side are the channels of x, row 8 is one.
+        const unsigned ones = lane < 4 ? 0x3f803f80u : 0u;
+        float over[4] = {};  // Σ x du (on the diagonal) and, in row 8, Σ du
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const float scale_ = scale[of + i], shift_ = shift[of + i], gamma_ = gamma[of + i], mean = stats[c * 8 + e + i];
+        for (int row = 0; row < ROWS; row++) {
+            unsigned masked[2];
 #pragma unroll
-            for (int row = 0; row < ROWS; row++)
-#pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    float value = i ? high_half(x[c][row][half]) : low_half(x[c][row][half]);
-                    bool open = (inside >> (row * 2 + half) & 1) && value * scale_ + shift_ > 0;
-                    float d = open ? du[row][half * 2 + i] : 0.f;
-                    sum[c][row][half * 2 + i] += gamma_ * d;
-                    beta[i] += d;
-                    gx[i] += d * (value - mean);
-                }
-        }
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-#pragma unroll
-            for (int distance = 4; distance < 32; distance *= 2) {
-                beta[i] += shuffle_xor(beta[i], distance);
-                gx[i] += shuffle_xor(gx[i], distance);
+            for (int half = 0; half < 2; half++) {
+                const bool here = full || inside >> (row * 2 + half) & 1;
+                float d0 = here && low_half(x[c][row][half]) * scale0 + shift0 > 0 ? du[row][half * 2] : 0.f;
+                float d1 = here && high_half(x[c][row][half]) * scale1 + shift1 > 0 ? du[row][half * 2 + 1] : 0.f;
+                sum[c][row][half * 2] += gamma0 * d0;
+                sum[c][row][half * 2 + 1] += gamma1 * d1;
+                masked[half] = transpose(pack(d0, d1));
             }
-            if (lane < 4) {
-                float* kept = sums + (warp * all + l) * 2 * own + c * 8 + e + i;
-                kept[0] = beta[i];
-                kept[own] = gx[i] * stats[own + c * 8 + e + i];
-            }
+            const unsigned left[4] = {transpose(x[c][row][0]), ones, transpose(x[c][row][1]), ones};
+            multiply_add(over, left, masked[0], masked[1]);
         }
+        // Lane (g, q) holds rows g and 8 + g, columns 2q and 2q + 1.
+        const int g = lane / 4, q = lane % 4;
+        float* kept = sums + (warp * all + l) * 2 * own + c * 8;
+        if (g == 0) {
+            kept[2 * q] = over[2];
+            kept[2 * q + 1] = over[3];
+        }
+        if (g / 2 == q) kept[own + g] = g % 2 ? over[1] : over[0];
     };
 
     // One product per position with a gradient that lies in memory, two of its chunks at a time.
@@ -290,6 +292,6 @@ KERNEL(256, BLOCKS) pull(ARGUMENTS(Pull) a) {
         }
         int where = (is_trans ? n : n + l % repeats) * reader.channels + a.of.channel + channel;
         atomicAdd(reader.dbeta + where, dbeta);
-        atomicAdd(reader.dgamma + where, dgamma);
+        atomicAdd(reader.dgamma + where, (dgamma - stats[i % own] * dbeta) * stats[own + i % own]);  // Σ x̂ du
     }
 }

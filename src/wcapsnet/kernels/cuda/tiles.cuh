@@ -16,7 +16,10 @@ constexpr int UNITS = (PER_BLOCK >> (3 - STRIP_LOG)) * STRIPS * GROUPS;
 constexpr int HIGH = TILE_ROWS + TAPS - 1, WIDE = SHIFT ? STRIPS << STRIP_LOG : WIDTH + TAPS - 1;  // with the border
 constexpr int POSITIONS = PER_BLOCK * HIGH * WIDE;
 constexpr int LINES = HIGH < HEIGHT ? HIGH : HEIGHT;  // of the map, at most, that a tile has
-constexpr int PARTS = (PER_BLOCK * LINES * WIDTH + 127) / 128;  // in which a plane is loaded
+#ifndef A_LANE
+constexpr int A_LANE = PER_BLOCK * LINES * WIDTH > 128 ? 8 : 4;  // positions that a lane loads at once
+#endif
+constexpr int PARTS = (PER_BLOCK * LINES * WIDTH + 32 * A_LANE - 1) / (32 * A_LANE);  // in which a plane is loaded
 
 struct Spot {
     int image;  // within the block
@@ -45,24 +48,26 @@ device_function void clear(char* memory, int bytes) {
     for (int i = threadIdx.x * 16; i < bytes; i += blockDim.x * 16) *(uint4*)(memory + i) = make_uint4(0, 0, 0, 0);
 }
 
-// One part of a plane: eight channels of the block's images, up to 128 positions, four a lane, from row y0 of the map to
+// One part of a plane: eight channels of the block's images, A_LANE positions a lane, from row y0 of the map to
 // row y1. `from` and `to` are where position (0, 0) of the first image lies or would lie; `change` is applied on the way.
 template <int TO_IMAGE, int TO_ROW, int TO_COLUMN, class Change>
 device_function void load_part(int part, int images, int y0, int y1, int columns, const bf16* from, long long from_image,
                                int from_row, int from_column, char* to, Change change) {
-    const int first = part * 128 + threadIdx.x % 32;
-    uint4 v[4];
-    bool there[4];
+    const int first = part * 32 * A_LANE + threadIdx.x % 32;
+    uint4 v[A_LANE];
+    bool there[A_LANE];
 #pragma unroll
-    for (int k = 0; k < 4; k++) {
-        int i = first + k * 32, image = i / (LINES * WIDTH), y = y0 + i / WIDTH % LINES, x = i % WIDTH;
-        there[k] = image < images && y < y1 && x < columns;
+    for (int k = 0; k < A_LANE; k++) {
+        int i = first + k * 32, image = PER_BLOCK > 1 ? i / (LINES * WIDTH) : 0, x = i % WIDTH;
+        int y = y0 + (PER_BLOCK > 1 ? i / WIDTH % LINES : i / WIDTH);
+        there[k] = (PER_BLOCK == 1 || image < images) && y < y1 && x < columns;
         if (there[k])
             v[k] = __ldg((const uint4*)(from + (PER_BLOCK > 1 ? image * from_image : 0) + y * from_row + x * from_column));
     }
 #pragma unroll
-    for (int k = 0; k < 4; k++) {
-        int i = first + k * 32, image = i / (LINES * WIDTH), y = y0 + i / WIDTH % LINES, x = i % WIDTH;
+    for (int k = 0; k < A_LANE; k++) {
+        int i = first + k * 32, image = PER_BLOCK > 1 ? i / (LINES * WIDTH) : 0, x = i % WIDTH;
+        int y = y0 + (PER_BLOCK > 1 ? i / WIDTH % LINES : i / WIDTH);
         if (!there[k]) continue;
         change(v[k], image, y, x);
         *(uint4*)(to + image * TO_IMAGE + y * TO_ROW + x * TO_COLUMN) = v[k];

@@ -11,7 +11,7 @@ struct Weigh {
     int groups;  // of images, dealt out to the blocks
 };
 
-KERNEL(256, 2) weigh(ARGUMENTS(Weigh) a) {
+KERNEL(THREADS, BLOCKS) weigh(ARGUMENTS(Weigh) a) {
     SHARED_MEMORY(memory);
     const int n = blockIdx.y, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     constexpr int steps = EVEN / 2, taps = TAPS * TAPS;
