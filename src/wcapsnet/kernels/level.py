@@ -343,7 +343,7 @@ class FusedLevel:
     def _convolve(self, memory: Memory, layer: Layer, norm: nn.Module | None, out: Where, sums: SumsAt) -> None:
         file = "convolve.cu"
         groups = -(-layer.out_chunks // layer.columns)
-        tile = tiling(memory.images, self.height, self.width, layer.taps, self.n * groups, layer.pitch, most_rows=2 if layer.shift(self.width) else 4, shift=layer.shift(self.width))
+        tile = tiling(memory.images, self.height, self.width, layer.taps, self.n * groups, layer.pitch, shift=layer.shift(self.width))
         arguments = build(
             STRUCTURES[file]["Convolve"],
             **{"in": self._input(file, memory, layer, norm, update=memory.training)},

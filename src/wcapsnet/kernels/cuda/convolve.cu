@@ -53,6 +53,7 @@ KERNEL(THREADS, BLOCKS) convolve(ARGUMENTS(Convolve) a) {
         const Spot named = locate(warp * 2 + (lane >> 3 & 1), lane & 7);
         const char* origin = tile + place_in_tile(named) * PITCH + (lane >> 4) * 16;
         const uint2* weights = a.weights + ((long long)n * steps * taps * a.out_chunks + column0) * 32 + lane;
+        constexpr bool ahead = !SHIFT;  // whose sums leave registers for it
         uint2 w[taps][COLUMNS], next[taps][COLUMNS];
         auto fetch = [&](uint2 (&to)[taps][COLUMNS], const uint2* from) {
 #pragma unroll
@@ -62,13 +63,16 @@ KERNEL(THREADS, BLOCKS) convolve(ARGUMENTS(Convolve) a) {
                     to[tap][c] = COLUMNS == 1 || column0 + c < a.out_chunks ? __ldg(from + (tap * a.out_chunks + c) * 32)
                                                                            : make_uint2(0, 0);
         };
-        fetch(next, weights);
+        if (ahead) fetch(next, weights);
 #pragma unroll 1
         for (int step = 0; step < steps; step++, origin += 32) {
+            if (ahead)
 #pragma unroll
-            for (int i = 0; i < taps * COLUMNS; i++) w[i / COLUMNS][i % COLUMNS] = next[i / COLUMNS][i % COLUMNS];
+                for (int i = 0; i < taps * COLUMNS; i++) w[i / COLUMNS][i % COLUMNS] = next[i / COLUMNS][i % COLUMNS];
+            else
+                fetch(w, weights);
             weights += taps * a.out_chunks * 32;
-            if (step + 1 < steps) fetch(next, weights);  // while the tensor cores work on this step
+            if (ahead && step + 1 < steps) fetch(next, weights);  // while the tensor cores work on this step
 #pragma unroll
             for (int line = 0; line < ROWS + TAPS - 1; line++)
 #pragma unroll
