@@ -14,7 +14,9 @@ from wcapsnet.bench import tasks
 from wcapsnet.bench.contenders import parse
 from wcapsnet.bench.measure import in_turns, recorded
 from wcapsnet.bench.run import Request, cases, with_capsules, with_levels
+from wcapsnet.experiment import TrainingConfig
 from wcapsnet.network import WCapsNet, WCapsNetConfig
+from wcapsnet.recipes import RECIPES
 
 QUICK = ("--model", "small", "--repeats", 2, "--window", 0)
 
@@ -164,6 +166,13 @@ def test_what_does_not_fit_into_memory_is_left_out_and_said(monkeypatch):
     record = record_of("train", "--against", "plain", "--batch", "2,3")
     assert [row["batch"] for row in record["results"]] == [2]
     assert "plain, batch 3" in record["cannot"]
+
+
+def test_a_loss_that_is_not_a_number_is_said(monkeypatch):
+    broken = replace(RECIPES["small"](), training=TrainingConfig(batch_size=4, lr=1e30))
+    monkeypatch.setitem(RECIPES, "small", lambda: broken)
+    answer = call("bench", "train", "--against", "plain", *QUICK)
+    assert "plain, batch 4: its loss is not a number." in answer.err
 
 
 CASES = {

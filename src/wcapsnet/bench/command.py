@@ -18,6 +18,7 @@ from ..show import err, out
 from ..training.precision import choose_device
 from . import show
 from .contenders import FORMULATIONS, parse
+from .plots import plot
 from .run import SCALINGS, Request, run
 
 EXAMPLES = (
@@ -35,6 +36,7 @@ class What(str, Enum):
     train = "train"
     infer = "infer"
     level = "level"
+    plot = "plot"
 
 
 class Scaling(str, Enum):
@@ -82,6 +84,9 @@ def bench(
     ] = None,
 ) -> None:
     """Measure speed, everything side by side: medians after warm-up, in turns, on random images."""
+    if what == What.plot:
+        _plot(records or [], out_file)
+        return
     if records:
         raise InputError(f"bench {what.value} takes no files; records are drawn by: wcapsnet bench plot RECORD.")
     if parts and what != What.train:
@@ -90,8 +95,7 @@ def bench(
         raise InputError("Choose one of --scaling and --parts.")
     if precision not in ("auto", *PRECISIONS):
         raise InputError(f"--precision is auto, {' or '.join(PRECISIONS)}, not {precision!r}.")
-    if out_file is not None and not out_file.absolute().parent.is_dir():
-        raise InputError(f"There is no folder {out_file.absolute().parent} for the record.")
+    _check_place(out_file)
     chosen, experiment = choose_device(device), recipe(model)
     if precision == "auto":
         precision = "bf16" if chosen.type == "cuda" else "fp32"
@@ -116,11 +120,24 @@ def bench(
         write_text(out_file, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
     if as_json:
         typer.echo(json.dumps(record, ensure_ascii=False))
-        show.left_out(record["cannot"])
+        show.warnings(record)
         return
     show.tables(record)
     if out_file is not None:
         out.print(f"The record is [bold]{escape(str(out_file))}[/].", soft_wrap=True)
+
+
+def _plot(records: list[Path], out_file: Path | None) -> None:
+    if out_file is None or not records:
+        raise InputError("Name the records to draw and the figure: wcapsnet bench plot RECORD --out FIGURE.svg.")
+    _check_place(out_file)
+    plot(records, out_file)
+    out.print(f"The figure is [bold]{escape(str(out_file))}[/].", soft_wrap=True)
+
+
+def _check_place(path: Path | None) -> None:
+    if path is not None and not path.absolute().parent.is_dir():
+        raise InputError(f"There is no folder {path.absolute().parent} to write {path.name} to.")
 
 
 def _batches(text: str) -> list[int]:

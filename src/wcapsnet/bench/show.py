@@ -26,12 +26,17 @@ def tables(record: dict[str, Any]) -> None:
             soft_wrap=True,
         )
     out.print(_table(record["results"], limits is not None))
-    left_out(record["cannot"])
+    warnings(record)
 
 
-def left_out(cannot: dict[str, str]) -> None:
-    for label, why in cannot.items():
+def warnings(record: dict[str, Any]) -> None:
+    """Who is not in the table, and whose figures should not be trusted."""
+    for label, why in record["cannot"].items():
         err.print(f"{label} left out: {why}", style="yellow", markup=False, soft_wrap=True)
+    for row in record["results"]:
+        if row.get("mean_loss", 0) is None:
+            sentence = f"{row['contender']}, batch {row['batch']}: its loss is not a number."
+            err.print(sentence, style="yellow", markup=False, soft_wrap=True)
 
 
 def _table(rows: list[dict[str, Any]], gpu: bool) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -63,7 +64,12 @@ def training(contender: Contender, experiment: Experiment, batch: int, data: Dev
     if device.type == "cuda" and contender.how.graph:
         step = GraphedStep(step, batch)
     batches = itertools.cycle(epoch_order(len(data), batch, 0, 0).to(device).unbind())
-    return Job(lambda: step(next(batches)), lambda: {"mean_loss": round(float(step.sums[0] / step.sums[-1]), 4)})
+
+    def facts() -> dict[str, Any]:
+        mean = float(step.sums[0] / step.sums[-1])
+        return {"mean_loss": round(mean, 4) if math.isfinite(mean) else None}
+
+    return Job(lambda: step(next(batches)), facts)
 
 
 def parts(contender: Contender, experiment: Experiment, batch: int, data: DeviceSplit) -> dict[str, Job]:
