@@ -9,8 +9,8 @@ import torch
 from cli_helpers import call, sentence
 
 from wcapsnet import kernels
+from wcapsnet.bench import measure, tasks
 from wcapsnet.bench import run as runs
-from wcapsnet.bench import tasks
 from wcapsnet.bench.contenders import parse
 from wcapsnet.bench.measure import in_turns, recorded
 from wcapsnet.bench.run import Request, cases, with_capsules, with_levels
@@ -131,11 +131,33 @@ def test_networks_of_other_sizes():
     WCapsNet(with_levels(strided, 5))
 
 
-def test_contenders_take_turns_and_each_round_begins_with_another(cpu):
+def test_contenders_take_turns_and_each_round_begins_with_another(cpu, monkeypatch):
+    monkeypatch.setattr(measure, "_others", lambda device: 0.0)
     seen = []
     times = in_turns({name: lambda name=name: seen.append(name) for name in "abc"}, cpu, 3, 0.0)
     assert "".join(seen[-9:]) == "abcbcacab"
     assert {name: len(facts["windows_ms"]) for name, facts in times.items()} == {"a": 3, "b": 3, "c": 3}
+
+
+def test_rounds_that_others_disturbed_are_repeated_once(cpu, monkeypatch):
+    taken = iter([0, 9e9, 0, 0, 0, 9e9, 0, 0])  # before and after each round: the first and third are disturbed
+    monkeypatch.setattr(measure, "_others", lambda device: next(taken))
+    times = in_turns({"a": lambda: None}, cpu, 2, 0.0)
+    assert times["a"]["disturbed_windows"] == 0
+    assert list(taken) == []
+    clock = iter(range(100))
+    monkeypatch.setattr(measure, "_others", lambda device: 9e9 * next(clock))
+    assert in_turns({"a": lambda: None}, cpu, 2, 0.0)["a"]["disturbed_windows"] == 2
+
+
+def test_what_others_take_is_known_on_linux_and_taken_for_nothing_elsewhere(cpu, monkeypatch, tmp_path):
+    stat = tmp_path / "stat"
+    stat.write_text("cpu  100000000 0 100 5 5 0 0 100 0 0\ncpu0 1 2 3\n")
+    monkeypatch.setattr(measure, "STAT", stat)
+    assert measure._others(cpu) > 0
+    assert measure._others(torch.device("cuda")) == 0
+    monkeypatch.setattr(measure, "STAT", tmp_path / "none")
+    assert measure._others(cpu) == 0
 
 
 def test_nothing_is_recorded_as_a_graph_on_a_cpu(cpu):

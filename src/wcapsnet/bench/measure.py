@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+import os
 import statistics
 import time
 from collections.abc import Callable, Hashable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
 Call = Callable[[], object]
 K = TypeVar("K", bound=Hashable)
+STAT = Path("/proc/stat")
+QUIET = 0.1  # CPU seconds a second that others may take
 WARM_UP = 3  # calls, before how many fill a window is estimated
 
 
@@ -33,26 +37,42 @@ def seconds(call: Call, calls: int, device: torch.device) -> float:
 def in_turns(calls: Mapping[K, Call], device: torch.device, repeats: int, window: float) -> dict[K, dict[str, Any]]:
     """For each: the median of `repeats` windows of at least `window` seconds, with all windows, in milliseconds.
 
-    What disturbs a machine for a while then disturbs all alike; each round begins with another one.
+    What disturbs a machine for a while then disturbs all alike; each round begins with another one. On a CPU, rounds
+    in which other processes were busy are repeated, up to as many again; how many remained is noted.
     """
+    if not calls:
+        return {}
     per_window = {}
     for name, call in calls.items():
         seconds(call, WARM_UP, device)
         per_window[name] = max(1, math.ceil(window / seconds(call, 1, device)))
-    windows: dict[K, list[float]] = {name: [] for name in calls}
     names = list(calls)
-    for turn in range(repeats):
-        first = turn % max(1, len(names))
-        for name in names[first:] + names[:first]:
-            windows[name].append(seconds(calls[name], per_window[name], device) * 1000)
+    rounds: list[tuple[float, dict[K, float]]] = []  # how busy others were, milliseconds
+    while len(rounds) < 2 * repeats and sum(busy <= QUIET for busy, _ in rounds) < repeats:
+        first = len(rounds) % len(names)
+        before, start = _others(device), time.perf_counter()
+        times = {name: seconds(calls[name], per_window[name], device) * 1000 for name in names[first:] + names[:first]}
+        rounds.append(((_others(device) - before) / (time.perf_counter() - start), times))
+    quietest = sorted(rounds, key=lambda timed: timed[0])[:repeats]
     return {
         name: {
-            "ms": round(statistics.median(times), 4),
-            "windows_ms": [round(ms, 4) for ms in times],
+            "ms": round(statistics.median(times[name] for _, times in quietest), 4),
+            "windows_ms": [round(times[name], 4) for _, times in quietest],
             "calls_per_window": per_window[name],
+            "disturbed_windows": sum(busy > QUIET for busy, _ in quietest),
         }
-        for name, times in windows.items()
+        for name in names
     }
+
+
+def _others(device: torch.device) -> float:
+    """CPU seconds that anything but this process has taken on this machine, where it can be known."""
+    if device.type != "cpu" or not STAT.exists():
+        return 0.0
+    busy = STAT.read_text().splitlines()[0].split()
+    user, nice, system, _, _, irq, softirq, steal = map(int, busy[1:9])
+    own = os.times()
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK") - own.user - own.system
 
 
 def recorded(call: Call, device: torch.device) -> Call:
