@@ -6,7 +6,7 @@ import os
 
 def keep_freed_memory() -> None:
     """Tell glibc to keep what is freed: by default it returns large blocks to the system at once, and every step pays
-    for fresh pages. On two CPU cores that is a fifth of a training step (benchmarks/formulations_on_cpu.py)."""
+    for fresh pages. On two CPU cores that is a tenth of a training step (benchmarks/formulations_on_cpu.py)."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # not glibc

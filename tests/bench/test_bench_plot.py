@@ -15,7 +15,7 @@ def record(path: str, axis: str | None, values: tuple[int, ...] = (16, 64, 256))
         for v in values
     ]
     facts = {"hardware": "a card", "torch": "2.x", "commit": None}
-    settings = {"scaling": axis}
+    settings = {"scaling": axis, "model": "toy"}
     text = json.dumps({"benchmark": "train", "environment": facts, "settings": settings, "results": rows})
     Path(path).write_text(text)
     return path
@@ -27,7 +27,16 @@ def test_a_panel_for_each_axis_and_a_name_at_each_line():
     answer = call("bench", "plot", *files, "--out", "speed.svg")
     assert answer.code == 0, answer
     svg = Path("speed.svg").read_text()
-    for name in ("fused", "plain", "loop:fp32", "images at once", "capsules in level 1", "levels", "a card"):
+    for name in (
+        "fused",
+        "plain",
+        "loop:fp32",
+        "images at once",
+        "capsules in level 1",
+        "levels",
+        "a card",
+        "training step of toy",
+    ):
         assert f"<!-- {name}" in svg
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from ..training.run import read_json
 
 FORMATS = (".svg", ".png", ".pdf")
 AXES = {"batch": "images at once", "capsules": "capsules in level 1", "levels": "levels"}
-TITLES = {"train": "training step", "infer": "inference", "level": "one level"}
+TITLES = {"train": "training step", "infer": "inference"}
 COLORS = {
     "fused": "#c8102e",
     "plain": "#1f5fa8",
@@ -21,7 +22,7 @@ COLORS = {
     "densenet": "#c98a1b",
     "densenet-compiled": "#8c5a00",
 }
-Panel = tuple[str, str, str]  # benchmark, axis, subject
+Panel = tuple[str, str]  # title, axis
 Line = list[dict[str, Any]]  # rows of one contender, in the order of the axis
 
 
@@ -51,7 +52,8 @@ def _panels(records: Iterable[Path]) -> dict[Panel, dict[str, Line]]:
         if axis is None:
             raise InputError(f"{path} is not the record of a benchmark with --scaling, so it has no axis to draw.")
         for row in record["results"]:
-            panel = (record["benchmark"], axis, row["subject"])
+            timed = row["subject"] if record["benchmark"] == "level" else TITLES[record["benchmark"]]
+            panel = (f"{timed} of {record['settings']['model']}", axis)
             panels.setdefault(panel, {}).setdefault(row["contender"], []).append(row)
     for lines in panels.values():
         for line in lines.values():
@@ -62,19 +64,19 @@ def _panels(records: Iterable[Path]) -> dict[Panel, dict[str, Line]]:
 def _draw(axes: Any, panel: Panel, lines: dict[str, Line]) -> None:
     from matplotlib.ticker import LogLocator
 
-    benchmark, axis, subject = panel
+    title, axis = panel
     values = sorted({row["value"] for line in lines.values() for row in line})
+    names = []  # what stands at the right end of a line: where, what, its color and size
     for label, line in lines.items():
         color = COLORS[label.partition(":")[0]]
-        x, y = [row["value"] for row in line], [row["images_per_s"] for row in line]
-        axes.plot(x, y, "o-", color=color, linewidth=1.8, markersize=3.5)
-        axes.annotate(label, (x[-1], y[-1]), (6, 0), textcoords="offset points", color=color, va="center", fontsize=9)
+        y = [row["images_per_s"] for row in line]
+        axes.plot([row["value"] for row in line], y, "o-", color=color, linewidth=1.8, markersize=3.5)
+        names.append((y[-1], label, color, 9))
     if axis != "batch":
         best = max(lines.values(), key=lambda line: line[0]["images_per_s"])
         work = [best[0]["macs_per_image"] / row["macs_per_image"] * best[0]["images_per_s"] for row in best]
         axes.plot([row["value"] for row in best], work, ":", color="#bbbbbb", linewidth=1.2, zorder=0)
-        end, gray = (best[-1]["value"], work[-1]), "#999999"
-        axes.annotate("∝ 1/multiply-adds", end, (6, -4), textcoords="offset points", color=gray, fontsize=6)
+        names.append((work[-1], "∝ 1/multiply-adds", "#999999", 6))
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xticks(values, [str(value) for value in values], fontsize=8)
@@ -89,5 +91,16 @@ def _draw(axes: Any, panel: Panel, lines: dict[str, Line]) -> None:
     axes.set_axisbelow(True)
     for side in ("top", "right", "left", "bottom"):
         axes.spines[side].set_visible(False)
-    name = subject if benchmark == "level" else TITLES[benchmark]
-    axes.set_title(name, loc="left", fontsize=10)
+    axes.set_title(title, loc="left", fontsize=10)
+    _name_lines(axes, values[-1], sorted(names))
+
+
+def _name_lines(axes: Any, x: float, names: list[tuple[float, str, str, int]]) -> None:
+    """At the height where the line ends, but no two names on top of each other."""
+    low, high = map(math.log, axes.get_ylim())
+    below = -math.inf
+    for y, name, color, size in names:
+        height = max((math.log(y) - low) / (high - low), below + 0.05)  # as a share of the panel
+        place = (x, math.exp(low + height * (high - low)))
+        axes.annotate(name, place, (6, 0), textcoords="offset points", color=color, va="center", fontsize=size)
+        below = height
