@@ -21,6 +21,11 @@ from wcapsnet.recipes import RECIPES
 QUICK = ("--model", "small", "--repeats", 2, "--window", 0)
 
 
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch):
+    monkeypatch.setattr(measure, "_others", lambda device: 0.0)
+
+
 def record_of(*args: object) -> dict:
     answer = call("bench", *args, *QUICK, "--json")
     assert answer.code == 0, answer
@@ -131,8 +136,7 @@ def test_networks_of_other_sizes():
     WCapsNet(with_levels(strided, 5))
 
 
-def test_contenders_take_turns_and_each_round_begins_with_another(cpu, monkeypatch):
-    monkeypatch.setattr(measure, "_others", lambda device: 0.0)
+def test_contenders_take_turns_and_each_round_begins_with_another(cpu):
     seen = []
     times = in_turns({name: lambda name=name: seen.append(name) for name in "abc"}, cpu, 3, 0.0)
     assert "".join(seen[-9:]) == "abcbcacab"
@@ -150,7 +154,15 @@ def test_rounds_that_others_disturbed_are_repeated_once(cpu, monkeypatch):
     assert in_turns({"a": lambda: None}, cpu, 2, 0.0)["a"]["disturbed_windows"] == 2
 
 
+def test_a_busy_machine_is_said(monkeypatch):
+    clock = iter(range(1000))
+    monkeypatch.setattr(measure, "_others", lambda device: 9e9 * next(clock))
+    answer = call("bench", "infer", "--against", "plain", *QUICK)
+    assert "Other processes were busy during 2 of 2 windows." in answer.err
+
+
 def test_what_others_take_is_known_on_linux_and_taken_for_nothing_elsewhere(cpu, monkeypatch, tmp_path):
+    monkeypatch.undo()
     stat = tmp_path / "stat"
     stat.write_text("cpu  100000000 0 100 5 5 0 0 100 0 0\ncpu0 1 2 3\n")
     monkeypatch.setattr(measure, "STAT", stat)

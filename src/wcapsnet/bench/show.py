@@ -31,12 +31,18 @@ def tables(record: dict[str, Any]) -> None:
 
 def warnings(record: dict[str, Any]) -> None:
     """Who is not in the table, and whose figures should not be trusted."""
-    for label, why in record["cannot"].items():
-        err.print(f"{label} left out: {why}", style="yellow", markup=False, soft_wrap=True)
-    for row in record["results"]:
-        if row.get("mean_loss", 0) is None:
-            sentence = f"{row['contender']}, batch {row['batch']}: its loss is not a number."
-            err.print(sentence, style="yellow", markup=False, soft_wrap=True)
+    said = [f"{label} left out: {why}" for label, why in record["cannot"].items()]
+    rows = record["results"]
+    said += [f"{r['contender']}, batch {r['batch']}: its loss is not a number." for r in rows if _broken(r)]
+    disturbed, windows = sum(r["disturbed_windows"] for r in rows), sum(len(r["windows_ms"]) for r in rows)
+    if disturbed:
+        said.append(f"Other processes were busy during {disturbed} of {windows} windows.")
+    for sentence in said:
+        err.print(sentence, style="yellow", markup=False, soft_wrap=True)
+
+
+def _broken(row: dict[str, Any]) -> bool:
+    return "mean_loss" in row and row["mean_loss"] is None
 
 
 def _table(rows: list[dict[str, Any]], gpu: bool) -> Table:
