@@ -51,7 +51,7 @@ def bench(
     ),
     records: Annotated[
         Optional[list[Path]],  # noqa: UP045
-        typer.Argument(metavar="[RECORD]...", help="plot: what --out has written before.", show_default=False),
+        typer.Argument(metavar="RECORD", help="plot: what --out has written before.", show_default=False),
     ] = None,
     against: Annotated[
         Optional[str],  # noqa: UP045

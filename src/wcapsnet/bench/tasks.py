@@ -113,9 +113,9 @@ def inference(contender: Contender, experiment: Experiment, batch: int, device: 
         if contender.how.baseline:
             return {}
         with torch.no_grad():
-            expected = Contender("plain", "fp32", "plain").network(model, device).eval()(images).logits
+            expected = Contender("plain", "fp32", "plain").network(model, device).eval()(images[:64]).logits
         answered: Any = call()
-        return {"largest_error_of_logits": float((answered.logits - expected).abs().max())}
+        return {"largest_error_of_logits": float((answered.logits[:64] - expected).abs().max())}
 
     return Job(call, facts)
 
