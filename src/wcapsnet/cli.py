@@ -1,4 +1,4 @@
-"""The command line: `wcapsnet demo | train | sweep | ablate | evaluate | predict | list`."""
+"""The command line: `wcapsnet demo | train | sweep | ablate | evaluate | predict | bench | list`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import typer
 from rich.markup import escape
 
 from . import __version__, show
+from .bench.command import EXAMPLES, bench
 from .classifier import Classifier, Prediction
 from .data import DATASETS, DataConfig, Dataset, default_data_dir, image_files, load_dataset, scan_folder
 from .data.loader import DeviceSplit
@@ -371,6 +372,9 @@ def predict(
         err.print(f"error: {failure}", style="red", soft_wrap=True, markup=False)
     if failures:
         raise typer.Exit(1)
+
+
+app.command(epilog=examples(*EXAMPLES))(bench)
 
 
 class Kind(str, Enum):

@@ -75,6 +75,19 @@ def test_the_shortcut_sees_every_pixel_once():
     close(conv(x).sum(), x.sum(), 1e-5, 1e-5)
 
 
+@pytest.mark.parametrize("size", [8, 7])
+def test_an_input_that_all_capsules_share_is_convolved_as_if_each_had_its_own(size):
+    shortcut = PerCapsuleShortcut(3, 2, stride=2).double()
+    x = torch.randn(2, 2, size, size, dtype=torch.float64)
+    shared, gradients = answers(lambda x: shortcut(for_each_capsule(x, 3)), x)
+    weights = shortcut.weight.grad.clone()
+    shortcut.weight.grad = None
+    own, expected = answers(lambda x: shortcut(for_each_capsule(x, 3).contiguous()), x)
+    close(shared, own)
+    close(gradients[0], expected[0])
+    close(weights, shortcut.weight.grad)
+
+
 def test_batch_norm_of_a_capsule_and_channel_worked_by_hand():
     # capsule 1 has values 1, 3 (mean 2, variance 1), capsule 2 has 10, 30 (mean 20, variance 100)
     norm = BatchNorm(2, 1, eps=1e-12)

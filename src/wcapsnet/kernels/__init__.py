@@ -14,7 +14,7 @@ from .forward import Engine
 from .images import take
 from .objective import objective
 
-__all__ = ["objective", "take", "use"]
+__all__ = ["Engine", "objective", "take", "use"]
 
 
 def use(network: WCapsNet, wanted: str, precision: str, device: torch.device) -> str:

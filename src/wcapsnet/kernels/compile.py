@@ -24,7 +24,13 @@ from .. import cache
 from ..atomic import replacing
 
 SOURCES = Path(__file__).parent / "cuda"
-TYPES = {"int": ctypes.c_int, "bool": ctypes.c_bool, "float": ctypes.c_float, "unsigned": ctypes.c_uint, "long long": ctypes.c_longlong}
+TYPES = {
+    "int": ctypes.c_int,
+    "bool": ctypes.c_bool,
+    "float": ctypes.c_float,
+    "unsigned": ctypes.c_uint,
+    "long long": ctypes.c_longlong,
+}
 
 
 class Unavailable(Exception):
@@ -195,7 +201,9 @@ def _nvrtc() -> ctypes.CDLL:
         *(f"{folder}/nvidia/*/lib/libnvrtc.so.*" for folder in folders),
         f"{os.environ.get('CUDA_HOME', '/usr/local/cuda')}/lib64/libnvrtc.so",
     ]
-    found = [path for place in places for path in sorted(glob.glob(place)) if "alt" not in path and "builtins" not in path]
+    found = [
+        path for place in places for path in sorted(glob.glob(place)) if "alt" not in path and "builtins" not in path
+    ]
     for name in (*found, f"libnvrtc.so.{major}", "libnvrtc.so"):
         try:
             return ctypes.CDLL(name)

@@ -76,9 +76,11 @@ class Spectral:
 class FusedCritic:
     """A critic's convolutions on (images, positions, channels), all capsules of all samples as images."""
 
-    def __init__(self, critic: Critic, spectral: Spectral, height: int, width: int, salt: int, aside: Aside | None = None):
+    def __init__(
+        self, critic: Critic, spectral: Spectral, height: int, width: int, salt: int, aside: Aside | None = None
+    ):
         self.critic, self.spectral, self.salt, self.aside = critic, spectral, salt, aside or Aside()
-        self.convolutions: list[SpectralConv2d] = list(critic.layers)
+        self.convolutions: list[Any] = list(critic.layers)
         self.layers = []
         self.maps = [(height, width)]
         for conv in self.convolutions:
@@ -104,7 +106,7 @@ class FusedCritic:
         )
 
     def forward(self, x: Tensor, training: bool, seed: Tensor, sums: SumsAt) -> tuple[Tensor, Any]:
-        """x (images, positions, k) → what it says, before norm and sigmoid (images, positions left, 8): the first of 8"""
+        """x (images, positions, k) → its word before norm and sigmoid (images, positions left, 8): the first of eight"""
         device = x.device
         sizes = [(layer.forward_size, self._transposed_size(layer) if training else 0) for layer in self.layers]
         fragments = torch.empty(sum(map(sum, sizes)), dtype=torch.int32, device=device)
@@ -394,9 +396,7 @@ class FusedRouter:
         Kernel("route.cu", "route_backward")((m, parts, 1), 256, 4 * 8 * 64, arguments)
         Kernel("route.cu", "weights_backward")((-(-m * n // 256), 1, 1), 256, 128, arguments)
         norm = self.critic.critic.norm
-        reader = build(
-            STRUCTURES["finish.cu"]["Reader"], gamma=norm.weight, beta=norm.bias, dgamma=dgamma, dbeta=dbeta
-        )
+        reader = build(STRUCTURES["finish.cu"]["Reader"], gamma=norm.weight, beta=norm.bias, dgamma=dgamma, dbeta=dbeta)
         statistics = facts["statistics"]
         of = means("finish.cu", [reader], 1, 0, 1, SumsAt(statistics.sum, statistics.square, 0), m * n)
         d_raw = torch.empty_like(raw)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -24,6 +26,8 @@ class Engine:
 
     def __init__(self, network: WCapsNet):
         config = network.config
+        capsules: Any = network.capsules
+        routers: Any = network.routers
         maps = config.maps()
         for name, value in [
             ("init_channels", config.init_channels),
@@ -33,13 +37,13 @@ class Engine:
                 raise Unavailable(f"model.{name} is {value}, and they want a multiple of 8")
         if config.dense_layers > 14 or len(config.levels) > 16:
             raise Unavailable("the network is deeper than they know")
-        self.aside = Aside()
+        self.aside, self.classes = Aside(), config.classes
         inputs = [(config.height, config.width), *maps[:-1]]
         self.init = FusedInit(network.init_conv, config.height, config.width)
-        self.levels = [FusedLevel(blocks, *size, self.aside) for blocks, size in zip(network.capsules, inputs, strict=True)]
+        self.levels = [FusedLevel(blocks, *size, self.aside) for blocks, size in zip(capsules, inputs, strict=True)]
         widths = config.decoder_channels
         self.decoder = FusedDecoder(network.decoder, self.aside) if all(width % 8 == 0 for width in widths) else None
-        critics = [router.critic for router in network.routers]
+        critics = [router.critic for router in routers]
         learned = all(isinstance(critic, Critic) for critic in critics)
         self.compiled: set[tuple[int, bool]] = set()
         self.spectral = Spectral([conv for critic in critics for conv in critic.layers] if learned else [])
@@ -51,25 +55,31 @@ class Engine:
                 FusedCritic(critic, self.spectral, *size, salt=100 * index + 10, aside=self.aside)
                 for index, (critic, size) in enumerate(zip(critics, maps, strict=True))
             )
-            for index, (router, critic) in enumerate(zip(network.routers, features, strict=False)):
+            for index, (router, critic) in enumerate(zip(routers, features, strict=False)):
                 self.routers.append(FusedRouter(router, critic, routing.stop_gradient, routing.dropout, 100 * index))
             self.head = FusedHead(
-                network.routers[-1], last, network.projection, *maps[-1],
+                routers[-1], last, network.projection, *maps[-1],
                 routing.stop_gradient, routing.dropout, config.projection_dropout, 100 * len(maps),
             )  # fmt: skip
 
-    def serves(self, network: WCapsNet) -> bool:
-        # Gradients through running statistics are nothing that training needs.
-        return torch.is_autocast_enabled("cuda") and (network.training or not torch.is_grad_enabled())
+    def serves(self, network: WCapsNet, images: Tensor) -> bool:
+        # One image may have no statistics, and gradients through running ones are nothing that training needs.
+        fit = len(images) > 1 if network.training else not torch.is_grad_enabled()
+        return fit and torch.is_autocast_enabled("cuda")
 
     def __call__(self, network: WCapsNet, images: Tensor) -> Output:
-        if not self.serves(network):
+        if not self.serves(network, images):
             return network.plain(images)
         training = network.training
         if (kind := (len(images), training)) not in self.compiled:
             self.compiled.add(kind)
             rehearse(lambda: self._rehearsal(network, images))
         return self._run(network, images, draw(images.device))
+
+    def blocks(self, network: WCapsNet, index: int, x: Tensor) -> Tensor:
+        """The capsule blocks of one level alone: x (m, c, i, j) → c (m, n, k, i/s, j/s)"""
+        level = self.levels[index]
+        return _as_maps(capsule_blocks(level, to_chunks(x), None, network.training), level)
 
     def _rehearsal(self, network: WCapsNet, images: Tensor) -> None:
         """Forward and, in training, backward, without a trace: nothing is launched, so nothing is computed."""

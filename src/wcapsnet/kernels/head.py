@@ -103,9 +103,7 @@ class FusedHead:
         )
         Kernel("predict.cu", "predict_backward")((m, 1, 1), 128, 4 * (32 + n * positions + k), arguments)
         norm = self.critic.critic.norm
-        reader = build(
-            STRUCTURES["finish.cu"]["Reader"], gamma=norm.weight, beta=norm.bias, dgamma=dgamma, dbeta=dbeta
-        )
+        reader = build(STRUCTURES["finish.cu"]["Reader"], gamma=norm.weight, beta=norm.bias, dgamma=dgamma, dbeta=dbeta)
         statistics = facts["statistics"]
         of = means("finish.cu", [reader], 1, 0, 1, SumsAt(statistics.sum, statistics.square, 0), m * n * positions)
         d_raw = torch.empty_like(raw)

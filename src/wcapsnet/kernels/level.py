@@ -146,12 +146,13 @@ def tiling(
     images: int, height: int, width: int, taps: int, others: int, bytes_a_position: int, most_rows: int = 4,
     shift: bool = False,
 ) -> Tiling:  # fmt: skip
-    """Tiles that fit shared memory, with several images in a block where maps are small and there are enough of them."""
+    """Tiles that fit shared memory, with several images in a block where maps are small and there are enough."""
     enough = 8 * MULTIPROCESSORS  # warps
     about = 1 << (images.bit_length() - 1)  # so that batches of about a size use the same kernels
     for rows_a_warp in (4, 2, 1):
         if rows_a_warp == 1 or (
-            rows_a_warp <= min(height, most_rows) and about * others * -(-height // rows_a_warp) * -(-width // 8) >= 2 * enough
+            rows_a_warp <= min(height, most_rows)
+            and about * others * -(-height // rows_a_warp) * -(-width // 8) >= 2 * enough
         ):
             break
     least = 8 >> min(3, (width - 1).bit_length())
@@ -171,7 +172,11 @@ def tiling(
         raise ValueError(f"A map {width} wide does not fit the shared memory.")
     while True:
         larger = with_rows(chosen.rows, chosen.per_block * 2)
-        if larger.warps > 4 or not fits(larger) or about // larger.per_block * larger.tiles * others < 2 * MULTIPROCESSORS:
+        if (
+            larger.warps > 4
+            or not fits(larger)
+            or about // larger.per_block * larger.tiles * others < 2 * MULTIPROCESSORS
+        ):
             return chosen
         chosen = larger
 
@@ -270,16 +275,17 @@ class FusedLevel:
     """The kernels of one level: which there are, in which order, on which memory."""
 
     def __init__(self, blocks: CapsuleBlocks, height: int, width: int, aside: Aside | None = None):
-        self.blocks, self.aside = blocks, aside or Aside()
-        first = blocks.dense.layers[0].conv
-        self.n, self.growth, self.channels = first.weight.shape[:3]
-        self.stride = first.stride
+        self.aside = aside or Aside()
+        self.blocks: Any = blocks  # its parts are what nn.Module calls Tensor | Module
+        first: Any = self.blocks.dense.layers[0].conv
+        self.n, self.growth, self.channels = (int(size) for size in first.weight.shape[:3])
+        self.stride: int = first.stride
         self.height_in, self.width_in = height, width
         self.height, self.width = -(-height // self.stride), -(-width // self.stride)
         self.positions = self.height * self.width
-        self.k = blocks.trans.conv_plus.conv.weight.shape[1]
+        self.k: int = self.blocks.trans.conv_plus.conv.weight.shape[1]
         self.squash = blocks.trans.nonlinearity is squash
-        self.depth = len(blocks.dense.layers)
+        self.depth = len(self.blocks.dense.layers)
         self.grown_chunks = -(-self.growth // 8)
         self.layers = [
             Layer(self.channels, self.growth, index, self.growth, 3, 1, self.stride if index == 0 else 1)
@@ -343,7 +349,15 @@ class FusedLevel:
     def _convolve(self, memory: Memory, layer: Layer, norm: nn.Module | None, out: Where, sums: SumsAt) -> None:
         file = "convolve.cu"
         groups = -(-layer.out_chunks // layer.columns)
-        tile = tiling(memory.images, self.height, self.width, layer.taps, self.n * groups, layer.pitch, shift=layer.shift(self.width))
+        tile = tiling(
+            memory.images,
+            self.height,
+            self.width,
+            layer.taps,
+            self.n * groups,
+            layer.pitch,
+            shift=layer.shift(self.width),
+        )
         arguments = build(
             STRUCTURES[file]["Convolve"],
             **{"in": self._input(file, memory, layer, norm, update=memory.training)},
@@ -392,7 +406,9 @@ class FusedLevel:
             memory, "vectors_backward", dc=dc, g=g, dgamma=dgamma, dbeta=dbeta
         )
         kernel((grid, 1, 1), threads, 2 * self.k * 4, arguments)
-        of = means("finish.cu", [gradients.vectors_reader("finish.cu")], 1, 0, self.k, memory.z_sums, images * n * positions)
+        of = means(
+            "finish.cu", [gradients.vectors_reader("finish.cu")], 1, 0, self.k, memory.z_sums, images * n * positions
+        )
         finish(of, capsule_layout(g), capsule_layout(memory.z), capsule_layout(dz), images, n, self.k // 8, positions)
 
         # Dense Layers, last to first: each pulls its gradient from all that read it.
@@ -431,11 +447,13 @@ class FusedLevel:
         else:
             of = means("finish.cu", readers, 1, 0, self.channels, memory.base_sums, images * positions)
             d_base = torch.empty_like(g_base)
-            finish(of, grown_layout(g_base), memory.base_layout(), grown_layout(d_base), images, n, base_chunks, positions)
+            finish(
+                of, grown_layout(g_base), memory.base_layout(), grown_layout(d_base), images, n, base_chunks, positions
+            )
             g_x, through = torch.empty_like(memory.x), torch.empty_like(memory.x)
             self._pull(
-                memory, gradients, None, made, readers=range(1), fresh=pending, x=map_layout(memory.x), g=map_layout(g_x),
-                sums=memory.x_sums, channel=0, channels=self.channels, first_chunk=0,
+                memory, gradients, None, made, readers=range(1), fresh=pending,
+                x=map_layout(memory.x), g=map_layout(g_x), sums=memory.x_sums, channel=0, channels=self.channels, first_chunk=0,
                 d_base=d_base, through=map_layout(through),
             )  # fmt: skip
             readers = [gradients.layer_reader("finish.cu", 0)]
@@ -548,7 +566,13 @@ class FusedLevel:
         at_once = max(1, min(3, 200 * 1024 // (shared + 1024)))
         grid = max(1, min(tile.blocks, at_once * MULTIPROCESSORS // (self.n * deep)))
         threads = 32 * together * warps_a_pair
-        defines = {**tile.defines(), **layer.defines(norm), "COLUMNS": columns, "WARPS_A_PAIR": warps_a_pair, "LOW": layer.low}
+        defines = {
+            **tile.defines(),
+            **layer.defines(norm),
+            "COLUMNS": columns,
+            "WARPS_A_PAIR": warps_a_pair,
+            "LOW": layer.low,
+        }
         defines |= occupancy(threads, shared, registers=128)
         Kernel(file, "weigh", **defines)((grid, self.n, deep), threads, shared, arguments)
 
@@ -738,7 +762,9 @@ class Gradients:
         for layer in level.prepared:
             self._sums[layer] = place
             place += 4 * level.n * layer.sums_size
-        self.views = [part.view(p.shape) for part, p in zip(arena.split([p.numel() for p in parameters]), parameters, strict=True)]
+        self.views = [
+            part.view(p.shape) for part, p in zip(arena.split([p.numel() for p in parameters]), parameters, strict=True)
+        ]
         self.norms = [(self.views[3 * i], self.views[3 * i + 1]) for i in range(level.depth + 1)]
         self.vectors = self.views[3 * level.depth + 3], self.views[3 * level.depth + 4]
 
@@ -762,9 +788,7 @@ class Gradients:
         norm, (dgamma, dbeta) = self.level.blocks.trans.norm, self.vectors
         return build(STRUCTURES[file]["Reader"], gamma=norm.weight, beta=norm.bias, dgamma=dgamma, dbeta=dbeta)
 
-    def _reader(
-        self, file: str, layer: Layer, norm: nn.Module, dgamma: Tensor, dbeta: Tensor, gradient: int
-    ) -> Any:
+    def _reader(self, file: str, layer: Layer, norm: nn.Module, dgamma: Tensor, dbeta: Tensor, gradient: int) -> Any:
         return build(
             STRUCTURES[file]["Reader"],
             gradient=gradient,

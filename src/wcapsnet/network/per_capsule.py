@@ -31,8 +31,13 @@ class PerCapsuleConv2d(nn.Module):
 
     def _convolve(self, x: Tensor, padding: int) -> Tensor:
         n = x.shape[1]
-        x = x.flatten(1, 2)  # (m, n·c, i, j): capsules become the groups of a grouped convolution
-        y = F.conv2d(x, self.weight.flatten(0, 1), None, self.stride, padding, groups=n)
+        if x.stride(1) == 0:  # all capsules see the same: one convolution with all of their kernels
+            y = F.conv2d(x[:, 0], self.weight.flatten(0, 1), None, self.stride, padding)
+        elif self.kernel == self.stride == 1 and x.is_cpu:  # a product for each capsule; faster there
+            return (self.weight.flatten(2) @ x.flatten(3)).unflatten(3, x.shape[3:])
+        else:
+            x = x.flatten(1, 2)  # (m, n·c, i, j): capsules become the groups of a grouped convolution
+            y = F.conv2d(x, self.weight.flatten(0, 1), None, self.stride, padding, groups=n)
         return y.unflatten(1, (n, -1))
 
 
@@ -46,8 +51,10 @@ class PerCapsuleShortcut(PerCapsuleConv2d):
         super().__init__(capsules, channels, channels, kernel=stride, stride=stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        i, j = x.shape[-2:]
-        return self._convolve(F.pad(x, (0, -j % self.stride, 0, -i % self.stride)), padding=0)
+        below, right = (-side % self.stride for side in x.shape[-2:])
+        if below or right:
+            x = F.pad(x, (0, right, 0, below))
+        return self._convolve(x, padding=0)
 
 
 class BatchNorm(nn.Module):

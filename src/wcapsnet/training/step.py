@@ -2,53 +2,73 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .. import kernels
 from ..data.augment import augment
 from ..data.loader import DeviceSplit
 from ..experiment import Experiment
-from ..network import Output, WCapsNet
-from ..objective import Terms, objective
+from ..network import WCapsNet
+from ..objective import ObjectiveConfig, Terms, objective
 from .precision import arithmetic
 
 # What a step adds up, so that nobody has to wait for it. Batches are all of one size: means of means are means.
 SUMMED = (*Terms._fields, "accuracy", "steps")
 
 
+Losses = Callable[[Any, Tensor, Tensor, ObjectiveConfig], tuple[Terms, Tensor]]
+"""network, images, labels → the terms of the loss, and the logits of the real classes"""
+
+
+def wcapsnet_losses(network: WCapsNet, images: Tensor, labels: Tensor, config: ObjectiveConfig) -> tuple[Terms, Tensor]:
+    output = network(images)
+    return objective(output, images, labels, config), network.class_logits(output)
+
+
 class Step:
     """Take a batch, augment, forward, loss, backward, update; `sums` grows by what was seen."""
 
-    def __init__(self, experiment: Experiment, network: WCapsNet, optimizer: torch.optim.Optimizer, data: DeviceSplit):
+    def __init__(
+        self,
+        experiment: Experiment,
+        network: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        data: DeviceSplit,
+        losses: Losses = wcapsnet_losses,
+    ):
         self.experiment, self.network, self.optimizer, self.data = experiment, network, optimizer, data
+        self.losses = losses
         self.sums = torch.zeros(len(SUMMED), dtype=torch.float64, device=data.labels.device)
-        if network.engine is not None:
-            network.engine.aside.enabled = True  # gradients are read by the optimizer only, and none are kept
+        self.engine: kernels.Engine | None = getattr(network, "engine", None)
+        if self.engine is not None:
+            self.engine.aside.enabled = True  # gradients are read by the optimizer only, and none are kept
 
     def __call__(self, index: Tensor) -> None:
         images, labels = self._take(index)
         with arithmetic(self.experiment.training.precision, images.device):
-            output = self.network(images)
-            terms = self._judge(output, images, labels)
+            terms = self._judge(images, labels)
         self.optimizer.zero_grad(set_to_none=True)
         terms.total.backward()
         self.optimizer.step()
 
     def _take(self, index: Tensor) -> tuple[Tensor, Tensor]:
         mirroring, shifting = self.experiment.data.mirror, self.experiment.data.shift
-        if self.network.engine is not None:
+        if self.engine is not None:
             return kernels.take(self.data, index, mirroring, shifting)
         images, labels = self.data.take(index)
         return augment(images, mirroring=mirroring, shifting=shifting), labels
 
-    def _judge(self, output: Output, images: Tensor, labels: Tensor) -> Terms:
+    def _judge(self, images: Tensor, labels: Tensor) -> Terms:
         config = self.experiment.objective
-        if self.network.engine is not None:
-            return kernels.objective(output, images, labels, config, self.network.config.classes, self.sums)
-        terms = objective(output, images, labels, config)
+        if self.engine is not None:
+            return kernels.objective(self.network(images), images, labels, config, self.engine.classes, self.sums)
+        terms, logits = self.losses(self.network, images, labels, config)
         with torch.no_grad():
-            accuracy = (self.network.class_logits(output).argmax(1) == labels).double().mean()
+            accuracy = (logits.argmax(1) == labels).double().mean()
             self.sums[:-1] += torch.stack([*(term.double() for term in terms), accuracy])
             self.sums[-1] += 1
         return terms
@@ -99,7 +119,14 @@ class GraphedStep(Step):
         self.graph.reset()
 
 
-def nesterov(network: WCapsNet, experiment: Experiment, device: torch.device) -> torch.optim.SGD:
+class Decayed(Protocol):
+    """A network that knows which of its parameters L₂ falls on."""
+
+    def parameters(self) -> Iterator[nn.Parameter]: ...
+    def decayed_parameters(self) -> list[nn.Parameter]: ...
+
+
+def nesterov(network: Decayed, experiment: Experiment, device: torch.device) -> torch.optim.SGD:
     """SGD with Nesterov momentum; λ_WD acts on what the paper's L₂ falls on and on nothing else."""
     training = experiment.training
     decayed = network.decayed_parameters()

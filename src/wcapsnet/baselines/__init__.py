@@ -1,0 +1,5 @@
+"""What WCapsNet is compared with: each network in its own paper's words, with the same verbs."""
+
+from .densenet import DenseNet
+
+__all__ = ["DenseNet"]

@@ -1,0 +1,67 @@
+"""DenseNet-BC (Huang, Liu, van der Maaten, Weinberger: Densely Connected Convolutional Networks, 2017)."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class DenseLayer(nn.Module):
+    """B: BN, ReLU, 1×1 convolution to 4k channels; BN, ReLU, 3×3 convolution to k, which join the input."""
+
+    def __init__(self, channels: int, growth: int):
+        super().__init__()
+        self.norm1 = nn.BatchNorm2d(channels)
+        self.conv1 = nn.Conv2d(channels, 4 * growth, 1, bias=False)
+        self.norm2 = nn.BatchNorm2d(4 * growth)
+        self.conv2 = nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        new = self.conv2(F.relu(self.norm2(self.conv1(F.relu(self.norm1(x))))))
+        return torch.cat([x, new], 1)
+
+
+class Transition(nn.Module):
+    """C: BN, ReLU, 1×1 convolution to half of the channels (θ = 0.5); 2×2 average pooling"""
+
+    def __init__(self, channels: int):
+        super().__init__()
+        self.norm = nn.BatchNorm2d(channels)
+        self.conv = nn.Conv2d(channels, channels // 2, 1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.avg_pool2d(self.conv(F.relu(self.norm(x))), 2)
+
+
+class DenseNet(nn.Module):
+    """Three dense blocks of (depth - 4) / 6 layers. The default, BC-100-12, has 0.77M parameters."""
+
+    def __init__(self, classes: int = 10, channels: int = 3, depth: int = 100, growth: int = 12):
+        super().__init__()
+        layers = (depth - 4) // 6
+        width = 2 * growth
+        self.init_conv = nn.Conv2d(channels, width, 3, padding=1, bias=False)
+        self.blocks, self.transitions = nn.ModuleList(), nn.ModuleList()
+        for block in range(3):
+            self.blocks.append(nn.Sequential(*(DenseLayer(width + at * growth, growth) for at in range(layers))))
+            width += layers * growth
+            if block < 2:
+                self.transitions.append(Transition(width))
+                width //= 2
+        self.norm = nn.BatchNorm2d(width)
+        self.linear = nn.Linear(width, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.init_conv(images)
+        for block, transition in zip(self.blocks, [*self.transitions, nn.Identity()], strict=True):
+            x = transition(block(x))
+        return self.linear(F.relu(self.norm(x)).mean((2, 3)))  # (m, r)
+
+    def decayed_parameters(self) -> list[nn.Parameter]:
+        """Its weight decay falls on everything."""
+        return list(self.parameters())

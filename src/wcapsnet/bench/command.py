@@ -1,0 +1,147 @@
+"""`wcapsnet bench`"""
+
+from __future__ import annotations
+
+import json
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+from rich.markup import escape
+
+from ..atomic import write_text
+from ..errors import InputError
+from ..experiment import PRECISIONS
+from ..recipes import recipe
+from ..show import err, out
+from ..training.precision import choose_device
+from . import show
+from .contenders import FORMULATIONS, parse
+from .plots import plot
+from .run import SCALINGS, Request, run
+
+EXAMPLES = (
+    "wcapsnet bench                                        a training step, every contender that can run here",
+    "wcapsnet bench train --model quick --against plain,loop --batch 64,128",
+    "wcapsnet bench infer --batch 1 --json",
+    "wcapsnet bench level --against fused,plain,loop       each level alone, forward and backward",
+    "wcapsnet bench train --parts                          what loading and augmentation cost",
+    "wcapsnet bench train --scaling capsules --out capsules.json",
+    "wcapsnet bench plot capsules.json --out capsules.svg",
+)
+
+
+class What(str, Enum):
+    train = "train"
+    infer = "infer"
+    level = "level"
+    plot = "plot"
+
+
+class Scaling(str, Enum):
+    batch = "batch"
+    capsules = "capsules"
+    levels = "levels"
+
+
+def bench(
+    what: Annotated[What, typer.Argument(help="A training step, a forward pass, each level; or plot records.")] = (
+        What.train
+    ),
+    records: Annotated[
+        Optional[list[Path]],  # noqa: UP045
+        typer.Argument(metavar="RECORD", help="plot: what --out has written before.", show_default=False),
+    ] = None,
+    against: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            help=f"Which of {', '.join(FORMULATIONS)}; with a precision of its own as loop:fp32. Default: all that "
+            "can run here.",
+            show_default=False,
+        ),
+    ] = None,
+    batch: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="Images at once, such as 64 or 64,512. Default: the recipe's.", show_default=False),
+    ] = None,
+    model: Annotated[str, typer.Option(help="The recipe whose network, losses and augmentation are used.")] = "cifar10",
+    precision: Annotated[str, typer.Option(help="fp32, bf16; auto: bf16 on a GPU, fp32 else.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    repeats: Annotated[int, typer.Option(min=1, help="Timed windows of each; their median counts.")] = 9,
+    window: Annotated[float, typer.Option(min=0.0, help="Seconds that a window takes at least.")] = 0.2,
+    scaling: Annotated[
+        Optional[Scaling],  # noqa: UP045
+        typer.Option(help="Grow the batch, the capsules or the levels.", show_default=False),
+    ] = None,
+    parts: Annotated[
+        bool, typer.Option("--parts", help="train: the step with and without augmentation and loading.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    out_file: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--out", help="Write the record, or the figure, to this file.", show_default=False),
+    ] = None,
+) -> None:
+    """Measure speed, everything side by side: medians after warm-up, in turns, on random images."""
+    if what == What.plot:
+        _plot(records or [], out_file)
+        return
+    if records:
+        raise InputError(f"bench {what.value} takes no files; records are drawn by: wcapsnet bench plot RECORD.")
+    if parts and what != What.train:
+        raise InputError("--parts takes a training step apart; use it with bench train.")
+    if scaling and parts:
+        raise InputError("Choose one of --scaling and --parts.")
+    if precision not in ("auto", *PRECISIONS):
+        raise InputError(f"--precision is auto, {' or '.join(PRECISIONS)}, not {precision!r}.")
+    _check_place(out_file)
+    chosen, experiment = choose_device(device), recipe(model)
+    if precision == "auto":
+        precision = "bf16" if chosen.type == "cuda" else "fp32"
+    batches = _batches(batch) if batch is not None else [experiment.training.batch_size]
+    if scaling == Scaling.batch and batch is None:
+        batches = list(SCALINGS["batch"])
+    with err.status("starting") as status:
+        request = Request(
+            what.value,
+            experiment,
+            parse(against or ("fused,plain" if scaling or parts else None), precision),
+            batches,
+            chosen,
+            repeats,
+            window,
+            scaling.value if scaling else None,
+            parts,
+            say=lambda sentence: status.update(escape(sentence)),
+        )
+        record = run(request)
+    if out_file is not None:
+        write_text(out_file, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+    if as_json:
+        typer.echo(json.dumps(record, ensure_ascii=False))
+        show.warnings(record)
+        return
+    show.tables(record)
+    if out_file is not None:
+        out.print(f"The record is [bold]{escape(str(out_file))}[/].", soft_wrap=True)
+
+
+def _plot(records: list[Path], out_file: Path | None) -> None:
+    if out_file is None or not records:
+        raise InputError("Name the records to draw and the figure: wcapsnet bench plot RECORD --out FIGURE.svg.")
+    _check_place(out_file)
+    plot(records, out_file)
+    out.print(f"The figure is [bold]{escape(str(out_file))}[/].", soft_wrap=True)
+
+
+def _check_place(path: Path | None) -> None:
+    if path is not None and not path.absolute().parent.is_dir():
+        raise InputError(f"There is no folder {path.absolute().parent} to write {path.name} to.")
+
+
+def _batches(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and part.isascii() and int(part) >= 1 for part in parts):
+        raise InputError(f"--batch is a number of images such as 64, or several such as 64,512, not {text!r}.")
+    return list(dict.fromkeys(map(int, parts)))

@@ -1,0 +1,114 @@
+"""Who competes: the same network computed in several ways, and DenseNet-BC-100-12 beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .. import kernels
+from ..baselines import DenseNet
+from ..errors import InputError
+from ..experiment import PRECISIONS
+from ..network import WCapsNet, WCapsNetConfig
+from ..objective import ObjectiveConfig, Terms
+from ..settings import suggestion
+from ..training.step import Losses, wcapsnet_losses
+from .loop import looped
+
+
+@dataclass(frozen=True)
+class Formulation:
+    what: str
+    kernels: str = "plain"
+    compiled: bool = False
+    graph: bool = True  # on CUDA: recorded once and replayed
+    loop: bool = False
+    baseline: bool = False
+
+
+FORMULATIONS = {
+    "fused": Formulation("the fused kernels", kernels="fused"),
+    "plain": Formulation("grouped convolutions; on a GPU in a CUDA graph"),
+    "compiled": Formulation("the same through torch.compile", compiled=True),
+    "eager": Formulation("plain without the CUDA graph", graph=False),
+    "loop": Formulation("a Python loop over capsules, without a CUDA graph", graph=False, loop=True),
+    "densenet": Formulation("DenseNet-BC-100-12; on a GPU in a CUDA graph", baseline=True),
+    "densenet-compiled": Formulation("the same through torch.compile", compiled=True, baseline=True),
+}
+
+
+@dataclass(frozen=True)
+class Contender:
+    name: str
+    precision: str
+    label: str
+
+    @property
+    def how(self) -> Formulation:
+        return FORMULATIONS[self.name]
+
+    def check(self, device: torch.device) -> None:
+        """Raises with the reason if it is clear beforehand that it cannot run there."""
+        if self.name == "eager" and device.type == "cpu":
+            raise InputError("eager is what plain is on a CPU.")
+        if self.how.compiled:
+            _check_compiler(device)
+
+    def network(self, config: WCapsNetConfig, device: torch.device) -> WCapsNet | DenseNet:
+        torch.manual_seed(0)
+        network: WCapsNet | DenseNet
+        if self.how.baseline:
+            network = DenseNet(config.classes, config.channels).to(device)
+        else:
+            network = WCapsNet(config).to(device)
+            kernels.use(network, self.how.kernels, self.precision, device)
+            if self.how.loop:
+                network = looped(network)
+        if self.how.compiled:
+            network.compile(dynamic=False)
+        return network
+
+    @property
+    def losses(self) -> Losses:
+        return cross_entropy if self.how.baseline else wcapsnet_losses
+
+
+def cross_entropy(network: nn.Module, images: Tensor, labels: Tensor, config: ObjectiveConfig) -> tuple[Terms, Tensor]:
+    """The whole loss of a network without critics and decoder."""
+    logits = network(images)
+    loss = F.cross_entropy(logits.float(), labels)
+    none = torch.zeros_like(loss)
+    return Terms(loss, loss, none, none), logits
+
+
+def parse(names: str | None, precision: str) -> list[Contender]:
+    """`fused,plain,loop:fp32` → contenders; None is all of them."""
+    asked = list(FORMULATIONS) if names is None else [name.strip() for name in names.split(",") if name.strip()]
+    if not asked:
+        raise InputError(f"--against needs at least one of {', '.join(FORMULATIONS)}.")
+    contenders = []
+    for label in dict.fromkeys(asked):
+        name, colon, own = label.partition(":")
+        if name not in FORMULATIONS:
+            raise InputError(f"There is no contender {name!r}{suggestion(name, FORMULATIONS)}")
+        if colon and own not in PRECISIONS:
+            raise InputError(f"A contender's precision is one of {', '.join(PRECISIONS)}, not {own!r}.")
+        contenders.append(Contender(name, own or precision, label))
+    return contenders
+
+
+@cache
+def _check_compiler(device: torch.device) -> None:
+    try:
+        torch.compile(lambda x: x * 2 + 1)(torch.ones(8, device=device))
+    except Exception as error:  # whatever the compiler's many parts raise
+        raise InputError(f"torch.compile does not work here ({first_line(error)}).") from error
+
+
+def first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

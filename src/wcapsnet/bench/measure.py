@@ -1,0 +1,113 @@
+"""How things are timed: windows of many calls, the device waited for, all contenders in turn in every round."""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable, Hashable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+Call = Callable[[], object]
+K = TypeVar("K", bound=Hashable)
+STAT = Path("/proc/stat")
+QUIET = 0.1  # CPU seconds a second that others may take
+WARM_UP = 3  # calls, before how many fill a window is estimated
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def seconds(call: Call, calls: int, device: torch.device) -> float:
+    """Of one call, over a window of several."""
+    synchronize(device)
+    start = time.perf_counter()
+    for _ in range(calls):
+        call()
+    synchronize(device)
+    return (time.perf_counter() - start) / calls
+
+
+def in_turns(calls: Mapping[K, Call], device: torch.device, repeats: int, window: float) -> dict[K, dict[str, Any]]:
+    """For each: the median of `repeats` windows of at least `window` seconds, with all windows, in milliseconds.
+
+    What disturbs a machine for a while then disturbs all alike; each round begins with another one. On a CPU, rounds
+    in which other processes were busy are repeated, up to as many again; how many remained is noted.
+    """
+    if not calls:
+        return {}
+    per_window = {}
+    for name, call in calls.items():
+        seconds(call, WARM_UP, device)
+        per_window[name] = max(1, math.ceil(window / seconds(call, 1, device)))
+    names = list(calls)
+    rounds: list[tuple[float, dict[K, float]]] = []  # how busy others were, milliseconds
+    while len(rounds) < 2 * repeats and sum(busy <= QUIET for busy, _ in rounds) < repeats:
+        first = len(rounds) % len(names)
+        before, start = _others(device), time.perf_counter()
+        times = {name: seconds(calls[name], per_window[name], device) * 1000 for name in names[first:] + names[:first]}
+        rounds.append(((_others(device) - before) / (time.perf_counter() - start), times))
+    quietest = sorted(rounds, key=lambda timed: timed[0])[:repeats]
+    return {
+        name: {
+            "ms": round(statistics.median(times[name] for _, times in quietest), 4),
+            "windows_ms": [round(times[name], 4) for _, times in quietest],
+            "calls_per_window": per_window[name],
+            "disturbed_windows": sum(busy > QUIET for busy, _ in quietest),
+        }
+        for name in names
+    }
+
+
+def _others(device: torch.device) -> float:
+    """CPU seconds that anything but this process has taken on this machine, where it can be known."""
+    if device.type != "cpu" or not STAT.exists():
+        return 0.0
+    busy = STAT.read_text().splitlines()[0].split()
+    user, nice, system, _, _, irq, softirq, steal = map(int, busy[1:9])
+    own = os.times()
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK") - own.user - own.system
+
+
+def recorded(call: Call, device: torch.device) -> Call:
+    """The call as a CUDA graph; on a CPU the call itself."""
+    if device.type != "cuda":
+        return call
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(WARM_UP):
+            call()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kept = call()
+
+    def replay() -> object:
+        graph.replay()
+        return kept
+
+    return replay
+
+
+def ceilings(device: torch.device) -> dict[str, float] | None:
+    """What this card gave just now for a large bf16 matrix product and for a large copy (read and written bytes)."""
+    if device.type != "cuda":
+        return None
+    side = 8192
+    a, b = (torch.randn(side, side, device=device, dtype=torch.bfloat16) for _ in range(2))
+    product = torch.empty_like(a)
+    source = torch.empty(2**30, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    calls: dict[str, Call] = {"matmul": lambda: torch.mm(a, b, out=product), "copy": lambda: target.copy_(source)}
+    times = in_turns(calls, device, repeats=7, window=0.1)
+    return {
+        "matmul_tflop_per_s": round(2 * side**3 / times["matmul"]["ms"] / 1e9, 1),
+        "copy_tb_per_s": round(2 * 2**30 / times["copy"]["ms"] / 1e9, 3),
+    }

@@ -1,0 +1,182 @@
+"""What is timed: a whole training step, a forward pass, one level forward and backward."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..data import DATASETS, Split
+from ..data.augment import augment
+from ..data.loader import DeviceSplit, epoch_order
+from ..errors import InputError
+from ..experiment import Experiment
+from ..network import WCapsNet
+from ..network.routing import predict, route
+from ..training.precision import arithmetic
+from ..training.step import GraphedStep, Step, nesterov
+from .contenders import Contender
+from .measure import Call, recorded
+
+
+class Job(NamedTuple):
+    call: Call
+    facts: Callable[[], dict[str, Any]] = dict  # what to note about the answers, once the timing is over
+
+
+# ── training ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def synthetic(experiment: Experiment, device: torch.device) -> DeviceSplit:
+    """As many random images as the data set has to train on, of the network's shape."""
+    model, count = experiment.model, DATASETS[experiment.data.source].train_images
+    generator = torch.Generator(device).manual_seed(0)
+    shape = (count, model.channels, model.height, model.width)
+    images = torch.randint(0, 256, shape, dtype=torch.uint8, device=device, generator=generator)
+    labels = torch.randint(0, model.classes, (count,), device=device, generator=generator)
+    return DeviceSplit(Split(images, labels), (0.5,) * model.channels, (0.25,) * model.channels, device)
+
+
+class OneBatch(DeviceSplit):
+    """Loading that costs nothing: always the same images, ready for the network."""
+
+    def __init__(self, data: DeviceSplit, batch: int):
+        self.__dict__.update(data.__dict__)
+        self.ready = data.take(slice(batch))
+
+    def take(self, index: Tensor | slice) -> tuple[Tensor, Tensor]:
+        return self.ready
+
+
+def training(contender: Contender, experiment: Experiment, batch: int, data: DeviceSplit) -> Job:
+    """The step of `wcapsnet train`, from indices to updated weights."""
+    device = data.labels.device
+    settings = replace(experiment.training, precision=contender.precision, kernels=contender.how.kernels)
+    experiment = replace(experiment, training=settings)
+    network = contender.network(experiment.model, device)
+    step = Step(experiment, network, nesterov(network, experiment, device), data, contender.losses)
+    if device.type == "cuda" and contender.how.graph:
+        step = GraphedStep(step, batch)
+    batches = itertools.cycle(epoch_order(len(data), batch, 0, 0).to(device).unbind())
+
+    def facts() -> dict[str, Any]:
+        mean = float(step.sums[0] / step.sums[-1])
+        return {"mean_loss": round(mean, 4) if math.isfinite(mean) else None}
+
+    return Job(lambda: step(next(batches)), facts)
+
+
+def parts(contender: Contender, experiment: Experiment, batch: int, data: DeviceSplit) -> dict[str, Job]:
+    """The same step with less and less of what comes before the network; and that alone."""
+    plain = replace(experiment, data=replace(experiment.data, mirror=False, shift=0))
+    device = data.labels.device
+    batches = itertools.cycle(epoch_order(len(data), batch, 0, 0).to(device).unbind())
+    index = torch.zeros(batch, dtype=torch.int64, device=device)
+
+    def load() -> Tensor:
+        images, _ = data.take(index)
+        return augment(images, mirroring=experiment.data.mirror, shifting=experiment.data.shift)
+
+    loading = recorded(load, device)
+    return {
+        "whole step": training(contender, experiment, batch, data),
+        "without augmentation": training(contender, plain, batch, data),
+        "without augmentation and loading": training(contender, plain, batch, OneBatch(data, batch)),
+        "augmentation and loading alone": Job(lambda: (index.copy_(next(batches)), loading())),
+    }
+
+
+# ── inference ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def inference(contender: Contender, experiment: Experiment, batch: int, device: torch.device) -> Job:
+    """Everything a forward pass answers, from normalised images on the device."""
+    model = experiment.model
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(batch, model.channels, model.height, model.width, generator=generator).to(device)
+    network = contender.network(model, device).eval()
+
+    @torch.no_grad()
+    def answer() -> Any:
+        with arithmetic(contender.precision, device):
+            return network(images)
+
+    call = recorded(answer, device) if contender.how.graph else answer
+
+    def facts() -> dict[str, Any]:
+        if contender.how.baseline:
+            return {}
+        with torch.no_grad():
+            expected = Contender("plain", "fp32", "plain").network(model, device).eval()(images[:64]).logits
+        answered: Any = call()
+        return {"largest_error_of_logits": float((answered.logits[:64] - expected).abs().max())}
+
+    return Job(call, facts)
+
+
+# ── levels ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def levels(contender: Contender, experiment: Experiment, batch: int, device: torch.device) -> dict[str, Job]:
+    """Each level forward and backward: its capsule blocks alone, and with critic, weights and what they make."""
+    if contender.how.baseline:
+        raise InputError(f"{contender.name} has no capsules.")
+    # Levels are compiled one by one, below.
+    whole_network = replace(contender, name="plain") if contender.how.compiled else contender
+    network = whole_network.network(experiment.model, device)
+    assert isinstance(network, WCapsNet)
+    config, jobs = experiment.model, {}
+    channels, sizes = config.init_channels, [(config.height, config.width), *config.maps()]
+    for at, level in enumerate(config.levels):
+        dtype = torch.bfloat16 if contender.precision == "bf16" else torch.float32
+        x = torch.randn(batch, channels, *sizes[at], device=device, dtype=dtype, requires_grad=True)
+        blocks, whole = _blocks(network, at), _level(network, at)
+        name = f"level {at + 1}"
+        jobs[f"{name}, blocks"] = _there_and_back(contender, blocks, x, list(network.capsules[at].parameters()))
+        others = [*network.routers[at].parameters(), *([network.projection] if at == len(config.levels) - 1 else [])]
+        jobs[name] = _there_and_back(contender, whole, x, [*network.capsules[at].parameters(), *others])
+        channels = level.dimension
+    return jobs
+
+
+def _blocks(network: WCapsNet, at: int) -> Callable[[Tensor], Tensor]:
+    if network.engine is None:
+        blocks: nn.Module = network.capsules[at]
+        return blocks
+    engine_blocks = getattr(network.engine, "blocks", None)
+    if engine_blocks is None:
+        raise InputError("the fused kernels compute a network, not one level of it.")
+    return lambda x: engine_blocks(network, at, x)
+
+
+def _level(network: WCapsNet, at: int) -> Callable[[Tensor], Tensor]:
+    blocks, router = _blocks(network, at), network.routers[at]
+
+    def level(x: Tensor) -> Tensor:
+        c = blocks(x)
+        b = network.applied(router(c).weights)
+        if at < len(network.capsules) - 1:
+            return route(b, c)
+        return predict(b, F.dropout(c, network.config.projection_dropout), network.projection)
+
+    return level
+
+
+def _there_and_back(
+    contender: Contender, function: Callable[[Tensor], Tensor], x: Tensor, parameters: list[nn.Parameter]
+) -> Job:
+    if contender.how.compiled:
+        function = torch.compile(function, dynamic=False)
+
+    def call() -> object:
+        with arithmetic(contender.precision, x.device):
+            y = function(x)
+        return torch.autograd.grad(y, [x, *parameters], torch.ones_like(y), allow_unused=True)
+
+    return Job(recorded(call, x.device) if contender.how.graph else call)
