@@ -28,7 +28,7 @@ class Aside:
         if self.stream is None:
             self.stream = torch.cuda.Stream()
         if not self.kept:
-            torch.autograd.Variable._execution_engine.queue_callback(self.join)  # type: ignore[attr-defined]
+            torch.autograd.Variable._execution_engine.queue_callback(self.join)
         self.kept += read
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):

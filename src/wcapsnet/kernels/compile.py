@@ -127,7 +127,8 @@ class Cuda:
         module, found = ctypes.c_void_p(), ctypes.c_void_p()
         self._check(self.driver.cuModuleLoadData(ctypes.byref(module), image))
         self._check(self.driver.cuModuleGetFunction(ctypes.byref(found), module, kernel.encode()))
-        most = torch.cuda.get_device_properties(torch.cuda.current_device()).shared_memory_per_block_optin
+        properties: Any = torch.cuda.get_device_properties(torch.cuda.current_device())
+        most = properties.shared_memory_per_block_optin
         self._check(self.driver.cuFuncSetAttribute(found, 8, most))  # as much dynamic shared memory as there is
         return found
 

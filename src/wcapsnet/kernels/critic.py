@@ -106,7 +106,7 @@ class FusedCritic:
         )
 
     def forward(self, x: Tensor, training: bool, seed: Tensor, sums: SumsAt) -> tuple[Tensor, Any]:
-        """x (images, positions, k) → its word before norm and sigmoid (images, positions left, 8): the first of eight"""
+        """x (images, positions, k) → its word before norm and sigmoid (images, positions left, 8): the first of 8"""
         device = x.device
         sizes = [(layer.forward_size, self._transposed_size(layer) if training else 0) for layer in self.layers]
         fragments = torch.empty(sum(map(sum, sizes)), dtype=torch.int32, device=device)

@@ -28,7 +28,7 @@ MULTIPROCESSORS = 132  # what a launch should fill, roughly; on a smaller card i
 
 def build(kind: type[ctypes.Structure], **values: Any) -> Any:
     """A ctypes structure from keywords; tensors become their addresses."""
-    kinds = dict(kind._fields_)  # type: ignore[misc]
+    kinds: Any = {field[0]: field[1] for field in kind._fields_}
     for name, value in values.items():
         if isinstance(value, Tensor):
             values[name] = value.data_ptr()
@@ -453,8 +453,8 @@ class FusedLevel:
             g_x, through = torch.empty_like(memory.x), torch.empty_like(memory.x)
             self._pull(
                 memory, gradients, None, made, readers=range(1), fresh=pending,
-                x=map_layout(memory.x), g=map_layout(g_x), sums=memory.x_sums, channel=0, channels=self.channels, first_chunk=0,
-                d_base=d_base, through=map_layout(through),
+                x=map_layout(memory.x), g=map_layout(g_x), sums=memory.x_sums,
+                channel=0, channels=self.channels, first_chunk=0, d_base=d_base, through=map_layout(through),
             )  # fmt: skip
             readers = [gradients.layer_reader("finish.cu", 0)]
             count = images * self.height_in * self.width_in
