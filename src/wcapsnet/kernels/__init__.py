@@ -13,8 +13,9 @@ from .compile import Unavailable, start
 from .forward import Engine
 from .images import take
 from .objective import objective
+from .optimizer import FusedNesterov
 
-__all__ = ["Engine", "objective", "take", "use"]
+__all__ = ["Engine", "FusedNesterov", "objective", "take", "use"]
 
 
 def use(network: WCapsNet, wanted: str, precision: str, device: torch.device) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from ..network.critic import Critic, SpectralConv2d
 from ..network.routing import Router, Routing, normalized_weights
 from .aside import Aside
 from .compile import Kernel, Unavailable, structures
-from .level import (
+from .layout import (
     MULTIPROCESSORS,
     STRUCTURES,
     Layer,
@@ -19,13 +20,14 @@ from .level import (
     Tiling,
     Where,
     build,
-    finish,
     map_layout,
     means,
     norm_arguments,
     occupancy,
     tiling,
 )
+from .level import finish
+from .prepare import Entry, Prepared, Zeros, gather
 
 for _file in ("spectral.cu", "route.cu"):
     STRUCTURES[_file] = structures(_file)
@@ -77,9 +79,9 @@ class FusedCritic:
     """A critic's convolutions on (images, positions, channels), all capsules of all samples as images."""
 
     def __init__(
-        self, critic: Critic, spectral: Spectral, height: int, width: int, salt: int, aside: Aside | None = None
+        self, critic: Critic, spectral: Spectral, height: int, width: int, salt: int, aside: Aside, zeros: Zeros
     ):
-        self.critic, self.spectral, self.salt, self.aside = critic, spectral, salt, aside or Aside()
+        self.critic, self.spectral, self.salt, self.aside, self.zeros = critic, spectral, salt, aside, zeros
         self.convolutions: list[Any] = list(critic.layers)
         self.layers = []
         self.maps = [(height, width)]
@@ -93,32 +95,20 @@ class FusedCritic:
             self.maps.append((height, width))
             to_one = conv.stride == 2 and height == width == 1
             self.layers.append(Layer(channels, 8, 0, out, kernel, kernel // 2, conv.stride, to_one))
+        self.entries = [
+            Entry(conv.weight, layer, sigma=partial(spectral.address, conv), transposed=index > 0)
+            for index, (conv, layer) in enumerate(zip(self.convolutions, self.layers, strict=True))
+        ]
 
     def parameters(self) -> list[nn.Parameter]:
         return [p for conv in self.convolutions for p in (conv.weight, conv.bias)]
 
-    def _weights(self, pointers: list[dict[str, Any]]) -> None:
-        prepare_layers(
-            [
-                (conv.weight, layer, layer.channels, {"sigma": self.spectral.address(conv), **pointer})
-                for conv, layer, pointer in zip(self.convolutions, self.layers, pointers, strict=True)
-            ]
-        )
-
-    def forward(self, x: Tensor, training: bool, seed: Tensor, sums: SumsAt) -> tuple[Tensor, Any]:
+    def forward(
+        self, x: Tensor, training: bool, seed: Tensor, sums: SumsAt, prepared: Prepared | None
+    ) -> tuple[Tensor, Any]:
         """x (images, positions, k) → its word before norm and sigmoid (images, positions left, 8): the first of 8"""
         device = x.device
-        sizes = [(layer.forward_size, self._transposed_size(layer) if training else 0) for layer in self.layers]
-        fragments = torch.empty(sum(map(sum, sizes)), dtype=torch.int32, device=device)
-        place, forward, transposed = fragments.data_ptr(), [], []
-        for first, second in sizes:
-            forward.append(place)
-            transposed.append(place + 4 * first)
-            place += 4 * (first + second)
-        self._weights(
-            [{"forward": f, "transposed": t if training and index else 0}
-             for index, (f, t) in enumerate(zip(forward, transposed, strict=True))]
-        )  # fmt: skip
+        prepared = prepared or Prepared(self.entries, training, device)
         keep = 1 - self.critic.dropout if training else 1.0
         values = [x]
         for index, (conv, layer) in enumerate(zip(self.convolutions, self.layers, strict=True)):
@@ -126,22 +116,18 @@ class FusedCritic:
             last = index == len(self.layers) - 1
             y = torch.empty((x.shape[0], height * width, layer.out_chunks * 8), dtype=torch.bfloat16, device=device)
             convolution(
-                values[-1], y, layer, self.maps[index], (height, width), forward[index],
+                values[-1], y, layer, self.maps[index], (height, width), prepared.forward(conv.weight),
                 epilogue=BIASED if last else ACTIVATED, bias=conv.bias, keep=keep, seed=seed, salt=self.salt + index,
                 sums=sums if last and training else None,
             )  # fmt: skip
             values.append(y)
-        return values[-1], (values, fragments, transposed, keep)
-
-    @staticmethod
-    def _transposed_size(layer: Layer) -> int:
-        return -(-layer.out_chunks // 2) * layer.taps**2 * layer.chunks * 64
+        return values[-1], (values, prepared, keep)
 
     def backward(self, saved: Any, dy: Tensor) -> list[Tensor]:
-        values, fragments, transposed, keep = saved
+        values, prepared, keep = saved
         sizes = [layer.sums_size for layer in self.layers]
         widths = sum(layer.out_chunks * 8 for layer in self.layers)
-        arena = torch.zeros(sum(sizes) + 2 * widths + len(sizes), device=dy.device)
+        arena = self.zeros(sum(sizes) + 2 * widths + len(sizes), dy.device)
         dw = [torch.empty_like(conv.weight) for conv in self.convolutions]
         sums, place = [], arena.data_ptr()
         for size in sizes:
@@ -153,14 +139,13 @@ class FusedCritic:
             biases.append((arena[offset : offset + layer.out], SumsAt(place, place + 4 * width, 0)))
             place += 8 * width
             offset += 2 * width
-        read = [dy, fragments, arena, self.spectral.sigma, *values]
-        with self.aside.work(*read):
-            self._backward(values, dy, transposed, keep, sums, [at for _, at in biases], dw, place)
+        with self.aside.work(dy, prepared.buffer, arena, self.spectral.sigma, *values):
+            self._backward(values, dy, prepared, keep, sums, [at for _, at in biases], dw, place)
         # The last bias is what the batch norm after it takes away again: its gradient is zero, as `biases` has it.
         return [g for d, (bias, _) in zip(dw, biases, strict=True) for g in (d, bias)]
 
     def _backward(
-        self, values: list[Tensor], dy: Tensor, transposed: list[int], keep: float, sums: list[int],
+        self, values: list[Tensor], dy: Tensor, prepared: Prepared, keep: float, sums: list[int],
         biases: list[SumsAt], dw: list[Tensor], place: int,
     ) -> None:  # fmt: skip
         for index in reversed(range(len(self.layers))):
@@ -169,11 +154,12 @@ class FusedCritic:
             if index:
                 dx = torch.empty_like(x)
                 convolution_back(
-                    dy, dx, layer, self.maps[index], self.maps[index + 1], transposed[index], x, keep, biases[index - 1]
-                )
+                    dy, dx, layer, self.maps[index], self.maps[index + 1],
+                    prepared.transposed(self.convolutions[index].weight), x, keep, biases[index - 1],
+                )  # fmt: skip
                 dy = dx
         dots = [place + 4 * index for index in range(len(self.layers))]
-        self._weights([{"sums": s, "dw": d, "dot": t} for s, d, t in zip(sums, dw, dots, strict=True)])
+        gather(self.entries, sums, dw, dots)
         self.spectral.backward(self.convolutions, dw, dots)
 
 
@@ -253,42 +239,6 @@ def launch(
     kernel((tile.blocks, 1, groups), tile.threads, shared, arguments)
 
 
-def prepare_layers(weights: list[tuple[Tensor, Layer, int, dict[str, Any]]]) -> None:
-    """Weights that all capsules share, to and from the order of the tensor cores; channels may be fewer than chunks
-    have room for."""
-    own = STRUCTURES["prepare.cu"]
-    layers = [
-        build(
-            own["Weights"],
-            w=weight,
-            out=layer.out,
-            kernel=layer.kernel,
-            pad=layer.pad,
-            taps=layer.taps,
-            low=layer.low,
-            stride=layer.stride,
-            before=layer.before,
-            growth=8,
-            channels=channels,
-            before_chunks=layer.before // 8,
-            grown_chunks=1,
-            split=layer.split,
-            chunks=layer.chunks,
-            out_chunks=layer.out_chunks,
-            **pointers,
-        )
-        for weight, layer, channels, pointers in weights
-    ]
-    arguments = build(own["Prepare"], layer=layers, capsules=1)
-    home = "dw" in weights[0][3]
-    grid = max(1, min(MULTIPROCESSORS, max(layer.forward_size for _, layer, *_ in weights) // 256))
-    Kernel("prepare.cu", "gather" if home else "prepare")((grid, len(layers), 1), 256, 128, arguments)
-
-
-def prepare_layer(weight: Tensor, layer: Layer, channels: int, **pointers: Any) -> None:
-    prepare_layers([(weight, layer, channels, pointers)])
-
-
 def weigh(x: Tensor, dy: Tensor, layer: Layer, size_in: tuple[int, int], size: tuple[int, int], dw: int) -> None:
     file = "weigh.cu"
     steps, columns = layer.even // 2, layer.columns
@@ -329,12 +279,14 @@ class FusedRouter:
         norm = self.critic.critic.norm
         return [*self.critic.parameters(), norm.weight, norm.bias]
 
-    def forward(self, c: Tensor, training: bool, seed: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Any]:
+    def forward(
+        self, c: Tensor, training: bool, seed: Tensor, prepared: Prepared | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Any]:
         """c (m, n, position, k) → a, b (m, n), x (chunk, m, position, 8) and Σx, Σx²"""
         m, n, positions, k = c.shape
-        sums = torch.zeros(16 + 2 * k, device=c.device)
+        sums = self.critic.zeros(16 + 2 * k, c.device)
         of_raw = SumsAt(sums.data_ptr(), sums.data_ptr() + 32, 0)
-        raw, saved = self.critic.forward(c.view(m * n, positions, k), training, seed, of_raw)
+        raw, saved = self.critic.forward(c.view(m * n, positions, k), training, seed, of_raw, prepared)
         a, b, applied, noisy = torch.empty((4, m, n), device=c.device)
         x = torch.empty((k // 8, m, positions, 8), dtype=torch.bfloat16, device=c.device)
         facts = {
@@ -378,7 +330,7 @@ class FusedRouter:
         m, n, positions, k = c.shape
         dc = torch.empty_like(c)
         g = torch.empty_like(raw)
-        gradient = torch.zeros(m * n + 2, device=c.device)
+        gradient = self.critic.zeros(m * n + 2, c.device)
         dgamma, dbeta = gradient[m * n], gradient[m * n + 1]
         arguments = build(
             STRUCTURES["route.cu"]["Route"],
@@ -408,8 +360,10 @@ class FusedRouter:
 
 class _Routed(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, router: FusedRouter, c: Tensor, seed: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
-        a, b, x, x_sums, saved = router.forward(c, True, seed)
+    def forward(
+        ctx: Any, router: FusedRouter, c: Tensor, seed: Tensor, prepared: Prepared | None, *parameters: Tensor
+    ) -> tuple[Tensor, ...]:
+        a, b, x, x_sums, saved = router.forward(c, True, seed, prepared)
         ctx.router, ctx.saved = router, saved
         ctx.mark_non_differentiable(x_sums)
         ctx.set_materialize_grads(False)
@@ -422,13 +376,15 @@ class _Routed(torch.autograd.Function):
         da, db = (None if d is None else d.float().contiguous() for d in (da, db))
         dc, of_parameters = ctx.router.backward(ctx.saved, da, db, dx.contiguous())
         del ctx.saved
-        return (None, dc, None, *of_parameters)
+        return (None, dc, None, None, *of_parameters)
 
 
-def routed(router: FusedRouter, c: Tensor, training: bool, seed: Tensor) -> tuple[Routing, Tensor, Tensor]:
+def routed(
+    router: FusedRouter, c: Tensor, training: bool, seed: Tensor, prepared: Prepared | None = None
+) -> tuple[Routing, Tensor, Tensor]:
     """c (m, n, position, k) → routing, x (chunk, m, position, 8) and its sums"""
     if training:
-        a, b, x, x_sums = _Routed.apply(router, c, seed, *router.parameters())
+        a, b, x, x_sums = _Routed.apply(router, c, seed, prepared, *router.parameters())
     else:
-        a, b, x, x_sums, _ = router.forward(c, False, seed)
+        a, b, x, x_sums, _ = router.forward(c, False, seed, prepared)
     return Routing(fitness=a, weights=b), x, x_sums

@@ -19,6 +19,7 @@ from .decoder import FusedDecoder
 from .head import FusedHead, predicted
 from .images import FusedInit, draw, first_convolution
 from .level import FusedLevel, capsule_blocks, to_chunks
+from .prepare import Prepared, Zeros
 
 
 class Engine:
@@ -37,12 +38,16 @@ class Engine:
                 raise Unavailable(f"model.{name} is {value}, and they want a multiple of 8")
         if config.dense_layers > 14 or len(config.levels) > 16:
             raise Unavailable("the network is deeper than they know")
-        self.aside, self.classes = Aside(), config.classes
+        self.aside, self.zeros, self.classes = Aside(), Zeros(), config.classes
         inputs = [(config.height, config.width), *maps[:-1]]
-        self.init = FusedInit(network.init_conv, config.height, config.width)
-        self.levels = [FusedLevel(blocks, *size, self.aside) for blocks, size in zip(capsules, inputs, strict=True)]
+        self.init = FusedInit(network.init_conv, config.height, config.width, self.zeros)
+        self.levels = [
+            FusedLevel(blocks, *size, self.aside, self.zeros) for blocks, size in zip(capsules, inputs, strict=True)
+        ]
         widths = config.decoder_channels
-        self.decoder = FusedDecoder(network.decoder, self.aside) if all(width % 8 == 0 for width in widths) else None
+        self.decoder = (
+            FusedDecoder(network.decoder, self.aside, self.zeros) if all(width % 8 == 0 for width in widths) else None
+        )
         critics = [router.critic for router in routers]
         learned = all(isinstance(critic, Critic) for critic in critics)
         self.compiled: set[tuple[int, bool]] = set()
@@ -52,7 +57,7 @@ class Engine:
         routing = config.routing
         if learned and all(level.capsules <= 64 for level in config.levels):
             *features, last = (
-                FusedCritic(critic, self.spectral, *size, salt=100 * index + 10, aside=self.aside)
+                FusedCritic(critic, self.spectral, *size, salt=100 * index + 10, aside=self.aside, zeros=self.zeros)
                 for index, (critic, size) in enumerate(zip(critics, maps, strict=True))
             )
             for index, (router, critic) in enumerate(zip(routers, features, strict=False)):
@@ -61,6 +66,13 @@ class Engine:
                 routers[-1], last, network.projection, *maps[-1],
                 routing.stop_gradient, routing.dropout, config.projection_dropout, 100 * len(maps),
             )  # fmt: skip
+
+        self.entries = [self.init.entry, *(entry for level in self.levels for entry in level.entries)]
+        if self.head is not None:
+            critics_ = [*(router.critic for router in self.routers), self.head.critic]
+            self.entries += [entry for critic in critics_ for entry in critic.entries]
+        if self.decoder is not None:
+            self.entries += [conv.entry for conv in self.decoder.convolutions]
 
     def serves(self, network: WCapsNet, images: Tensor) -> bool:
         # One image may have no statistics, and gradients through running ones are nothing that training needs.
@@ -94,32 +106,34 @@ class Engine:
 
     def _run(self, network: WCapsNet, images: Tensor, seed: Tensor) -> Output:
         training, routings = network.training, []
-        x, sums = first_convolution(self.init, images, training)  # (chunk, m, position, 8)
-        if self.head is None:
-            return self._with_plain_routing(network, x, sums)
+        self.zeros.begin(images.device)
         self.spectral.forward(training)
+        prepared = Prepared(self.entries, training, images.device)
+        x, sums = first_convolution(self.init, images, training, prepared)  # (chunk, m, position, 8)
+        if self.head is None:
+            return self._with_plain_routing(network, x, sums, prepared)
         for level, router in zip(self.levels, self.routers, strict=False):
-            c = capsule_blocks(level, x, sums, training)  # (m, n, position, k)
-            routing, x, sums = routed(router, c, training, seed)
+            c = capsule_blocks(level, x, sums, training, prepared)  # (m, n, position, k)
+            routing, x, sums = routed(router, c, training, seed, prepared)
             routings.append(routing)
-        c = capsule_blocks(self.levels[-1], x, sums, training)
-        routing, logits, best = predicted(self.head, c, training, seed)
+        c = capsule_blocks(self.levels[-1], x, sums, training, prepared)
+        routing, logits, best = predicted(self.head, c, training, seed, prepared)
         routings.append(routing)
-        reconstruction = self.decoder(best, training) if self.decoder else network.decoder(best)
+        reconstruction = self.decoder(best, training, prepared) if self.decoder else network.decoder(best)
         return Output(logits, reconstruction, tuple(routings), best)
 
-    def _with_plain_routing(self, network: WCapsNet, x: Tensor, sums: Tensor | None) -> Output:
+    def _with_plain_routing(self, network: WCapsNet, x: Tensor, sums: Tensor | None, prepared: Prepared) -> Output:
         """Where no critic is learned (Random and Uniform in Table IV), PyTorch routes."""
         training, routings = network.training, []
         *features, last = zip(self.levels, network.routers, strict=True)
         for level, router in features:
-            c = _as_maps(capsule_blocks(level, x, sums, training), level)
+            c = _as_maps(capsule_blocks(level, x, sums, training, prepared), level)
             routing = router(c)
             routed_ = route(network.applied(routing.weights), c)
             x, sums = to_chunks(routed_), None
             routings.append(routing)
         level, router = last
-        c = _as_maps(capsule_blocks(level, x, sums, training), level)
+        c = _as_maps(capsule_blocks(level, x, sums, training, prepared), level)
         routing = router(c)
         routings.append(routing)
         dropped = F.dropout(c, network.config.projection_dropout, training)

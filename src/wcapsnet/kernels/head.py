@@ -11,7 +11,9 @@ from ..network import BestCapsule
 from ..network.routing import Router, Routing, normalized_weights
 from .compile import Kernel, structures
 from .critic import FusedCritic
-from .level import STRUCTURES, SumsAt, Where, build, finish, means, norm_arguments
+from .layout import STRUCTURES, SumsAt, Where, build, means, norm_arguments
+from .level import finish
+from .prepare import Prepared
 
 STRUCTURES["predict.cu"] = structures("predict.cu")
 
@@ -32,12 +34,14 @@ class FusedHead:
         norm = self.critic.critic.norm
         return [*self.critic.parameters(), norm.weight, norm.bias, self.projection]
 
-    def forward(self, c: Tensor, training: bool, seed: Tensor) -> tuple[tuple[Tensor, ...], Any]:
+    def forward(
+        self, c: Tensor, training: bool, seed: Tensor, prepared: Prepared | None
+    ) -> tuple[tuple[Tensor, ...], Any]:
         m, n, positions, k = c.shape
         vectors, outputs = n * positions, self.projection.shape[1]
-        sums = torch.zeros(16, device=c.device)
+        sums = self.critic.zeros(16, c.device)
         of_raw = SumsAt(sums.data_ptr(), sums.data_ptr() + 32, 0)
-        raw, saved = self.critic.forward(c.view(m * n, positions, k), training, seed, of_raw)
+        raw, saved = self.critic.forward(c.view(m * n, positions, k), training, seed, of_raw, prepared)
         a, b, noisy = torch.empty((3, m, vectors), device=c.device)
         sum_, logits = torch.empty((m, k), device=c.device), torch.empty((m, outputs), device=c.device)
         vector, position = torch.empty((m, k), device=c.device), torch.empty((m, 2), device=c.device)
@@ -87,7 +91,7 @@ class FusedHead:
         of_critic, facts, _sums, c, raw, sum_, *_ = saved
         m, n, positions, k = c.shape
         dc, g = torch.empty_like(c), torch.empty_like(raw)
-        gradient = torch.zeros(2, device=c.device)
+        gradient = self.critic.zeros(2, c.device)
         dgamma, dbeta = gradient[0], gradient[1]
         arguments = build(
             STRUCTURES["predict.cu"]["Predict"],
@@ -116,8 +120,10 @@ class FusedHead:
 
 class _Predicted(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, head: FusedHead, c: Tensor, seed: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
-        answers, saved = head.forward(c, True, seed)
+    def forward(
+        ctx: Any, head: FusedHead, c: Tensor, seed: Tensor, prepared: Prepared | None, *parameters: Tensor
+    ) -> tuple[Tensor, ...]:
+        answers, saved = head.forward(c, True, seed, prepared)
         ctx.head, ctx.saved = head, saved
         ctx.mark_non_differentiable(answers[4], answers[5])
         ctx.set_materialize_grads(False)
@@ -129,13 +135,15 @@ class _Predicted(torch.autograd.Function):
         assert dlogits is not None
         dc, of_parameters = ctx.head.backward(ctx.saved, da, db, dlogits, dvector)
         del ctx.saved
-        return (None, dc, None, *of_parameters)
+        return (None, dc, None, None, *of_parameters)
 
 
-def predicted(head: FusedHead, c: Tensor, training: bool, seed: Tensor) -> tuple[Routing, Tensor, BestCapsule]:
+def predicted(
+    head: FusedHead, c: Tensor, training: bool, seed: Tensor, prepared: Prepared | None = None
+) -> tuple[Routing, Tensor, BestCapsule]:
     if training:
-        a, b, logits, vector, position, place = _Predicted.apply(head, c, seed, *head.parameters())
+        a, b, logits, vector, position, place = _Predicted.apply(head, c, seed, prepared, *head.parameters())
     else:
-        (a, b, logits, vector, position, place), _ = head.forward(c, False, seed)
+        (a, b, logits, vector, position, place), _ = head.forward(c, False, seed, prepared)
     shape = (c.shape[0], c.shape[1], head.height, head.width)
     return Routing(a.view(shape), b.view(shape)), logits, BestCapsule(vector, position, place)

@@ -7,8 +7,6 @@ summed up once, by the kernel that makes it.
 
 from __future__ import annotations
 
-import ctypes
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,265 +15,33 @@ from torch import Tensor, nn
 from ..network.capsules import CapsuleBlocks
 from ..network.nonlinearity import squash
 from .aside import Aside
-from .compile import Kernel, structures
-
-STRUCTURES = {
-    file: structures(file) for file in ("convolve.cu", "pull.cu", "finish.cu", "weigh.cu", "vectors.cu", "prepare.cu")
-}
-LARGEST_SHARED = 99 * 1024  # bytes a block may use: what every card from Ampere on can give
-MULTIPROCESSORS = 132  # what a launch should fill, roughly; on a smaller card it only fills better
-
-
-def build(kind: type[ctypes.Structure], **values: Any) -> Any:
-    """A ctypes structure from keywords; tensors become their addresses."""
-    kinds: Any = {field[0]: field[1] for field in kind._fields_}
-    for name, value in values.items():
-        if isinstance(value, Tensor):
-            values[name] = value.data_ptr()
-        elif isinstance(value, list):
-            values[name] = kinds[name](*value)
-        elif name not in kinds:
-            raise TypeError(f"{kind.__name__} has no {name}")
-    return kind(**values)
-
-
-@dataclass(frozen=True)
-class Where:
-    """Strides, in elements, of chunks of eight channels (View in the sources)."""
-
-    data: int
-    chunk: int
-    image: int
-    capsule: int
-    position: int
-
-    def view(self, file: str) -> Any:
-        return STRUCTURES[file]["View"](self.data, self.chunk, self.image, self.capsule, self.position)
-
-    def on(self, tensor: Tensor) -> Where:
-        return replace(self, data=tensor.data_ptr())
-
-
-NOWHERE = Where(0, 0, 0, 0, 0)
-
-
-def grown_layout(buffer: Tensor, first: int = 0) -> Where:
-    """(chunk, m, n, position, 8)"""
-    _, _, n, positions, _ = buffer.shape
-    address = buffer.data_ptr() + 2 * first * buffer.stride(0)
-    return Where(address, buffer.stride(0), n * positions * 8, positions * 8, 8)
-
-
-def map_layout(x: Tensor) -> Where:
-    """(m, position, channel), or (chunk, m, position, 8); the same for every capsule"""
-    if x.dim() == 4:
-        return Where(x.data_ptr(), x.stride(0), x.stride(1), 0, 8)
-    return Where(x.data_ptr(), 8, x.stride(0), 0, x.stride(1))
-
-
-def capsule_layout(c: Tensor) -> Where:
-    """(m, n, position, channel)"""
-    return Where(c.data_ptr(), 8, c.stride(0), c.stride(1), c.stride(2))
-
-
-@dataclass(frozen=True)
-class Tiling:
-    """How blocks of threads cover the maps of a batch (Tile in the sources)."""
-
-    images: int
-    height: int
-    width: int
-    taps: int
-    rows_a_warp: int
-    rows: int
-    per_block: int
-    shift: bool = False
-
-    @property
-    def strip_log(self) -> int:
-        return min(3, (self.width - 1).bit_length())
-
-    @property
-    def strips(self) -> int:
-        return max(1, -(-self.width // 8))
-
-    @property
-    def units(self) -> int:
-        return self.per_block // (8 >> self.strip_log) * self.strips * (self.rows // self.rows_a_warp)
-
-    @property
-    def warps(self) -> int:
-        return -(-self.units // 2)
-
-    @property
-    def made_positions(self) -> int:
-        """Of the gradient in `weigh`: whole strips, and a border where it is shifted."""
-        return self.per_block * self.rows * ((self.strips << self.strip_log) + 2 * self.shift)
-
-    @property
-    def threads(self) -> int:
-        """Four warps at least: those without a product to make help to load."""
-        return 32 * max(4, self.warps)
-
-    @property
-    def tiles(self) -> int:
-        return -(-self.height // self.rows)
-
-    @property
-    def positions(self) -> int:
-        wide = self.strips << self.strip_log if self.shift else self.width + self.taps - 1
-        return self.per_block * (self.rows + self.taps - 1) * wide
-
-    @property
-    def blocks(self) -> int:
-        return -(-self.images // self.per_block) * self.tiles
-
-    def defines(self) -> dict[str, int]:
-        return {
-            "HEIGHT": self.height,
-            "WIDTH": self.width,
-            "TAPS": self.taps,
-            "ROWS": self.rows_a_warp,
-            "TILE_ROWS": self.rows,
-            "PER_BLOCK": self.per_block,
-            "SHIFT": int(self.shift),
-        }
-
-
-def tiling(
-    images: int, height: int, width: int, taps: int, others: int, bytes_a_position: int, most_rows: int = 4,
-    shift: bool = False,
-) -> Tiling:  # fmt: skip
-    """Tiles that fit shared memory, with several images in a block where maps are small and there are enough."""
-    enough = 8 * MULTIPROCESSORS  # warps
-    about = 1 << (images.bit_length() - 1)  # so that batches of about a size use the same kernels
-    for rows_a_warp in (4, 2, 1):
-        if rows_a_warp == 1 or (
-            rows_a_warp <= min(height, most_rows)
-            and about * others * -(-height // rows_a_warp) * -(-width // 8) >= 2 * enough
-        ):
-            break
-    least = 8 >> min(3, (width - 1).bit_length())
-
-    def with_rows(rows: int, per_block: int) -> Tiling:
-        return Tiling(images, height, width, taps, rows_a_warp, rows, per_block, shift)
-
-    def fits(t: Tiling) -> bool:
-        return t.positions * bytes_a_position <= LARGEST_SHARED - 8192 and t.warps <= 8
-
-    groups = -(-height // rows_a_warp)
-    chosen = with_rows(rows_a_warp * groups, least)
-    while not fits(chosen) and groups > 1:
-        groups = -(-groups // 2)
-        chosen = with_rows(rows_a_warp * groups, least)
-    if not fits(chosen):
-        raise ValueError(f"A map {width} wide does not fit the shared memory.")
-    while True:
-        larger = with_rows(chosen.rows, chosen.per_block * 2)
-        if (
-            larger.warps > 4
-            or not fits(larger)
-            or about // larger.per_block * larger.tiles * others < 2 * MULTIPROCESSORS
-        ):
-            return chosen
-        chosen = larger
-
-
-def occupancy(threads: int, shared: int, registers: int = 72) -> dict[str, int]:
-    """Blocks of so many threads that a multiprocessor can hold, so that the compiler knows how many registers are free;
-    never so many blocks that fewer than `registers` are."""
-    blocks = min(220 * 1024 // (shared + 1024), 65536 // (threads * registers), 16)
-    return {"THREADS": threads, "BLOCKS": max(1, blocks)}
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One convolution as the kernels see it (Input and Weights in the sources)."""
-
-    before: int  # channels from before the block
-    growth: int
-    earlier: int  # layers of the block it reads too
-    out: int
-    kernel: int
-    pad: int
-    stride: int
-    to_one: bool = False  # the output is a single position: of the taps on patches only the middle one sees anything
-
-    @property
-    def taps(self) -> int:
-        if self.pad and not self.to_one:
-            return 3 if self.stride == 1 else 2
-        return 1
-
-    @property
-    def low(self) -> int:
-        return 0 if self.to_one else -self.pad
-
-    @property
-    def grown_chunks(self) -> int:
-        return -(-self.growth // 8)
-
-    @property
-    def split(self) -> int:
-        return self.before // 8 * self.stride**2
-
-    @property
-    def chunks(self) -> int:
-        return self.split + self.earlier * self.grown_chunks
-
-    @property
-    def channels(self) -> int:
-        return self.before + self.earlier * self.growth
-
-    @property
-    def out_chunks(self) -> int:
-        return -(-self.out // 8)
-
-    @property
-    def columns(self) -> int:
-        return min(self.out_chunks, 4)
-
-    @property
-    def even(self) -> int:
-        return -(-self.chunks // 2) * 2
-
-    @property
-    def pitch(self) -> int:
-        """Bytes of a position in shared memory."""
-        return (self.even + 1) * 16
-
-    def shift(self, width: int) -> bool:
-        """Taps of a row are brought together in registers, where a warp holds a whole row."""
-        return self.taps == 3 and width <= 16
-
-    def defines(self, norm: nn.Module | None) -> dict[str, int]:
-        return {
-            "BEFORE": self.before // 8,
-            "STRIDE": self.stride,
-            "GROWN": self.grown_chunks,
-            "EVEN": self.even,
-            "NORM": int(norm is not None),
-        }
-
-    @property
-    def sums_size(self) -> int:
-        return self.even // 2 * self.out_chunks * self.taps**2 * 128
-
-    @property
-    def forward_size(self) -> int:
-        return -(-self.chunks // 2) * self.taps**2 * self.out_chunks * 64
-
-    @property
-    def backward_size(self) -> int:
-        made = -(-self.out_chunks // 2) * 2 if self.taps == 1 else self.out_chunks
-        return self.chunks * made * self.taps**2 * 32
+from .compile import Kernel
+from .layout import (
+    MULTIPROCESSORS,
+    NOWHERE,
+    STRUCTURES,
+    Layer,
+    SumsAt,
+    Where,
+    build,
+    capsule_layout,
+    grown_layout,
+    map_layout,
+    means,
+    norm_arguments,
+    occupancy,
+    tiling,
+)
+from .prepare import PREPARE, Entry, Prepared, Zeros, gather
 
 
 class FusedLevel:
     """The kernels of one level: which there are, in which order, on which memory."""
 
-    def __init__(self, blocks: CapsuleBlocks, height: int, width: int, aside: Aside | None = None):
-        self.aside = aside or Aside()
+    def __init__(
+        self, blocks: CapsuleBlocks, height: int, width: int, aside: Aside | None = None, zeros: Zeros | None = None
+    ):
+        self.aside, self.zeros = aside or Aside(), zeros or Zeros()
         self.blocks: Any = blocks  # its parts are what nn.Module calls Tensor | Module
         first: Any = self.blocks.dense.layers[0].conv
         self.n, self.growth, self.channels = (int(size) for size in first.weight.shape[:3])
@@ -293,7 +59,16 @@ class FusedLevel:
         ]
         self.trans = Layer(self.channels, self.growth, self.depth, self.k, 1, 0, 1)
         self.shortcut = Layer(self.channels, self.growth, 0, self.channels, self.stride, 0, self.stride)
-        self.prepared = [*self.layers, self.trans] + ([self.shortcut] if self.stride > 1 else [])
+        convolutions: list[Any] = [layer.conv for layer in self.blocks.dense.layers] + [
+            self.blocks.trans.conv_plus.conv
+        ]
+        layers = [*self.layers, self.trans]
+        if self.stride > 1:
+            convolutions.append(self.blocks.dense.shortcut)
+            layers.append(self.shortcut)
+        self.entries = [
+            Entry(conv.weight, layer, self.n, backward=True) for conv, layer in zip(convolutions, layers, strict=True)
+        ]
 
     def parameters(self) -> list[nn.Parameter]:
         """In the order of the gradients that `backward` gives."""
@@ -305,12 +80,17 @@ class FusedLevel:
             found.append(self.blocks.dense.shortcut.weight)
         return found
 
+    def weight_of(self, layer: Layer) -> Tensor:
+        return next(entry.weight for entry in self.entries if entry.layer is layer)
+
     # ── forward ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def forward(self, x: Tensor, training: bool, x_sums: Tensor | None = None) -> tuple[Tensor, Memory]:
+    def forward(
+        self, x: Tensor, training: bool, x_sums: Tensor | None = None, prepared: Prepared | None = None
+    ) -> tuple[Tensor, Memory]:
         """x (chunk, m, position, 8) and, if they are known, its sums (2, channel) → c (m, n, position, k)"""
-        memory = Memory(self, x, training, x_sums)
-        memory.prepare()
+        prepared = prepared or Prepared(self.entries, training, x.device)
+        memory = Memory(self, x, training, x_sums, prepared)
         if self.stride > 1:
             self._convolve(memory, self.shortcut, None, memory.base_layout(), memory.base_sums)
         for index, layer in enumerate(self.layers):
@@ -362,7 +142,7 @@ class FusedLevel:
             STRUCTURES[file]["Convolve"],
             **{"in": self._input(file, memory, layer, norm, update=memory.training)},
             out=out.view(file),
-            weights=memory.forward_weights(layer),
+            weights=memory.prepared.forward(self.weight_of(layer)),
             out_chunks=layer.out_chunks,
             out_sum=sums.sum if memory.training else 0,
             out_square=sums.square,
@@ -473,7 +253,7 @@ class FusedLevel:
                 norm = self.blocks.dense.layers[index].norm
                 self._weigh(memory, gradients, layer, norm, grown_layout(made, index * chunks))
             self._weigh(memory, gradients, self.trans, self.blocks.trans.conv_plus.norm, capsule_layout(dz))
-            memory.gather(gradients)
+            gather(self.entries, gradients.places, gradients.of_weights)
         return dx, gradients.views
 
     def _pull(
@@ -506,7 +286,7 @@ class FusedLevel:
             extra["shortcut"] = build(
                 own["Reader"],
                 gradient=d_base,
-                weights=memory.backward_weights(self.shortcut),
+                weights=memory.prepared.backward(self.weight_of(self.shortcut)),
                 chunks=self.shortcut.chunks,
             )
             extra["shortcut_made"] = grown_layout(d_base).view(file)
@@ -558,7 +338,7 @@ class FusedLevel:
             **{"in": self._input(file, memory, layer, norm, update=False)},
             dy=dy.view(file),
             dy_chunks=layer.out_chunks,
-            dw=gradients.sums_of(layer),
+            dw=gradients.places[[entry.layer for entry in self.entries].index(layer)],
             groups=tile.blocks,
         )
         shared = tile.positions * layer.pitch + made_positions * columns * 16 + layer.even * 16 * 4
@@ -575,44 +355,6 @@ class FusedLevel:
         }
         defines |= occupancy(threads, shared, registers=128)
         Kernel(file, "weigh", **defines)((grid, self.n, deep), threads, shared, arguments)
-
-
-def norm_arguments(norm: nn.Module) -> dict[str, Any]:
-    return {
-        "gamma": norm.weight,
-        "beta": norm.bias,
-        "running_mean": norm.running_mean,
-        "running_var": norm.running_var,
-        "eps": norm.eps,
-        "momentum": norm.momentum,
-    }
-
-
-@dataclass(frozen=True)
-class SumsAt:
-    """Where the sums of some channels lie (Statistics in the sources)."""
-
-    sum: int
-    square: int
-    capsule: int
-
-    def addresses(self) -> tuple[int, int, int]:
-        return self.sum, self.square, self.capsule
-
-
-def means(file: str, readers: list[Any], repeats: int, channel: int, channels: int, sums: SumsAt, count: int) -> Any:
-    own = STRUCTURES[file]
-    return build(
-        own["Means"],
-        reader=readers,
-        readers=len(readers),
-        repeats=repeats,
-        channel=channel,
-        channels=channels,
-        statistics=own["Statistics"](*sums.addresses()),
-        count=count,
-        eps=1e-5,
-    )
 
 
 def finish(
@@ -640,8 +382,8 @@ def finish(
 class Memory:
     """What a forward pass writes and a backward pass reads."""
 
-    def __init__(self, level: FusedLevel, x: Tensor, training: bool, x_sums: Tensor | None):
-        self.level, self.x, self.training, self.given_sums = level, x, training, x_sums
+    def __init__(self, level: FusedLevel, x: Tensor, training: bool, x_sums: Tensor | None, prepared: Prepared):
+        self.level, self.x, self.training, self.prepared = level, x, training, prepared
         self.images = images = x.shape[1]
         n, positions = level.n, level.positions
 
@@ -653,32 +395,31 @@ class Memory:
         self.z = torch.empty((images, n, positions, level.k), dtype=torch.bfloat16, device=x.device)
 
         wide = level.depth * level.grown_chunks * 8
-        sizes = [level.channels, n * level.channels if level.stride > 1 else 0, n * wide, level.k]
-        self.sums = torch.zeros(2 * sum(sizes), device=x.device)
+        sizes = [n * level.channels if level.stride > 1 else 0, n * wide, level.k]
+        self.sums = level.zeros(2 * sum(sizes), x.device)
         half, place = 4 * sum(sizes), self.sums.data_ptr()
         found = []
-        for size, capsule in zip(sizes, (0, level.channels, wide, 0), strict=True):
+        for size, capsule in zip(sizes, (level.channels, wide, 0), strict=True):
             found.append(SumsAt(place, place + half, capsule))
             place += 4 * size
-        self.x_sums, self.base_sums, self.grown_sums, self.z_sums = found
-        if x_sums is not None:
-            self.x_sums = SumsAt(x_sums[0].data_ptr(), x_sums[1].data_ptr(), 0)
+        self.base_sums, self.grown_sums, self.z_sums = found
+        self.of_x = self._sum_up() if x_sums is None and training else x_sums
+        self.x_sums = SumsAt(0, 0, 0)
+        if self.of_x is not None:
+            self.x_sums = SumsAt(self.of_x[0].data_ptr(), self.of_x[1].data_ptr(), 0)
         if level.stride == 1:
             self.base_sums = self.x_sums
 
-        self.fragments = torch.empty(
-            n * sum(layer.forward_size + layer.backward_size for layer in level.prepared),
-            dtype=torch.int32,
-            device=x.device,
-        )
-        self._fragments: dict[Layer, tuple[int, int]] = {}
-        place = self.fragments.data_ptr()
-        for layer in level.prepared:
-            self._fragments[layer] = place, place + 4 * n * layer.forward_size
-            place += 4 * n * (layer.forward_size + layer.backward_size)
+    def _sum_up(self) -> Tensor:
+        chunks, rows = self.level.channels // 8, self.images * self.x.shape[2]
+        sums = self.level.zeros(2 * self.level.channels, self.x.device).view(2, -1)
+        grid = max(1, min(4 * MULTIPROCESSORS, -(-rows * chunks // 512)))
+        arguments = build(PREPARE["Sums"], x=self.x, rows=rows, chunks=chunks, sum=sums[0], square=sums[1])
+        Kernel("prepare.cu", "sums")((grid, 1, 1), 256, 256 // chunks * chunks * 64, arguments)
+        return sums
 
     def tensors(self) -> list[Tensor]:
-        kept = [self.x, self.grown, self.base, self.z, self.sums, self.given_sums, self.fragments]
+        kept = [self.x, self.grown, self.base, self.z, self.sums, self.of_x, self.prepared.buffer]
         return [tensor for tensor in kept if tensor is not None]
 
     def base_layout(self) -> Where:
@@ -688,92 +429,31 @@ class Memory:
         offset = 4 * index * self.level.grown_chunks * 8
         return SumsAt(self.grown_sums.sum + offset, self.grown_sums.square + offset, self.grown_sums.capsule)
 
-    def forward_weights(self, layer: Layer) -> int:
-        return self._fragments[layer][0]
-
-    def backward_weights(self, layer: Layer) -> int:
-        return self._fragments[layer][1]
-
-    def _weights(self, gradients: Gradients | None) -> tuple[Any, int]:
-        level, own, blocks = self.level, STRUCTURES["prepare.cu"], self.level.blocks
-        weights = [layer.conv.weight for layer in blocks.dense.layers] + [blocks.trans.conv_plus.conv.weight]
-        if level.stride > 1:
-            weights.append(blocks.dense.shortcut.weight)
-        layers = [
-            build(
-                own["Weights"],
-                w=weight,
-                forward=self.forward_weights(layer),
-                backward=self.backward_weights(layer) if self.training else 0,
-                **({} if gradients is None else {"sums": gradients.sums_of(layer), "dw": gradients.of_weights(index)}),
-                out=layer.out,
-                kernel=layer.kernel,
-                pad=layer.pad,
-                taps=layer.taps,
-                low=layer.low,
-                stride=layer.stride,
-                before=layer.before,
-                growth=layer.growth,
-                channels=layer.channels,
-                before_chunks=layer.before // 8,
-                grown_chunks=layer.grown_chunks,
-                split=layer.split,
-                chunks=layer.chunks,
-                out_chunks=layer.out_chunks,
-            )
-            for index, (layer, weight) in enumerate(zip(level.prepared, weights, strict=True))
-        ]
-        largest = max(layer.forward_size for layer in level.prepared) * level.n
-        blocks_wide = max(1, min(2 * MULTIPROCESSORS, -(-largest // 256)))
-        return build(own["Prepare"], layer=layers, capsules=level.n), blocks_wide
-
-    def prepare(self) -> None:
-        """The weights in the order of the tensor cores, and the statistics of x."""
-        arguments, grid = self._weights(None)
-        Kernel("prepare.cu", "prepare")((grid, len(self.level.prepared), 1), 256, 0, arguments)
-        if self.training and self.given_sums is None:
-            chunks, rows = self.level.channels // 8, self.images * self.x.shape[2]
-            grid = max(1, min(4 * MULTIPROCESSORS, -(-rows * chunks // 512)))
-            arguments = build(
-                STRUCTURES["prepare.cu"]["Sums"],
-                x=self.x,
-                rows=rows,
-                chunks=chunks,
-                sum=self.x_sums.sum,
-                square=self.x_sums.square,
-            )
-            Kernel("prepare.cu", "sums")((grid, 1, 1), 256, 256 // chunks * chunks * 64, arguments)
-
-    def gather(self, gradients: Gradients) -> None:
-        arguments, grid = self._weights(gradients)
-        Kernel("prepare.cu", "gather")((grid, len(self.level.prepared), 1), 256, 128, arguments)
-
 
 class Gradients:
-    """Of all parameters of a level; where kernels add to them, in one piece of zeros."""
+    """Of all parameters of a level; where kernels add to them, zeros at first."""
 
     def __init__(self, level: FusedLevel, memory: Memory):
         self.level, self.memory = level, memory
         parameters = level.parameters()
-        arena = torch.zeros(sum(p.numel() for p in parameters), device=memory.x.device)
-        self.sums = torch.zeros(level.n * sum(layer.sums_size for layer in level.prepared), device=memory.x.device)
-        self._sums: dict[Layer, int] = {}
-        place = self.sums.data_ptr()
-        for layer in level.prepared:
-            self._sums[layer] = place
-            place += 4 * level.n * layer.sums_size
+        device = memory.x.device
+        matrices = [p.numel() if p.dim() > 2 else 0 for p in parameters]  # written whole by `gather`
+        vectors = [p.numel() if p.dim() <= 2 else 0 for p in parameters]
+        of_matrices = torch.empty(sum(matrices), device=device).split(matrices)
+        of_vectors = level.zeros(sum(vectors), device).split(vectors)
         self.views = [
-            part.view(p.shape) for part, p in zip(arena.split([p.numel() for p in parameters]), parameters, strict=True)
+            (matrix if p.dim() > 2 else vector).view(p.shape)
+            for p, matrix, vector in zip(parameters, of_matrices, of_vectors, strict=True)
         ]
         self.norms = [(self.views[3 * i], self.views[3 * i + 1]) for i in range(level.depth + 1)]
         self.vectors = self.views[3 * level.depth + 3], self.views[3 * level.depth + 4]
-
-    def sums_of(self, layer: Layer) -> int:
-        return self._sums[layer]
-
-    def of_weights(self, index: int) -> Tensor:
-        """In the order of `prepared`: layers, CapsTrans, shortcut."""
-        return self.views[3 * index + 2] if index <= self.level.depth else self.views[-1]
+        self.of_weights = [view for view in self.views if view.dim() > 2]  # in the order of the level's entries
+        sizes = [entry.capsules * entry.layer.sums_size for entry in level.entries]
+        self.sums = level.zeros(sum(sizes), device)
+        self.places, place = [], self.sums.data_ptr()
+        for size in sizes:
+            self.places.append(place)
+            place += 4 * size
 
     def layer_reader(self, file: str, index: int, gradient: int = 1) -> Any:
         layer = self.level.layers[index]
@@ -792,7 +472,7 @@ class Gradients:
         return build(
             STRUCTURES[file]["Reader"],
             gradient=gradient,
-            weights=self.memory.backward_weights(layer),
+            weights=self.memory.prepared.backward(self.level.weight_of(layer)),
             gamma=norm.weight,
             beta=norm.bias,
             dgamma=dgamma,
@@ -804,8 +484,10 @@ class Gradients:
 
 class _CapsuleBlocks(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, level: FusedLevel, x: Tensor, x_sums: Tensor | None, *parameters: Tensor) -> Tensor:
-        c, memory = level.forward(x, True, x_sums)
+    def forward(
+        ctx: Any, level: FusedLevel, x: Tensor, x_sums: Tensor | None, prepared: Prepared | None, *parameters: Tensor
+    ) -> Tensor:
+        c, memory = level.forward(x, True, x_sums, prepared)
         ctx.level, ctx.memory = level, memory
         return c
 
@@ -814,14 +496,16 @@ class _CapsuleBlocks(torch.autograd.Function):
         (dc,) = gradients
         dx, of_parameters = ctx.level.backward(ctx.memory, dc.to(torch.bfloat16).contiguous())
         del ctx.memory
-        return (None, dx, None, *of_parameters)
+        return (None, dx, None, None, *of_parameters)
 
 
-def capsule_blocks(level: FusedLevel, x: Tensor, x_sums: Tensor | None, training: bool) -> Tensor:
+def capsule_blocks(
+    level: FusedLevel, x: Tensor, x_sums: Tensor | None, training: bool, prepared: Prepared | None = None
+) -> Tensor:
     """x (chunk, m, position, 8) → c (m, n, position, k)"""
     if training:
-        return _CapsuleBlocks.apply(level, x, x_sums, *level.parameters())
-    return level.forward(x, training=False)[0]
+        return _CapsuleBlocks.apply(level, x, x_sums, prepared, *level.parameters())
+    return level.forward(x, False, None, prepared)[0]
 
 
 def to_chunks(x: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..network import Output
 from ..objective import ObjectiveConfig, Terms
 from .compile import Kernel, structures
-from .level import STRUCTURES, build
+from .layout import STRUCTURES, build
 
 STRUCTURES["objective.cu"] = structures("objective.cu")
 

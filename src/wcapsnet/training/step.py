@@ -132,7 +132,8 @@ def nesterov(network: Decayed, experiment: Experiment, device: torch.device) -> 
     decayed = network.decayed_parameters()
     chosen = {id(p) for p in decayed}
     others = [p for p in network.parameters() if id(p) not in chosen]
-    optimizer = torch.optim.SGD(
+    fused = getattr(network, "engine", None) is not None and training.momentum > 0
+    optimizer = (kernels.FusedNesterov if fused else torch.optim.SGD)(
         [{"params": decayed, "weight_decay": training.weight_decay}, {"params": others, "weight_decay": 0.0}],
         # A tensor, because a recorded step reads it anew every time.
         lr=torch.tensor(training.lr, device=device),

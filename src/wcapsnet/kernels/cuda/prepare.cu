@@ -1,7 +1,7 @@
 // Weights in the order in which tensor cores take them, as bf16; and sums over a map for its statistics.
 #include "primitives.cuh"
 
-#define LAYERS 16
+#define LAYERS 24
 
 // w (n, out, channels, kernel, kernel), read as TAPS×TAPS taps on patches (see Input).
 struct Weights {
@@ -13,6 +13,7 @@ struct Weights {
     float* dot;  // grows by Σ dw∘w, where it is not null
     const float* sums;  // the gradient as `weigh` leaves it: [n][pair of chunks][chunk of output][tap][4][lane]
     float* dw;
+    int capsules;
     int out;
     int kernel;
     int pad;
@@ -31,7 +32,6 @@ struct Weights {
 
 struct Prepare {
     Weights layer[LAYERS];
-    int capsules;
 };
 
 device_function float weight(const Weights& a, int n, int o, int q, int e, int dy, int dx) {
@@ -56,7 +56,7 @@ KERNEL(256, 2) prepare(ARGUMENTS(Prepare) all) {
     const int first = blockIdx.x * blockDim.x + threadIdx.x, stride = gridDim.x * blockDim.x;
     const float by = a.sigma ? 1 / max(*a.sigma, 1e-12f) : 1.f;
     if (a.forward)
-        for (int i = first; i < all.capsules * steps * taps * a.out_chunks * 64; i += stride) {
+        for (int i = first; i < a.capsules * steps * taps * a.out_chunks * 64; i += stride) {
             int half = i % 2, lane = i / 2 % 32, rest = i / 64;
             int o = rest % a.out_chunks * 8 + lane / 4, tap = rest / a.out_chunks % taps;
             int step = rest / a.out_chunks / taps % steps, n = rest / a.out_chunks / taps / steps;
@@ -65,7 +65,7 @@ KERNEL(256, 2) prepare(ARGUMENTS(Prepare) all) {
         }
     if (a.backward) {
         const int made = a.taps == 1 ? (a.out_chunks + 1) / 2 * 2 : a.out_chunks;
-        for (int i = first; i < all.capsules * a.chunks * made * taps * 32; i += stride) {
+        for (int i = first; i < a.capsules * a.chunks * made * taps * 32; i += stride) {
             int lane = i % 32, rest = i / 32, tap = rest % taps;
             int o = rest / taps % made * 8 + lane % 4 * 2, q = rest / taps / made % a.chunks, n = rest / taps / made / a.chunks;
             // What a tap took from p + d it gives back to p from p − d: the other way round.
@@ -88,7 +88,7 @@ KERNEL(256, 2) gather(ARGUMENTS(Prepare) all) {
     SHARED_MEMORY(memory);
     const int area = a.kernel * a.kernel, taps = a.taps * a.taps, steps = (a.chunks + 1) / 2;
     float dot = 0;
-    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < all.capsules * a.out * a.channels * area; i += gridDim.x * blockDim.x) {
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < a.capsules * a.out * a.channels * area; i += gridDim.x * blockDim.x) {
         int kx = i % a.kernel - a.pad, ky = i / a.kernel % a.kernel - a.pad;
         int c = i / area % a.channels, o = i / area / a.channels % a.out, n = i / area / a.channels / a.out;
         int dy = ky < 0 ? -1 : ky / a.stride, dx = kx < 0 ? -1 : kx / a.stride;

@@ -1,0 +1,36 @@
+"""torch.optim.SGD with Nesterov momentum, its step by a launch or two."""
+
+from __future__ import annotations
+
+import torch
+
+from .compile import Kernel, structures
+from .layout import build
+
+NESTEROV = structures("nesterov.cu")
+AT_ONCE = 96  # parameters of a launch (PARAMETERS in the source)
+
+
+class FusedNesterov(torch.optim.SGD):
+    """For float32 parameters whose momentum buffers are there from the start."""
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            parameters = [
+                build(
+                    NESTEROV["Parameter"],
+                    p=p,
+                    g=p.grad.contiguous(),
+                    v=self.state[p]["momentum_buffer"],
+                    count=p.numel(),
+                    decay=group["weight_decay"],
+                )
+                for p in group["params"]
+                if p.grad is not None
+            ]
+            for start in range(0, len(parameters), AT_ONCE):
+                some = parameters[start : start + AT_ONCE]
+                arguments = build(NESTEROV["Nesterov"], parameter=some, rate=group["lr"], momentum=group["momentum"])
+                parts = max(1, min(32, -(-max(one.count for one in some) // 1024)))
+                Kernel("nesterov.cu", "nesterov")((parts, len(some), 1), 256, 0, arguments)
