@@ -82,7 +82,7 @@ def test_an_engine_is_a_contender_and_may_compute_single_levels(monkeypatch):
         return wanted
 
     monkeypatch.setattr(kernels, "use", use)
-    for what in ("train", "infer", "level"):
+    for what in ("infer", "level"):
         record = record_of(what, "--against", "fused", "--batch", 2)
         assert {row["contender"] for row in record["results"]} == {"fused"}
     monkeypatch.delattr(Engine, "blocks")

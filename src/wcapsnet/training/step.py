@@ -57,7 +57,7 @@ class Step:
 
     def _take(self, index: Tensor) -> tuple[Tensor, Tensor]:
         mirroring, shifting = self.experiment.data.mirror, self.experiment.data.shift
-        if self.engine is not None:
+        if self.engine is not None and type(self.data) is DeviceSplit:
             return kernels.take(self.data, index, mirroring, shifting)
         images, labels = self.data.take(index)
         return augment(images, mirroring=mirroring, shifting=shifting), labels
