@@ -26,7 +26,7 @@ def test_everything_that_needs_no_compiler_runs_with_its_share_of_the_ceilings(w
     assert record["ceilings"]["matmul_tflop_per_s"] > 1
     for row in record["results"]:
         assert 0 <= row["of_matmul"] < 1
-        assert 0 < row["of_copy"] < 1
+        assert 0 <= row["of_copy"] < 1
         assert what == "level" or row["peak_mib"] > 0
         assert row.get("largest_error_of_logits", 0) < (0.1 if row["precision"] == "bf16" else 1e-3)
 

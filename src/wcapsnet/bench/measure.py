@@ -79,14 +79,14 @@ def recorded(call: Call, device: torch.device) -> Call:
     """The call as a CUDA graph; on a CPU the call itself."""
     if device.type != "cuda":
         return call
-    side = torch.cuda.Stream()
+    side = torch.cuda.Stream()  # of its own: what cuBLAS keeps for a stream, all graphs recorded there share
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(WARM_UP):
             call()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=side):
         kept = call()
 
     def replay() -> object:

@@ -24,6 +24,7 @@ from .layout import (
     means,
     norm_arguments,
     occupancy,
+    registers,
     tiling,
 )
 from .level import finish
@@ -234,7 +235,8 @@ def launch(
     shared = tile.positions * layer.pitch + (layer.even * 16 + tile.threads // 32 * 16 * columns) * 4
     kernel = Kernel(
         "convolve.cu", "convolve", **tile.defines(), **layer.defines(None),
-        LOW=low, COLUMNS=columns, OUT_STRIDE=out_stride, EPILOGUE=epilogue, **occupancy(tile.threads, shared),
+        LOW=low, COLUMNS=columns, OUT_STRIDE=out_stride, EPILOGUE=epilogue,
+        **occupancy(tile.threads, shared, registers(tile, columns)),
     )  # fmt: skip
     kernel((tile.blocks, 1, groups), tile.threads, shared, arguments)
 
@@ -261,7 +263,7 @@ def weigh(x: Tensor, dy: Tensor, layer: Layer, size_in: tuple[int, int], size: t
     grid = max(1, min(tile.blocks, at_once * MULTIPROCESSORS // deep))
     threads = 32 * together * warps_a_pair
     kernel = Kernel(
-        file, "weigh", **tile.defines(), **layer.defines(None), **occupancy(threads, shared, registers=128),
+        file, "weigh", **tile.defines(), **layer.defines(None), **occupancy(threads, shared, 128),
         LOW=layer.low, COLUMNS=columns, WARPS_A_PAIR=warps_a_pair,
     )  # fmt: skip
     kernel((grid, 1, deep), threads, shared, arguments)

@@ -170,11 +170,18 @@ def tiling(
         chosen = larger
 
 
-def occupancy(threads: int, shared: int, registers: int = 72) -> dict[str, int]:
+def occupancy(threads: int, shared: int, registers: int) -> dict[str, int]:
     """Blocks of so many threads that a multiprocessor can hold, so that the compiler knows how many registers are free;
     never so many blocks that fewer than `registers` are."""
     blocks = min(220 * 1024 // (shared + 1024), 65536 // (threads * registers), 16)
     return {"THREADS": threads, "BLOCKS": max(1, blocks)}
+
+
+def registers(tile: Tiling, columns: int) -> int:
+    """What `convolve` needs: its sums, its weights (twice, where they are fetched ahead), and room to work."""
+    sums = tile.rows_a_warp * columns * 4 * (tile.taps if tile.shift else 1)
+    weights = tile.taps**2 * columns * 2 * (1 if tile.shift else 2)
+    return max(72, sums + weights + 32)
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from .layout import (
     means,
     norm_arguments,
     occupancy,
+    registers,
     tiling,
 )
 from .prepare import PREPARE, Entry, Prepared, Zeros, gather
@@ -150,7 +151,7 @@ class FusedLevel:
         )
         shared = tile.positions * layer.pitch + (layer.even * 16 + tile.threads // 32 * 16 * layer.columns) * 4
         defines = {**tile.defines(), **layer.defines(norm), "COLUMNS": layer.columns, "LOW": layer.low}
-        defines |= {"OUT_STRIDE": 1, "EPILOGUE": 0, **occupancy(tile.threads, shared)}
+        defines |= {"OUT_STRIDE": 1, "EPILOGUE": 0, **occupancy(tile.threads, shared, registers(tile, layer.columns))}
         Kernel(file, "convolve", **defines)((tile.blocks, self.n, groups), tile.threads, shared, arguments)
 
     def _vectors(self, memory: Memory, kernel: str, **more: Any) -> tuple[Kernel, Any, int, int]:
@@ -319,7 +320,7 @@ class FusedLevel:
         floats = every * width_of * 3 + 2 * width_of + (3 * repeats * chunks * 8 if "fresh" in extra else 0)
         floats += tile.warps * every * 2 * width_of
         shared = floats * 4 + at_once * chunks * tile.positions * 16
-        defines = {**tile.defines(), **occupancy(tile.threads, shared, registers=128)}
+        defines = {**tile.defines(), **occupancy(tile.threads, shared, 128)}
         kernel = Kernel(file, "pull", **defines, STRIDE=stride, GROWN=chunks, CHUNKS=together)
         kernel((tile.blocks, capsules, blocks_deep), tile.threads, shared, arguments)
 
@@ -353,7 +354,7 @@ class FusedLevel:
             "WARPS_A_PAIR": warps_a_pair,
             "LOW": layer.low,
         }
-        defines |= occupancy(threads, shared, registers=128)
+        defines |= occupancy(threads, shared, 128)
         Kernel(file, "weigh", **defines)((grid, self.n, deep), threads, shared, arguments)
 
 
