@@ -261,9 +261,8 @@ class Layer:
     def forward_size(self) -> int:
         return -(-self.chunks // 2) * self.taps**2 * self.out_chunks * 64
 
-    @property
-    def transposed_size(self) -> int:
-        return -(-self.out_chunks // 2) * self.taps**2 * self.chunks * 64
+    def transposed_size(self, capsules: int) -> int:
+        return -(-capsules * self.out_chunks // 2) * self.taps**2 * self.chunks * 64
 
     @property
     def backward_size(self) -> int:

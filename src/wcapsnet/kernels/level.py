@@ -68,7 +68,8 @@ class FusedLevel:
             convolutions.append(self.blocks.dense.shortcut)
             layers.append(self.shortcut)
         self.entries = [
-            Entry(conv.weight, layer, self.n, backward=True) for conv, layer in zip(convolutions, layers, strict=True)
+            Entry(conv.weight, layer, self.n, backward=layer is not self.shortcut, transposed=layer is self.shortcut)
+            for conv, layer in zip(convolutions, layers, strict=True)
         ]
 
     def parameters(self) -> list[nn.Parameter]:
@@ -227,20 +228,22 @@ class FusedLevel:
             )  # fmt: skip
         else:
             of = means("finish.cu", readers, 1, 0, self.channels, memory.base_sums, images * positions)
-            d_base = torch.empty_like(g_base)
+            d_base = torch.empty((n, base_chunks, images, positions, 8), dtype=torch.bfloat16, device=dz.device)
+            of_base = Where(d_base.data_ptr(), d_base.stride(1), positions * 8, d_base.stride(0), 8)
+            finish(of, grown_layout(g_base), memory.base_layout(), of_base, images, n, base_chunks, positions)
+            of = means("finish.cu", readers, 1, self.channels, self.growth, memory.grown_sums_of(0), images * positions)
             finish(
-                of, grown_layout(g_base), memory.base_layout(), grown_layout(d_base), images, n, base_chunks, positions
+                of, grown_layout(pending), grown_layout(memory.grown), grown_layout(made), images, n, chunks, positions
             )
-            g_x, through = torch.empty_like(memory.x), torch.empty_like(memory.x)
+            through = self._through_shortcut(memory, d_base)
+            g_x = torch.empty_like(memory.x)
             self._pull(
-                memory, gradients, None, made, readers=range(1), fresh=pending,
-                x=map_layout(memory.x), g=map_layout(g_x), sums=memory.x_sums,
-                channel=0, channels=self.channels, first_chunk=0, d_base=d_base, through=map_layout(through),
+                memory, gradients, None, made, readers=range(1), fresh=None, x=map_layout(memory.x), g=map_layout(g_x),
+                sums=memory.x_sums, channel=0, channels=self.channels, first_chunk=0,
             )  # fmt: skip
             readers = [gradients.layer_reader("finish.cu", 0)]
-            count = images * self.height_in * self.width_in
-            of = means("finish.cu", readers, n, 0, self.channels, memory.x_sums, count)
             inside = self.height_in * self.width_in
+            of = means("finish.cu", readers, n, 0, self.channels, memory.x_sums, images * inside)
             finish(
                 of, map_layout(g_x), map_layout(memory.x), map_layout(dx), images, 1, base_chunks, inside,
                 more=map_layout(through),
@@ -249,7 +252,7 @@ class FusedLevel:
         read = [dz, made, gradients.sums, *memory.tensors()] + ([d_base] if strided else [])
         with self.aside.work(*read):
             if strided:
-                self._weigh(memory, gradients, self.shortcut, None, grown_layout(d_base))
+                self._weigh(memory, gradients, self.shortcut, None, of_base)
             for index, layer in enumerate(self.layers):
                 norm = self.blocks.dense.layers[index].norm
                 self._weigh(memory, gradients, layer, norm, grown_layout(made, index * chunks))
@@ -260,7 +263,6 @@ class FusedLevel:
     def _pull(
         self, memory: Memory, gradients: Gradients, dz: Tensor | None, made: Tensor, *, readers: range,
         fresh: Tensor | None, x: Where, g: Where, sums: SumsAt, channel: int, channels: int, first_chunk: int,
-        d_base: Tensor | None = None, through: Where = NOWHERE,
     ) -> None:  # fmt: skip
         """G of some channels, from the layers `readers` and CapsTrans; without dz, of the level's input, which the
         first layers of all capsules see as patches."""
@@ -283,16 +285,6 @@ class FusedLevel:
                 "fresh_x": grown_layout(memory.grown, newest * chunks).view(file),
                 "finished": grown_layout(made, newest * chunks).view(file),
             }  # fmt: skip
-        if d_base is not None:
-            extra["shortcut"] = build(
-                own["Reader"],
-                gradient=d_base,
-                weights=memory.prepared.backward(self.weight_of(self.shortcut)),
-                chunks=self.shortcut.chunks,
-            )
-            extra["shortcut_made"] = grown_layout(d_base).view(file)
-            extra["shortcut_chunks"] = self.channels // 8
-            extra["through"] = through.view(file)
         own_chunks = -(-channels // 8)
         together = next(count for count in (3, 2, 1) if own_chunks % count == 0)
         groups = own_chunks // together
@@ -323,6 +315,43 @@ class FusedLevel:
         defines = {**tile.defines(), **occupancy(tile.threads, shared, 128)}
         kernel = Kernel(file, "pull", **defines, STRIDE=stride, GROWN=chunks, CHUNKS=together)
         kernel((tile.blocks, capsules, blocks_deep), tile.threads, shared, arguments)
+
+    def _through_shortcut(self, memory: Memory, d_base: Tensor) -> Tensor:
+        """The shortcuts' part of dx: from the channels of all capsules to the places of a patch, one product."""
+        file, own, layer = "convolve.cu", STRUCTURES["convolve.cu"], self.shortcut
+        read = Layer(self.n * self.channels, 8, 0, layer.chunks * 8, 1, 0, 1)
+        through = torch.empty_like(memory.x)
+        columns = min(layer.chunks, 4)
+        groups = -(-layer.chunks // columns)
+        tile = tiling(memory.images, self.height, self.width, 1, groups, read.pitch)
+        arguments = build(
+            own["Convolve"],
+            **{
+                "in": build(
+                    own["Input"],
+                    before=Where(d_base.data_ptr(), d_base.stride(1), self.positions * 8, 0, 8).view(file),
+                    height=self.height,
+                    width=self.width,
+                    images=memory.images,
+                    channels=read.before,
+                    growth=8,
+                    chunks=read.chunks,
+                )
+            },
+            out=map_layout(through).view(file),
+            weights=memory.prepared.transposed(self.weight_of(layer)),
+            out_chunks=layer.chunks,
+            out_height=self.height_in,
+            out_width=self.width_in,
+            out_place_chunks=self.channels // 8,
+        )
+        shared = tile.positions * read.pitch + (read.even * 16 + tile.threads // 32 * 16 * columns) * 4
+        kernel = Kernel(
+            file, "convolve", **tile.defines(), **read.defines(None),
+            **occupancy(tile.threads, shared, registers(tile, columns)), LOW=0, COLUMNS=columns, OUT_STRIDE=self.stride, EPILOGUE=0,
+        )  # fmt: skip
+        kernel((tile.blocks, 1, groups), tile.threads, shared, arguments)
+        return through
 
     def _weigh(self, memory: Memory, gradients: Gradients, layer: Layer, norm: nn.Module | None, dy: Where) -> None:
         file = "weigh.cu"

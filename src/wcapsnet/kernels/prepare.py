@@ -83,7 +83,9 @@ class Prepared:
                 (
                     entry.capsules * layer.forward_size,
                     entry.capsules * layer.backward_size if entry.backward and training else 0,
-                    layer.transposed_size if entry.transposed else 0,
+                    layer.transposed_size(entry.capsules)
+                    if entry.transposed and (training or entry.capsules == 1)
+                    else 0,
                 )
             )
         self.buffer = torch.empty(sum(map(sum, sizes)), dtype=torch.int32, device=device)

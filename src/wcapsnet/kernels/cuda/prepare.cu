@@ -8,7 +8,7 @@ struct Weights {
     const float* w;
     unsigned* forward;  // [n][pair of chunks][tap][chunk of output][lane][2], or null
     unsigned* backward;  // [n][chunk][chunk of output, even for one tap][tap][lane], or null
-    unsigned* transposed;  // [pair of chunks of output][tap][chunk][lane][2], for one capsule, or null
+    unsigned* transposed;  // [pair of chunks of all capsules' output][tap][chunk][lane][2], or null
     const float* sigma;  // weights are divided by this, where it is not null
     float* dot;  // grows by Σ dw∘w, where it is not null
     const float* sums;  // the gradient as `weigh` leaves it: [n][pair of chunks][chunk of output][tap][4][lane]
@@ -74,11 +74,11 @@ KERNEL(256, 2) prepare(ARGUMENTS(Prepare) all) {
         }
     }
     if (a.transposed)
-        for (int i = first; i < (a.out_chunks + 1) / 2 * taps * a.chunks * 64; i += stride) {
+        for (int i = first; i < (a.capsules * a.out_chunks + 1) / 2 * taps * a.chunks * 64; i += stride) {
             int half = i % 2, lane = i / 2 % 32, q = i / 64 % a.chunks, tap = i / 64 / a.chunks % taps;
-            int o = (i / 64 / a.chunks / taps * 2 + half) * 8 + lane % 4 * 2;
+            int made = i / 64 / a.chunks / taps * 2 + half, n = made / a.out_chunks, o = made % a.out_chunks * 8 + lane % 4 * 2;
             int dy = a.low + a.taps - 1 - tap / a.taps, dx = a.low + a.taps - 1 - tap % a.taps;
-            a.transposed[i] = pack(weight(a, 0, o, q, lane / 4, dy, dx) * by, weight(a, 0, o + 1, q, lane / 4, dy, dx) * by);
+            a.transposed[i] = n < a.capsules ? pack(weight(a, n, o, q, lane / 4, dy, dx) * by, weight(a, n, o + 1, q, lane / 4, dy, dx) * by) : 0;
         }
 }
 

@@ -13,10 +13,8 @@
 struct Pull {
     Means of;  // the channels: their statistics and those who read them
     Reader trans;  // CapsTrans, which reads them too (gradient null: not here)
-    Reader shortcut;  // and the shortcut, without norm or ReLU (gradient null: not here)
     View x;  // CHUNKS chunks of these are pulled; of patches, where the readers have a stride
     View g;
-    View through;  // what comes through the shortcut
     int height;
     int width;
     int chunks;  // of one place of a patch
@@ -25,8 +23,6 @@ struct Pull {
     View made;  // strides of the readers' gradients
     View trans_made;
     int trans_chunks;
-    View shortcut_made;
-    int shortcut_chunks;
     int fresh;  // 1: the first reader's gradient is still a G, to be finished by
     Means finish;
     View fresh_x;
@@ -193,16 +189,6 @@ KERNEL(THREADS, BLOCKS) pull(ARGUMENTS(Pull) a) {
                  a.trans.weights + ((long long)n * a.trans.chunks + read_chunk) * apart + lane, apart, du);
 #pragma unroll
         for (int c = 0; c < CHUNKS; c++) add(readers, c, du[c]);
-    }
-    if (a.shortcut.gradient && busy) {
-        float du[CHUNKS][ROWS][4] = {};
-        const int apart = (a.shortcut_chunks + 1) / 2 * 64;
-        for (int k = 0; k < repeats; k++)
-            straight(a.shortcut.gradient + k * a.shortcut_made.capsule, a.shortcut_made, a.shortcut_chunks,
-                     a.shortcut.weights + ((long long)k * a.shortcut.chunks + read_chunk) * apart + lane, apart, du);
-#pragma unroll
-        for (int c = 0; c < CHUNKS; c++)
-            if (chunk0 + c < a.chunks) store(a.through, c, du[c]);
     }
 
     const int named = place_in_tile(locate(warp * 2 + (lane >> 3 & 1), lane & 7));
