@@ -87,11 +87,11 @@ def recorded(call: Call, device: torch.device) -> Call:
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=side):
-        kept = call()
+        kept = call(), call  # with what the call reads: a graph holds on to nothing
 
     def replay() -> object:
         graph.replay()
-        return kept
+        return kept[0]
 
     return replay
 

@@ -230,18 +230,22 @@ def convolution_back(
 
 
 def launch(
-    tile: Tiling, layer: Layer, low: int, columns: int, groups: int, out_stride: int, epilogue: int, arguments: Any
-) -> None:
+    tile: Tiling, layer: Layer, low: int, columns: int, groups: int, out_stride: int, epilogue: int, arguments: Any,
+    norm: nn.Module | None = None,
+) -> None:  # fmt: skip
     shared = tile.positions * layer.pitch + (layer.even * 16 + tile.threads // 32 * 16 * columns) * 4
     kernel = Kernel(
-        "convolve.cu", "convolve", **tile.defines(), **layer.defines(None),
+        "convolve.cu", "convolve", **tile.defines(), **layer.defines(norm),
         LOW=low, COLUMNS=columns, OUT_STRIDE=out_stride, EPILOGUE=epilogue,
         **occupancy(tile.threads, shared, registers(tile, columns)),
     )  # fmt: skip
     kernel((tile.blocks, 1, groups), tile.threads, shared, arguments)
 
 
-def weigh(x: Tensor, dy: Tensor, layer: Layer, size_in: tuple[int, int], size: tuple[int, int], dw: int) -> None:
+def weigh(
+    x: Tensor, dy: Tensor, layer: Layer, size_in: tuple[int, int], size: tuple[int, int], dw: int,
+    dy_norm: dict[str, Any] | None = None,
+) -> None:  # fmt: skip
     file = "weigh.cu"
     steps, columns = layer.even // 2, layer.columns
     tile = tiling(x.shape[0], *size, layer.taps, 1, layer.pitch + 16 * columns, shift=layer.shift(size[1]))
@@ -256,6 +260,7 @@ def weigh(x: Tensor, dy: Tensor, layer: Layer, size_in: tuple[int, int], size: t
         dy_chunks=layer.out_chunks,
         dw=dw,
         groups=tile.blocks,
+        **(dy_norm or {}),
     )
     shared = tile.positions * layer.pitch + made_positions * columns * 16 + layer.even * 16 * 4
     shared = max(shared, together * layer.taps**2 * columns * 512)

@@ -8,14 +8,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..network import Output, WCapsNet
+from ..network import BestCapsule, Output, WCapsNet
 from ..network.critic import Critic
 from ..network.decoder import best_capsule
 from ..network.routing import predict, route
 from .aside import Aside
 from .compile import Unavailable, rehearse
 from .critic import FusedCritic, FusedRouter, Spectral, routed
-from .decoder import FusedDecoder
+from .decoder import FusedDecoder, decoded
 from .head import FusedHead, predicted
 from .images import FusedInit, draw, first_convolution
 from .level import FusedLevel, capsule_blocks, to_chunks
@@ -44,10 +44,9 @@ class Engine:
         self.levels = [
             FusedLevel(blocks, *size, self.aside, self.zeros) for blocks, size in zip(capsules, inputs, strict=True)
         ]
-        widths = config.decoder_channels
-        self.decoder = (
-            FusedDecoder(network.decoder, self.aside, self.zeros) if all(width % 8 == 0 for width in widths) else None
-        )
+        self.decoder: FusedDecoder | None = None
+        if config.channels <= 8 and all(width % 8 == 0 for width in config.decoder_channels):
+            self.decoder = FusedDecoder(network.decoder, self.aside, self.zeros)
         critics = [router.critic for router in routers]
         learned = all(isinstance(critic, Critic) for critic in critics)
         self.compiled: set[tuple[int, bool]] = set()
@@ -72,7 +71,7 @@ class Engine:
             critics_ = [*(router.critic for router in self.routers), self.head.critic]
             self.entries += [entry for critic in critics_ for entry in critic.entries]
         if self.decoder is not None:
-            self.entries += [conv.entry for conv in self.decoder.convolutions]
+            self.entries += self.decoder.entries
 
     def serves(self, network: WCapsNet, images: Tensor) -> bool:
         # One image may have no statistics, and gradients through running ones are nothing that training needs.
@@ -96,7 +95,7 @@ class Engine:
     def _rehearsal(self, network: WCapsNet, images: Tensor) -> None:
         """Forward and, in training, backward, without a trace: nothing is launched, so nothing is computed."""
         training = network.training
-        network.decoder.eval()  # its norms are PyTorch's and would remember
+        network.decoder.eval()  # where its norms are PyTorch's, they would remember
         output = self._run(network, images, torch.zeros(1, dtype=torch.int64, device=images.device))
         network.decoder.train(training)
         if training:
@@ -119,8 +118,12 @@ class Engine:
         c = capsule_blocks(self.levels[-1], x, sums, training, prepared)
         routing, logits, best = predicted(self.head, c, training, seed, prepared)
         routings.append(routing)
-        reconstruction = self.decoder(best, training, prepared) if self.decoder else network.decoder(best)
-        return Output(logits, reconstruction, tuple(routings), best)
+        return Output(logits, self._decode(network, best, prepared), tuple(routings), best)
+
+    def _decode(self, network: WCapsNet, best: BestCapsule, prepared: Prepared) -> Tensor:
+        if self.decoder is None:
+            return network.decoder(best)
+        return decoded(self.decoder, best, network.training, prepared)
 
     def _with_plain_routing(self, network: WCapsNet, x: Tensor, sums: Tensor | None, prepared: Prepared) -> Output:
         """Where no critic is learned (Random and Uniform in Table IV), PyTorch routes."""
@@ -139,7 +142,7 @@ class Engine:
         dropped = F.dropout(c, network.config.projection_dropout, training)
         logits = predict(network.applied(routing.weights), dropped, network.projection)
         best = best_capsule(routing.weights, c)
-        return Output(logits, network.decoder(best), tuple(routings), best)
+        return Output(logits, self._decode(network, best, prepared), tuple(routings), best)
 
 
 def _as_maps(c: Tensor, level: FusedLevel) -> Tensor:

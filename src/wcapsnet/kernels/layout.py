@@ -196,11 +196,12 @@ class Layer:
     pad: int
     stride: int
     to_one: bool = False  # the output is a single position: of the taps on patches only the middle one sees anything
+    patched: bool = False  # the way back of a convolution on patches: its taps
 
     @property
     def taps(self) -> int:
         if self.pad and not self.to_one:
-            return 3 if self.stride == 1 else 2
+            return 3 if self.stride == 1 and not self.patched else 2
         return 1
 
     @property

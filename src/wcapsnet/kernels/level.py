@@ -348,7 +348,8 @@ class FusedLevel:
         shared = tile.positions * read.pitch + (read.even * 16 + tile.threads // 32 * 16 * columns) * 4
         kernel = Kernel(
             file, "convolve", **tile.defines(), **read.defines(None),
-            **occupancy(tile.threads, shared, registers(tile, columns)), LOW=0, COLUMNS=columns, OUT_STRIDE=self.stride, EPILOGUE=0,
+            **occupancy(tile.threads, shared, registers(tile, columns)),
+            LOW=0, COLUMNS=columns, OUT_STRIDE=self.stride, EPILOGUE=0,
         )  # fmt: skip
         kernel((tile.blocks, 1, groups), tile.threads, shared, arguments)
         return through

@@ -11,6 +11,7 @@ from torch import Tensor
 from ..network import Output
 from ..objective import ObjectiveConfig, Terms
 from .compile import Kernel, structures
+from .decoder import mean_square
 from .layout import STRUCTURES, build
 
 STRUCTURES["objective.cu"] = structures("objective.cu")
@@ -65,7 +66,9 @@ def objective(
     output: Output, images: Tensor, labels: Tensor, config: ObjectiveConfig, classes: int, sums: Tensor | None = None
 ) -> Terms:
     """The terms; `sums` (float64: the terms, accuracy, 1) grows by them where it is given."""
-    reconstruction = F.mse_loss(output.reconstruction.float(), images.float())
+    reconstruction = mean_square(output.reconstruction, images)
+    if reconstruction is None:
+        reconstruction = F.mse_loss(output.reconstruction.float(), images.float())
     judged = [one.contiguous() for routing in output.routings for one in (routing.fitness, routing.weights)]
     terms = _Objective.apply(labels, classes, config, sums, output.logits.contiguous(), reconstruction, *judged)
     return Terms(*terms.unbind())

@@ -5,6 +5,7 @@
 #define AS_IT_IS 0
 #define ACTIVATED 1  // dropout(relu(y + bias)), which critics do
 #define BIASED 3  // y + bias
+#define NORMED 4  // the way back through relu(norm(x)): γy where it was open; the sums are Σy and Σxy of that y
 #define MASKED 2  // and the way back through that: nothing where the activation was zero
 #include "input.cuh"
 
@@ -21,7 +22,12 @@ struct Convolve {
     float keep;  // 1 − the probability of dropout
     const long long* seed;
     int salt;
-    View mask;  // the activation
+    View mask;  // the activation, or x for NORMED
+    Statistics mask_statistics;
+    const float* mask_gamma;
+    const float* mask_beta;
+    float mask_count;
+    float mask_eps;
     float* out_sum;  // null: no statistics are wanted
     float* out_square;
     int out_capsule;
@@ -133,9 +139,18 @@ KERNEL(THREADS, BLOCKS) convolve(ARGUMENTS(Convolve) a) {
             const int channel = chunk * 8 + lane % 4 * 2;
             const int first = ((row0 + got.row) * OUT_STRIDE + down) * across + got.x * OUT_STRIDE + right;
             bf16* out = at(a.out, chunk, image0 + got.image, n) + lane % 4 * 2 + first * (int)a.out.position;
-            const bf16* mask = EPILOGUE == MASKED ? at(a.mask, chunk, image0 + got.image, n) + lane % 4 * 2 +
+            const bf16* mask = EPILOGUE == MASKED || EPILOGUE == NORMED ? at(a.mask, chunk, image0 + got.image, n) + lane % 4 * 2 +
                                                         first * (int)a.mask.position
                                                   : nullptr;
+            float scale_[2], shift_[2];
+            if (EPILOGUE == NORMED)
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    float mean, rstd;
+                    mean_and_rstd(a.mask_statistics, 0, channel + i, a.mask_count, a.mask_eps, mean, rstd);
+                    scale_[i] = a.mask_gamma[channel + i] * rstd;
+                    shift_[i] = a.mask_beta[channel + i] - mean * scale_[i];
+                }
 #pragma unroll
             for (int row = 0; row < ROWS; row++) {
                 if (TILES * TILE_ROWS > HEIGHT && row0 + got.row + row >= HEIGHT) continue;
@@ -164,8 +179,20 @@ KERNEL(THREADS, BLOCKS) convolve(ARGUMENTS(Convolve) a) {
                     y[0] = low_half(open) > 0 ? y[0] / a.keep : 0.f;
                     y[1] = high_half(open) > 0 ? y[1] / a.keep : 0.f;
                 }
+                if (EPILOGUE == NORMED) {
+                    unsigned two = *(const unsigned*)(mask + further * (int)a.mask.position);
+                    const float x[2] = {low_half(two), high_half(two)};
+#pragma unroll
+                    for (int i = 0; i < 2; i++) {
+                        y[i] = x[i] * scale_[i] + shift_[i] > 0 ? y[i] : 0.f;
+                        total[c][i] += y[i];
+                        total[c][2 + i] += x[i] * y[i];
+                        y[i] *= a.mask_gamma[channel + i];
+                    }
+                }
                 unsigned two = pack(y[0], y[1]);
                 *(unsigned*)(out + further * (int)a.out.position) = two;
+                if (EPILOGUE == NORMED) continue;
                 float low = low_half(two), high = high_half(two);  // as the next layer will see them
                 total[c][0] += low;
                 total[c][1] += high;

@@ -25,6 +25,7 @@ struct Means {
     Statistics statistics;
     float count;
     float eps;
+    float* dgamma;  // not null: the reader's dγ is Σ x du still, and what it comes to is kept here
 };
 
 device_function void means(const Means& a, int n, int channel, float& mean, float& rstd, float& g, float& gx) {
@@ -33,8 +34,11 @@ device_function void means(const Means& a, int n, int channel, float& mean, floa
     for (int l = 0; l < a.readers; l++)
         for (int more = 0; more < a.repeats; more++) {
             int place = (n + more) * a.reader[l].channels + a.channel + channel;
-            g += a.reader[l].gamma[place] * a.reader[l].dbeta[place];
-            gx += a.reader[l].gamma[place] * a.reader[l].dgamma[place];
+            const float dbeta = a.reader[l].dbeta[place];
+            float dgamma = a.reader[l].dgamma[place];
+            if (a.dgamma) dgamma = (dgamma - mean * dbeta) * rstd;
+            g += a.reader[l].gamma[place] * dbeta;
+            gx += a.reader[l].gamma[place] * dgamma;
         }
     g /= a.count;
     gx /= a.count;

@@ -9,6 +9,12 @@ struct Weigh {
     int dy_chunks;
     float* dw;  // [n][pair of chunks][chunk of output][tap][4][lane]
     int groups;  // of images, dealt out to the blocks
+    int dy_norm;  // 1: dy is normalised and goes through a ReLU first (where the roles of x and dy are exchanged)
+    Statistics dy_statistics;
+    const float* dy_gamma;
+    const float* dy_beta;
+    float dy_count;
+    float dy_eps;
 };
 
 KERNEL(THREADS, BLOCKS) weigh(ARGUMENTS(Weigh) a) {
@@ -49,7 +55,20 @@ KERNEL(THREADS, BLOCKS) weigh(ARGUMENTS(Weigh) a) {
             load_part<TILE_ROWS * made_wide * 16, made_wide * 16, 16>(
                 part, min(PER_BLOCK, a.in.images - image0), row0, min(row0 + TILE_ROWS, HEIGHT), WIDTH,
                 at(a.dy, column0 + c, image0, n), a.dy.image, WIDTH * position, position,
-                made + (c * made_positions - row0 * made_wide + border) * 16, [](uint4&, int, int, int) {});
+                made + (c * made_positions - row0 * made_wide + border) * 16, [&](uint4& v, int, int, int) {
+                    if (!a.dy_norm) return;
+                    float f[8];
+                    unpack(v, f);
+#pragma unroll
+                    for (int e = 0; e < 8; e++) {
+                        const int channel = (column0 + c) * 8 + e;
+                        float mean, rstd;
+                        mean_and_rstd(a.dy_statistics, 0, channel, a.dy_count, a.dy_eps, mean, rstd);
+                        const float scale_ = a.dy_gamma[channel] * rstd;
+                        f[e] = max(f[e] * scale_ + a.dy_beta[channel] - mean * scale_, 0.f);
+                    }
+                    v = pack(f);
+                });
         }
         __syncthreads();
         if (block >= steps) continue;

@@ -1,0 +1,149 @@
+// The two ends of the decoder: the linear layer that begins a patch, and the mean square of what came out.
+#include "primitives.cuh"
+
+struct Linear {
+    const float* vector;  // (m, k)
+    const float* position;  // (m, 2)
+    const float* w;  // (channels · positions, k + 2)
+    const float* b;
+    bf16* y;  // (m, position, channel)
+    float* sum;  // Σy, Σy² of every channel
+    float* square;
+    const bf16* dy;
+    float* dvector;
+    float* dw;
+    float* db;
+    int images;
+    int k;
+    int channels;
+    int positions;
+};
+
+KERNEL(256, 4) linear_forward(ARGUMENTS(Linear) a) {
+    SHARED_MEMORY(memory);
+    float* in = (float*)memory;  // [k + 2]
+    float* kept = in + (a.k + 5) / 4 * 4;  // [threads][16]
+    const int m = blockIdx.x, width = a.k + 2, chunks = a.channels / 8;
+    for (int q = threadIdx.x; q < width; q += blockDim.x) in[q] = q < a.k ? a.vector[m * a.k + q] : a.position[m * 2 + q - a.k];
+    __syncthreads();
+    // Threads are dealt out so that each sees one chunk of channels only: the block takes a multiple of `chunks`.
+    const int active = blockDim.x / chunks * chunks;
+    float sum[8] = {}, square[8] = {};
+    if ((int)threadIdx.x < active)
+        for (int i = threadIdx.x; i < a.positions * chunks; i += active) {
+            const int p = i / chunks, chunk = i % chunks;
+            float y[8];
+#pragma unroll
+            for (int e = 0; e < 8; e++) {
+                const int j = (chunk * 8 + e) * a.positions + p;
+                y[e] = a.b[j];
+                for (int q = 0; q < width; q++) y[e] += a.w[j * width + q] * in[q];
+            }
+            uint4 v = pack(y);
+            *(uint4*)(a.y + ((long long)m * a.positions * chunks + i) * 8) = v;
+            unpack(v, y);
+#pragma unroll
+            for (int e = 0; e < 8; e++) {
+                sum[e] += y[e];
+                square[e] += y[e] * y[e];
+            }
+        }
+#pragma unroll
+    for (int e = 0; e < 8; e++) {
+        kept[threadIdx.x * 16 + e] = sum[e];
+        kept[threadIdx.x * 16 + 8 + e] = square[e];
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < chunks * 16; i += blockDim.x) {
+        const int chunk = i / 16, e = i % 16;
+        float total = 0;
+        for (int t = chunk; t < active; t += chunks) total += kept[t * 16 + e];
+        atomicAdd((e < 8 ? a.sum : a.square) + chunk * 8 + e % 8, total);
+    }
+}
+
+device_function float one(const bf16* p) { return from_bits((unsigned)*p << 16); }
+
+// dvector = wᵀ dy: a block is an image, a warp an element.
+KERNEL(256, 4) linear_backward(ARGUMENTS(Linear) a) {
+    const int m = blockIdx.x, width = a.k + 2, lane = threadIdx.x % 32, outputs = a.channels * a.positions;
+    const bf16* dy = a.dy + (long long)m * outputs;
+    for (int q = threadIdx.x / 32; q < a.k; q += blockDim.x / 32) {
+        float sum = 0;
+        for (int i = lane; i < outputs; i += 32)
+            sum += one(dy + i) * a.w[(i % a.channels * a.positions + i / a.channels) * width + q];
+        sum = over_warp(sum);
+        if (lane == 0) a.dvector[m * a.k + q] = sum;
+    }
+}
+
+// dw and db: a warp is an output, its lanes share out the images.
+KERNEL(256, 4) linear_weights(ARGUMENTS(Linear) a) {
+    const int width = a.k + 2, lane = threadIdx.x % 32, outputs = a.channels * a.positions;
+    const int i = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+    if (i >= outputs) return;
+    const int j = i % a.channels * a.positions + i / a.channels;
+    for (int q = 0; q <= width; q++) {
+        float sum = 0;
+        for (int m = lane; m < a.images; m += 32) {
+            const float x = q < a.k ? a.vector[m * a.k + q] : q < width ? a.position[m * 2 + q - a.k] : 1.f;
+            sum += one(a.dy + (long long)m * outputs + i) * x;
+        }
+        sum = over_warp(sum);
+        if (lane == 0) {
+            if (q < width)
+                a.dw[j * width + q] = sum;
+            else
+                a.db[j] = sum;
+        }
+    }
+}
+
+struct Square {
+    const bf16* y;  // (m, position of a map that may be larger, 8)
+    const float* images;  // (m, channels, height, width)
+    float* loss;  // grows
+    const float* gradient;
+    bf16* dy;
+    int count;
+    int channels;
+    int height;
+    int width;
+    int map_height;
+    int map_width;
+};
+
+device_function void differences(const Square& a, int m, int i, float (&d)[8]) {
+    float y[8];
+    unpack(__ldg((const uint4*)(a.y + ((long long)m * a.map_height * a.map_width + i) * 8)), y);
+    const int row = i / a.map_width, column = i % a.map_width;
+#pragma unroll
+    for (int e = 0; e < 8; e++)
+        d[e] = e < a.channels && row < a.height && column < a.width
+                   ? y[e] - a.images[(((long long)m * a.channels + e) * a.height + row) * a.width + column]
+                   : 0.f;
+}
+
+KERNEL(256, 4) square_forward(ARGUMENTS(Square) a) {
+    SHARED_MEMORY(memory);
+    float sum = 0;
+    for (int i = threadIdx.x; i < a.map_height * a.map_width; i += blockDim.x) {
+        float d[8];
+        differences(a, blockIdx.x, i, d);
+#pragma unroll
+        for (int e = 0; e < 8; e++) sum += d[e] * d[e];
+    }
+    sum = over_block(sum, (float*)memory);
+    if (threadIdx.x == 0) atomicAdd(a.loss, sum / ((float)a.count * a.channels * a.height * a.width));
+}
+
+KERNEL(256, 4) square_backward(ARGUMENTS(Square) a) {
+    const float by = *a.gradient * 2 / ((float)a.count * a.channels * a.height * a.width);
+    for (int i = threadIdx.x; i < a.map_height * a.map_width; i += blockDim.x) {
+        float d[8];
+        differences(a, blockIdx.x, i, d);
+#pragma unroll
+        for (int e = 0; e < 8; e++) d[e] *= by;
+        *(uint4*)(a.dy + ((long long)blockIdx.x * a.map_height * a.map_width + i) * 8) = pack(d);
+    }
+}
