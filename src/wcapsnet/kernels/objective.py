@@ -1,4 +1,4 @@
-"""Eq. 15 and its gradient by one launch each (objective.py is the slow truth)."""
+"""Eq. 15 and its gradient on the kernels (objective.py is the slow truth)."""
 
 from __future__ import annotations
 
@@ -29,12 +29,14 @@ class _Objective(torch.autograd.Function):
             for a, b in zip(judged[::2], judged[1::2], strict=True)
         ]
         cos, terms = torch.empty(images, device=logits.device), torch.empty(4, device=logits.device)
+        added = torch.zeros(8, device=logits.device)
         ctx.facts = {
             "levels": len(levels),
             "logits": logits,
             "labels": labels,
             "reconstruction": reconstruction,
             "cos": cos,
+            "added": added,
             "terms": terms,
             "images": images,
             "outputs": logits.shape[1],
@@ -43,7 +45,10 @@ class _Objective(torch.autograd.Function):
             "lambda_r": config.lambda_r,
         }
         arguments = build(own["Objective"], level=levels, **ctx.facts, sums=0 if sums is None else sums)
-        Kernel("objective.cu", "objective")((1, 1, 1), 1024, 128, arguments)
+        blocks = -(-images // 8)
+        Kernel("objective.cu", "objective_images")((blocks, 1, 1), 256, 128, arguments)
+        Kernel("objective.cu", "objective_levels")((blocks, len(levels), 1), 256, 128, arguments)
+        Kernel("objective.cu", "objective_terms")((1, 1, 1), 32, 0, arguments)
         ctx.config, ctx.judged = config, judged
         return terms
 
@@ -58,7 +63,7 @@ class _Objective(torch.autograd.Function):
             for a, b, da, db in zip(ctx.judged[::2], ctx.judged[1::2], answers[::2], answers[1::2], strict=True)
         ]
         arguments = build(own["Objective"], level=levels, **ctx.facts, gradient=gradient, dlogits=dlogits)
-        Kernel("objective.cu", "objective")((1, 1, 1), 1024, 128, arguments)
+        Kernel("objective.cu", "objective_backward")((-(-images // 8), len(levels) + 1, 1), 256, 0, arguments)
         return (None, None, None, None, dlogits, gradient.squeeze(0) * ctx.config.lambda_r, *answers)
 
 

@@ -1,5 +1,5 @@
 // Eq. 15 and its gradient: cross entropy, the Wasserstein loss of every level (Eq. 4, 8–12), reconstruction.
-// One block: a batch is small, and every image's part depends on sums over all.
+// A warp is an image. N_p and N_h are sums over all images, so it takes two launches to the terms.
 #include "primitives.cuh"
 
 #define LEVELS 16
@@ -19,6 +19,7 @@ struct Objective {
     const long long* labels;
     const float* reconstruction;  // the mean square already
     float* cos;  // (m,)
+    float* added;  // cross entropy, N_p, N_h, right answers, Wasserstein: zeros at first
     float* terms;  // total, cross entropy, Wasserstein, reconstruction
     double* sums;  // the terms, accuracy, 1: added up; or null
     const float* gradient;  // of the total; null: only the terms are wanted
@@ -30,78 +31,115 @@ struct Objective {
     float lambda_r;
 };
 
-KERNEL(1024, 1) objective(ARGUMENTS(Objective) a) {
+device_function void read_image(const Objective& a, int m, float& largest, float& sum, float& square) {
+    const float* row = a.logits + (long long)m * a.outputs;
+    largest = -3e38f;
+    sum = square = 0;
+    for (int r = threadIdx.x % 32; r < a.outputs; r += 32) largest = max(largest, row[r]);
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) largest = max(largest, shuffle_xor(largest, distance));
+    for (int r = threadIdx.x % 32; r < a.outputs; r += 32) {
+        float e = __expf(row[r] - largest);
+        sum += e;
+        square += e * e;
+    }
+    sum = over_warp(sum);
+    square = over_warp(square);
+}
+
+KERNEL(256, 4) objective_images(ARGUMENTS(Objective) a) {
     SHARED_MEMORY(memory);
     float* kept = (float*)memory;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    const float by = a.gradient ? *a.gradient : 0.f;
+    const int m = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
     float entropy = 0, right = 0, wrong = 0, correct = 0;
-    for (int m = warp; m < a.images; m += warps) {
+    if (m < a.images) {
         const float* row = a.logits + (long long)m * a.outputs;
         const int label = (int)a.labels[m];
-        float largest = -3e38f, best = -3e38f, sum = 0, square = 0;
-        for (int r = lane; r < a.outputs; r += 32) {
-            largest = max(largest, row[r]);
-            if (r < a.classes && r != label) best = max(best, row[r]);
-        }
+        float largest, sum, square, best = -3e38f;
+        read_image(a, m, largest, sum, square);
+        for (int r = lane; r < a.classes; r += 32)
+            if (r != label) best = max(best, row[r]);
 #pragma unroll
-        for (int distance = 1; distance < 32; distance *= 2) {
-            largest = max(largest, shuffle_xor(largest, distance));
-            best = max(best, shuffle_xor(best, distance));
-        }
-        for (int r = lane; r < a.outputs; r += 32) {
-            float e = __expf(row[r] - largest);
-            sum += e;
-            square += e * e;
-        }
-        sum = over_warp(sum);
-        square = over_warp(square);
-        const float own = __expf(row[label] - largest);
-        const float cos = min(own * rsqrt_of(square), 1.f);  // p_t / ‖p‖, and rounding does not carry it beyond 1
+        for (int distance = 1; distance < 32; distance *= 2) best = max(best, shuffle_xor(best, distance));
         if (lane == 0) {
+            // cos θ = p_t / ‖p‖, and rounding does not carry it beyond 1
+            const float cos = min(__expf(row[label] - largest) * rsqrt_of(square), 1.f);
             a.cos[m] = cos;
-            entropy += __logf(sum) + largest - row[label];
-            right += cos;
-            wrong += 1 - cos;
-            correct += row[label] > best;
+            entropy = __logf(sum) + largest - row[label];
+            right = cos;
+            wrong = 1 - cos;
+            correct = row[label] > best;
         }
-        if (a.gradient)
-            for (int r = lane; r < a.outputs; r += 32)
-                a.dlogits[(long long)m * a.outputs + r] = by / a.images * (__expf(row[r] - largest) / sum - (r == label));
     }
-    entropy = over_block(entropy, kept) / a.images;
-    right = max(over_block(right, kept), 1.17549435e-38f);  // N_p, N_h: D3
-    wrong = max(over_block(wrong, kept), 1.17549435e-38f);
+    entropy = over_block(entropy, kept);
+    right = over_block(right, kept);
+    wrong = over_block(wrong, kept);
     correct = over_block(correct, kept);
+    if (threadIdx.x == 0) {
+        atomicAdd(a.added, entropy / a.images);
+        atomicAdd(a.added + 1, right);
+        atomicAdd(a.added + 2, wrong);
+        atomicAdd(a.added + 3, correct / a.images);
+    }
+}
 
-    float wasserstein = 0;
-    for (int l = 0; l < a.levels; l++) {
-        const Judged& level = a.level[l];
-        const int n = level.capsules;
-        for (int m = warp; m < a.images; m += warps) {
-            const float cos = a.cos[m];
-            const float selected = (1 - cos) / (2 * wrong) - cos / right, not_selected = n > 1 ? cos / (2 * right) / (n - 1) : 0.f;
-            for (int i = lane; i < n; i += 32) {
-                const long long at_ = (long long)m * n + i;
-                const float fitness = level.a[at_], b = level.b[at_];
-                if (n > 1) wasserstein += selected * b * fitness + not_selected * (1 - b) * fitness;
-                if (a.gradient) {
-                    float some = n > 1 ? by * a.lambda_ws : 0.f;
-                    level.da[at_] = some * (selected * b + not_selected * (1 - b));
-                    level.db[at_] = some * (selected - not_selected) * fitness;
-                }
-            }
+// What F_s and F_ns of an image count in the loss (Eq. 12); the denominators are guarded (D3).
+device_function void shares(const Objective& a, int m, int n, float& selected, float& not_selected) {
+    const float cos = a.cos[m], right = max(a.added[1], 1.17549435e-38f), wrong = max(a.added[2], 1.17549435e-38f);
+    selected = n > 1 ? (1 - cos) / (2 * wrong) - cos / right : 0.f;
+    not_selected = n > 1 ? cos / (2 * right) / (n - 1) : 0.f;
+}
+
+KERNEL(256, 4) objective_levels(ARGUMENTS(Objective) a) {
+    SHARED_MEMORY(memory);
+    const Judged& level = a.level[blockIdx.y];
+    const int m = blockIdx.x * 8 + threadIdx.x / 32, n = level.capsules;
+    float loss = 0;
+    if (m < a.images) {
+        float selected, not_selected;
+        shares(a, m, n, selected, not_selected);
+        for (int i = threadIdx.x % 32; i < n; i += 32) {
+            const float fitness = level.a[(long long)m * n + i], b = level.b[(long long)m * n + i];
+            loss += (selected * b + not_selected * (1 - b)) * fitness;
         }
     }
-    wasserstein = over_block(wasserstein, kept);
-    if (threadIdx.x == 0 && !a.gradient) {
-        const float terms[4] = {entropy + a.lambda_ws * wasserstein + a.lambda_r * *a.reconstruction, entropy, wasserstein,
-                                *a.reconstruction};
-        for (int i = 0; i < 4; i++) a.terms[i] = terms[i];
-        if (a.sums) {
-            for (int i = 0; i < 4; i++) a.sums[i] += terms[i];
-            a.sums[4] += (double)correct / a.images;
-            a.sums[5] += 1;
-        }
+    loss = over_block(loss, (float*)memory);
+    if (threadIdx.x == 0) atomicAdd(a.added + 4, loss);
+}
+
+KERNEL(32, 1) objective_terms(ARGUMENTS(Objective) a) {
+    if (threadIdx.x) return;
+    const float entropy = a.added[0], wasserstein = a.added[4], reconstruction = *a.reconstruction;
+    const float terms[4] = {entropy + a.lambda_ws * wasserstein + a.lambda_r * reconstruction, entropy, wasserstein, reconstruction};
+    for (int i = 0; i < 4; i++) {
+        a.terms[i] = terms[i];
+        if (a.sums) a.sums[i] += terms[i];
+    }
+    if (!a.sums) return;
+    a.sums[4] += a.added[3];
+    a.sums[5] += 1;
+}
+
+KERNEL(256, 4) objective_backward(ARGUMENTS(Objective) a) {
+    const int m = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32, l = blockIdx.y;
+    if (m >= a.images) return;
+    if (l == a.levels) {
+        const float* row = a.logits + (long long)m * a.outputs;
+        float largest, sum, square;
+        read_image(a, m, largest, sum, square);
+        for (int r = lane; r < a.outputs; r += 32)
+            a.dlogits[(long long)m * a.outputs + r] =
+                *a.gradient / a.images * (__expf(row[r] - largest) / sum - (r == (int)a.labels[m]));
+        return;
+    }
+    const Judged& level = a.level[l];
+    const int n = level.capsules;
+    float selected, not_selected;
+    shares(a, m, n, selected, not_selected);
+    for (int i = lane; i < n; i += 32) {
+        const long long place = (long long)m * n + i;
+        const float fitness = level.a[place], b = level.b[place], by = *a.gradient * a.lambda_ws;
+        level.da[place] = by * (selected * b + not_selected * (1 - b));
+        level.db[place] = by * (selected - not_selected) * fitness;
     }
 }
