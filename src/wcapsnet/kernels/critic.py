@@ -236,7 +236,7 @@ def launch(
     shared = tile.positions * layer.pitch + (layer.even * 16 + tile.threads // 32 * 16 * columns) * 4
     kernel = Kernel(
         "convolve.cu", "convolve", **tile.defines(), **layer.defines(norm),
-        LOW=low, COLUMNS=columns, OUT_STRIDE=out_stride, EPILOGUE=epilogue,
+        LOW=low, COLUMNS=columns, OUT_STRIDE=out_stride, EPILOGUE=epilogue, CAPSULES=1,
         **occupancy(tile.threads, shared, registers(tile, columns)),
     )  # fmt: skip
     kernel((tile.blocks, 1, groups), tile.threads, shared, arguments)

@@ -152,8 +152,14 @@ class FusedLevel:
         )
         shared = tile.positions * layer.pitch + (layer.even * 16 + tile.threads // 32 * 16 * layer.columns) * 4
         defines = {**tile.defines(), **layer.defines(norm), "COLUMNS": layer.columns, "LOW": layer.low}
-        defines |= {"OUT_STRIDE": 1, "EPILOGUE": 0, **occupancy(tile.threads, shared, registers(tile, layer.columns))}
-        Kernel(file, "convolve", **defines)((tile.blocks, self.n, groups), tile.threads, shared, arguments)
+        together = next(count for count in (4, 2, 1) if (norm is None and self.n % count == 0) or count == 1)
+        defines |= {
+            "OUT_STRIDE": 1,
+            "EPILOGUE": 0,
+            "CAPSULES": together,
+            **occupancy(tile.threads, shared, registers(tile, layer.columns)),
+        }
+        Kernel(file, "convolve", **defines)((tile.blocks, self.n // together, groups), tile.threads, shared, arguments)
 
     def _vectors(self, memory: Memory, kernel: str, **more: Any) -> tuple[Kernel, Any, int, int]:
         lanes = 1 << (self.k // 8 - 1).bit_length()
@@ -349,7 +355,7 @@ class FusedLevel:
         kernel = Kernel(
             file, "convolve", **tile.defines(), **read.defines(None),
             **occupancy(tile.threads, shared, registers(tile, columns)),
-            LOW=0, COLUMNS=columns, OUT_STRIDE=self.stride, EPILOGUE=0,
+            LOW=0, COLUMNS=columns, OUT_STRIDE=self.stride, EPILOGUE=0, CAPSULES=1,
         )  # fmt: skip
         kernel((tile.blocks, 1, groups), tile.threads, shared, arguments)
         return through

@@ -1,7 +1,8 @@
 // y_n = relu(norm(x_n)) ∗ w_n for all capsules n: a convolution of TAPS×TAPS taps to 8·out_chunks channels.
 // COLUMNS chunks of output are computed at once, ROWS rows by a warp: an input row, once in registers, serves all rows
 // of output it touches. OUT_STRIDE above 1: output chunks are the places of patches
-// of a larger map (a transposed convolution). EPILOGUE: what happens to y before it is written.
+// of a larger map (a transposed convolution). EPILOGUE: what happens to y before it is written. CAPSULES that all read
+// the same, without a norm, are computed one after the other from one tile.
 #define AS_IT_IS 0
 #define ACTIVATED 1  // dropout(relu(y + bias)), which critics do
 #define BIASED 3  // y + bias
@@ -35,7 +36,7 @@ struct Convolve {
 
 KERNEL(THREADS, BLOCKS) convolve(ARGUMENTS(Convolve) a) {
     SHARED_MEMORY(memory);
-    const int n = blockIdx.y, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int image0 = blockIdx.x / TILES * PER_BLOCK, row0 = blockIdx.x % TILES * TILE_ROWS;
     constexpr int steps = EVEN / 2, taps = TAPS * TAPS;
     char* tile = memory;
@@ -44,12 +45,14 @@ KERNEL(THREADS, BLOCKS) convolve(ARGUMENTS(Convolve) a) {
     float* sums = shift + EVEN * 8;  // [warp][Σy, Σy²][8·COLUMNS]
 
 #if NORM
-    prepare_norm(a.in, n, scale, shift);
+    prepare_norm(a.in, blockIdx.y, scale, shift);
 #endif
     clear_tile(a.in, image0, row0, tile);
     __syncthreads();
-    load_tile(a.in, image0, row0, n, tile, scale, shift);
+    load_tile(a.in, image0, row0, blockIdx.y * CAPSULES, tile, scale, shift);
     __syncthreads();
+#pragma unroll 1
+    for (int n = blockIdx.y * CAPSULES; n < (blockIdx.y + 1) * CAPSULES; n++) {
 
     const int column0 = blockIdx.z * COLUMNS;
     constexpr int apart = SHIFT ? TAPS : 1;  // sums for the taps of a row, brought together in the end
@@ -201,7 +204,8 @@ KERNEL(THREADS, BLOCKS) convolve(ARGUMENTS(Convolve) a) {
             }
         }
     }
-    if (!a.out_sum) return;
+    if (!a.out_sum) continue;
+    if (CAPSULES > 1) __syncthreads();  // who still adds up the last capsule's
 #pragma unroll
     for (int c = 0; c < COLUMNS; c++)
 #pragma unroll
@@ -220,4 +224,5 @@ KERNEL(THREADS, BLOCKS) convolve(ARGUMENTS(Convolve) a) {
         if (OUT_STRIDE > 1) channel %= a.out_place_chunks * 8;
         atomicAdd((square ? a.out_square : a.out_sum) + n * a.out_capsule + channel, x);
     }
+}
 }
