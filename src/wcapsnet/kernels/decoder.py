@@ -151,7 +151,9 @@ class FusedDecoder:
             found += [stage.norm.weight, stage.norm.bias, stage.conv.weight, stage.conv.bias]
         return found
 
-    def _linear(self, kernel: str, grid: int, vector: Tensor, position: Tensor, **more: Any) -> None:
+    def _linear(
+        self, kernel: str, grid: int, vector: Tensor, position: Tensor, threads: int = 256, **more: Any
+    ) -> None:
         first, height, width = self.decoder.patch
         arguments = build(
             STRUCTURES["decoder.cu"]["Linear"],
@@ -165,7 +167,8 @@ class FusedDecoder:
             positions=height * width,
             **more,
         )
-        Kernel("decoder.cu", kernel)((grid, 1, 1), 256, 4 * (vector.shape[1] + 8 + 256 * 16), arguments)
+        shared = 4 * (vector.shape[1] + 8 + 256 * 16)
+        Kernel("decoder.cu", kernel, ELEMENTS=vector.shape[1])((grid, 1, 1), threads, shared, arguments)
 
     def forward(self, vector: Tensor, position: Tensor, training: bool, prepared: Prepared) -> tuple[Tensor, Any]:
         first, height, width = self.decoder.patch
@@ -206,15 +209,8 @@ class FusedDecoder:
         self._linear("linear_backward", m, vector, position, dy=gradients, dvector=dvector)
         first, height, width = self.decoder.patch
         with self.aside.work(vector, position, gradients):
-            self._linear(
-                "linear_weights",
-                -(-first * height * width // 8),
-                vector,
-                position,
-                dy=gradients,
-                dw=found[0],
-                db=found[1],
-            )
+            blocks = -(-first * height * width // 64)
+            self._linear("linear_weights", blocks, vector, position, 64, dy=gradients, dw=found[0], db=found[1])
         return dvector, found
 
 
@@ -262,7 +258,7 @@ class _MeanSquare(torch.autograd.Function):
             "map_width": decoder.size_out[1],
         }
         arguments = build(STRUCTURES["decoder.cu"]["Square"], **ctx.facts, loss=loss)
-        Kernel("decoder.cu", "square_forward")((y.shape[0], 1, 1), 256, 128, arguments)
+        Kernel("decoder.cu", "square_forward", ELEMENTS=1)((y.shape[0], 1, 1), 256, 128, arguments)
         return loss.squeeze(0)
 
     @staticmethod
@@ -270,7 +266,7 @@ class _MeanSquare(torch.autograd.Function):
         dy = torch.empty_like(ctx.facts["y"])
         gradient = gradients[0].contiguous()
         arguments = build(STRUCTURES["decoder.cu"]["Square"], **ctx.facts, gradient=gradient, dy=dy)
-        Kernel("decoder.cu", "square_backward")((dy.shape[0], 1, 1), 256, 128, arguments)
+        Kernel("decoder.cu", "square_backward", ELEMENTS=1)((dy.shape[0], 1, 1), 256, 128, arguments)
         return None, dy, None
 
 

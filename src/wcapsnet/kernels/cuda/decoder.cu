@@ -64,39 +64,49 @@ KERNEL(256, 4) linear_forward(ARGUMENTS(Linear) a) {
 
 device_function float one(const bf16* p) { return from_bits((unsigned)*p << 16); }
 
-// dvector = wᵀ dy: a block is an image, a warp an element.
+// dvector = wᵀ dy: a block is an image. ELEMENTS: k.
 KERNEL(256, 4) linear_backward(ARGUMENTS(Linear) a) {
-    const int m = blockIdx.x, width = a.k + 2, lane = threadIdx.x % 32, outputs = a.channels * a.positions;
-    const bf16* dy = a.dy + (long long)m * outputs;
-    for (int q = threadIdx.x / 32; q < a.k; q += blockDim.x / 32) {
-        float sum = 0;
-        for (int i = lane; i < outputs; i += 32)
-            sum += one(dy + i) * a.w[(i % a.channels * a.positions + i / a.channels) * width + q];
-        sum = over_warp(sum);
-        if (lane == 0) a.dvector[m * a.k + q] = sum;
+    SHARED_MEMORY(memory);
+    float* kept = (float*)memory;  // [warp][k]
+    const int m = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32, outputs = a.channels * a.positions;
+    float sum[ELEMENTS] = {};
+    for (int i = threadIdx.x; i < outputs; i += blockDim.x) {
+        const float d = one(a.dy + (long long)m * outputs + i);
+        const float* w = a.w + (i % a.channels * a.positions + i / a.channels) * (ELEMENTS + 2);
+#pragma unroll
+        for (int q = 0; q < ELEMENTS; q++) sum[q] += d * w[q];
+    }
+#pragma unroll
+    for (int q = 0; q < ELEMENTS; q++) {
+        const float total = over_warp(sum[q]);
+        if (lane == 0) kept[warp * ELEMENTS + q] = total;
+    }
+    __syncthreads();
+    for (int q = threadIdx.x; q < ELEMENTS; q += blockDim.x) {
+        float total = 0;
+        for (int k = 0; k < (int)blockDim.x / 32; k++) total += kept[k * ELEMENTS + q];
+        a.dvector[m * ELEMENTS + q] = total;
     }
 }
 
-// dw and db: a warp is an output, its lanes share out the images.
-KERNEL(256, 4) linear_weights(ARGUMENTS(Linear) a) {
-    const int width = a.k + 2, lane = threadIdx.x % 32, outputs = a.channels * a.positions;
-    const int i = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+// dw and db: a thread is an output.
+KERNEL(64, 4) linear_weights(ARGUMENTS(Linear) a) {
+    const int outputs = a.channels * a.positions, i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= outputs) return;
-    const int j = i % a.channels * a.positions + i / a.channels;
-    for (int q = 0; q <= width; q++) {
-        float sum = 0;
-        for (int m = lane; m < a.images; m += 32) {
-            const float x = q < a.k ? a.vector[m * a.k + q] : q < width ? a.position[m * 2 + q - a.k] : 1.f;
-            sum += one(a.dy + (long long)m * outputs + i) * x;
-        }
-        sum = over_warp(sum);
-        if (lane == 0) {
-            if (q < width)
-                a.dw[j * width + q] = sum;
-            else
-                a.db[j] = sum;
-        }
+    float sum[ELEMENTS + 3] = {};
+#pragma unroll 4
+    for (int m = 0; m < a.images; m++) {
+        const float d = one(a.dy + (long long)m * outputs + i);
+#pragma unroll
+        for (int q = 0; q < ELEMENTS; q++) sum[q] += d * a.vector[m * ELEMENTS + q];
+        sum[ELEMENTS] += d * a.position[m * 2];
+        sum[ELEMENTS + 1] += d * a.position[m * 2 + 1];
+        sum[ELEMENTS + 2] += d;
     }
+    const int j = i % a.channels * a.positions + i / a.channels;
+#pragma unroll
+    for (int q = 0; q < ELEMENTS + 2; q++) a.dw[j * (ELEMENTS + 2) + q] = sum[q];
+    a.db[j] = sum[ELEMENTS + 2];
 }
 
 struct Square {
