@@ -110,25 +110,28 @@ device_function void load_tile(const Input& in, int image0, int row0, int n, cha
                 columns = (in.width - right + STRIDE - 1) / STRIDE;
             }
         }
-        float a[8], b[8];
+        char* target = tile - (low * WIDE + (SHIFT ? 0 : LOW)) * PITCH + q * 16;
 #if NORM
+        float a[8], b[8];
 #pragma unroll
         for (int e = 0; e < 8; e += 4) {
             *(float4*)(a + e) = *(const float4*)(scale + q * 8 + e);
             *(float4*)(b + e) = *(const float4*)(shift + q * 8 + e);
         }
-#endif
         load_part<HIGH * WIDE * PITCH, WIDE * PITCH, PITCH>(
-            part, images, max(low, 0), min(low + HIGH, height), columns, source, from_image, from_row, from_column,
-            tile - (low * WIDE + (SHIFT ? 0 : LOW)) * PITCH + q * 16, [&](uint4& v, int, int, int) {
-#if NORM
+            part, images, max(low, 0), min(low + HIGH, height), columns, source, from_image, from_row, from_column, target,
+            [&](uint4& v, int, int, int) {
                 float f[8];
                 unpack(v, f);
 #pragma unroll
                 for (int e = 0; e < 8; e++) f[e] = f[e] * a[e] + b[e];
                 v = make_uint4(pack_positive(f[0], f[1]), pack_positive(f[2], f[3]), pack_positive(f[4], f[5]),
                                pack_positive(f[6], f[7]));
-#endif
             });
+#else
+        copy_part<HIGH * WIDE * PITCH, WIDE * PITCH, PITCH>(part, images, max(low, 0), min(low + HIGH, height), columns, source,
+                                                            from_image, from_row, from_column, target);
+#endif
     }
+    copies_done();
 }

@@ -65,6 +65,12 @@ device_function void multiply_add(float (&d)[4], const unsigned (&a)[2], unsigne
                  : "r"(a[0]), "r"(a[1]), "r"(b));
 }
 
+// 16 bytes into shared memory that nobody waits for until `copies_done`
+device_function void copy_async(void* to, const void* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+}
+device_function void copies_done() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
 // an 8×8 matrix of bf16, a row to four lanes, turned over
 device_function unsigned transpose(unsigned two) {
     unsigned turned;

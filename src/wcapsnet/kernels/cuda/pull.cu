@@ -205,8 +205,7 @@ KERNEL(THREADS, BLOCKS) pull(ARGUMENTS(Pull) a) {
             const bf16* from = a.of.reader[layer].gradient + image0 * a.made.image + (n + more) * a.made.capsule + chunk * a.made.chunk;
             char* to = tiles + which * plane - ((row0 + low) * WIDE + low) * 16;
             if (!a.fresh || layer > 0) {
-                load_part<HIGH * WIDE * 16, WIDE * 16, 16>(part, images, y0, y1, WIDTH, from, a.made.image, WIDTH * 8, 8, to,
-                                                           [](uint4&, int, int, int) {});
+                copy_part<HIGH * WIDE * 16, WIDE * 16, 16>(part, images, y0, y1, WIDTH, from, a.made.image, WIDTH * 8, 8, to);
                 continue;
             }
             const bf16* values = at(a.fresh_x, chunk, image0, n + more);
@@ -230,6 +229,7 @@ KERNEL(THREADS, BLOCKS) pull(ARGUMENTS(Pull) a) {
             if (chunk0 + rest / (GROWN * taps * 32) < a.chunks)
                 weights[i] = __ldg(reader.weights + ((long long)(n + l % repeats) * reader.chunks + read_chunk) * GROWN * taps * 32 + rest);
         }
+        copies_done();
         __syncthreads();
         if (busy)
 #pragma unroll 1

@@ -73,3 +73,17 @@ device_function void load_part(int part, int images, int y0, int y1, int columns
         *(uint4*)(to + image * TO_IMAGE + y * TO_ROW + x * TO_COLUMN) = v[k];
     }
 }
+
+// The same as it is: nothing waits for it until `copies_done`.
+template <int TO_IMAGE, int TO_ROW, int TO_COLUMN>
+device_function void copy_part(int part, int images, int y0, int y1, int columns, const bf16* from, long long from_image,
+                               int from_row, int from_column, char* to) {
+#pragma unroll
+    for (int k = 0; k < A_LANE; k++) {
+        int i = part * 32 * A_LANE + threadIdx.x % 32 + k * 32, image = PER_BLOCK > 1 ? i / (LINES * WIDTH) : 0, x = i % WIDTH;
+        int y = y0 + (PER_BLOCK > 1 ? i / WIDTH % LINES : i / WIDTH);
+        if ((PER_BLOCK == 1 || image < images) && y < y1 && x < columns)
+            copy_async(to + image * TO_IMAGE + y * TO_ROW + x * TO_COLUMN,
+                       from + (PER_BLOCK > 1 ? image * from_image : 0) + y * from_row + x * from_column);
+    }
+}

@@ -52,11 +52,16 @@ KERNEL(THREADS, BLOCKS) weigh(ARGUMENTS(Weigh) a) {
         for (int job = warp; job < COLUMNS * PARTS; job += blockDim.x / 32) {
             const int part = job % PARTS, c = job / PARTS, position = (int)a.dy.position;
             if (column0 + c >= a.dy_chunks) continue;
+            const int images = min(PER_BLOCK, a.in.images - image0), end = min(row0 + TILE_ROWS, HEIGHT);
+            const bf16* from = at(a.dy, column0 + c, image0, n);
+            char* to = made + (c * made_positions - row0 * made_wide + border) * 16;
+            if (!a.dy_norm) {
+                copy_part<TILE_ROWS * made_wide * 16, made_wide * 16, 16>(part, images, row0, end, WIDTH, from, a.dy.image,
+                                                                        WIDTH * position, position, to);
+                continue;
+            }
             load_part<TILE_ROWS * made_wide * 16, made_wide * 16, 16>(
-                part, min(PER_BLOCK, a.in.images - image0), row0, min(row0 + TILE_ROWS, HEIGHT), WIDTH,
-                at(a.dy, column0 + c, image0, n), a.dy.image, WIDTH * position, position,
-                made + (c * made_positions - row0 * made_wide + border) * 16, [&](uint4& v, int, int, int) {
-                    if (!a.dy_norm) return;
+                part, images, row0, end, WIDTH, from, a.dy.image, WIDTH * position, position, to, [&](uint4& v, int, int, int) {
                     float f[8];
                     unpack(v, f);
 #pragma unroll
@@ -70,6 +75,7 @@ KERNEL(THREADS, BLOCKS) weigh(ARGUMENTS(Weigh) a) {
                     v = pack(f);
                 });
         }
+        copies_done();
         __syncthreads();
         if (block >= steps) continue;
 #pragma unroll 1
