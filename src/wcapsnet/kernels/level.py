@@ -26,6 +26,7 @@ from .layout import (
     build,
     capsule_layout,
     grown_layout,
+    largest_shared,
     map_layout,
     means,
     norm_arguments,
@@ -71,6 +72,7 @@ class FusedLevel:
             Entry(conv.weight, layer, self.n, backward=layer is not self.shortcut, transposed=layer is self.shortcut)
             for conv, layer in zip(convolutions, layers, strict=True)
         ]
+        self.whole = self._whole()
 
     def parameters(self) -> list[nn.Parameter]:
         """In the order of the gradients that `backward` gives."""
@@ -82,6 +84,63 @@ class FusedLevel:
             found.append(self.blocks.dense.shortcut.weight)
         return found
 
+    def _whole(self) -> tuple[Kernel, int, int] | None:
+        """The kernel that evaluates a whole block, with its threads and shared memory; None where that has no room."""
+        if self.width > 16 or self.depth > 14 or self.k > 64:
+            return None
+        strips = -(-self.width // 8)
+        least = 8 >> min(3, (self.width - 1).bit_length())
+        rows = next((rows for rows in (1, 2, 4) if -(-self.height // rows) * strips <= 16), None)
+        if rows is None or least > 1:
+            return None
+        units = -(-self.height // rows) * strips
+        threads = 32 * max(4, -(-units // 2))
+        chunks, patch = self.trans.chunks, self.channels // 8 * self.stride**2
+        even, high = -(-chunks // 2) * 2, -(-self.height // rows) * rows
+        raw = -(-self.positions * (chunks | 1) * 16 // 128) * 128
+        tile = (high + 2) * strips * 8 * (even + 1) * 16
+        if self.stride > 1:
+            tile = max(tile, (high + 1) * (self.width + 1) * (-(-patch // 2) * 2 + 1) * 16)
+        shared = raw + tile + 2 * max(even, -(-patch // 2) * 2) * 8 * 4
+        if shared > largest_shared():
+            return None
+        defines = {"HEIGHT": self.height, "WIDTH": self.width, "ROWS": rows, "BEFORE": self.channels // 8}
+        defines |= {"STRIDE": self.stride, "GROWN": self.grown_chunks, "DEPTH": self.depth, "VECTOR": self.k // 8}
+        return Kernel("block.cu", "block", **defines, **occupancy(threads, shared, 96)), threads, shared
+
+    def _evaluate(self, x: Tensor, prepared: Prepared, kernel: Kernel, threads: int, shared: int) -> Tensor:
+        file, own, blocks = "block.cu", STRUCTURES["block.cu"], self.blocks
+
+        def running(norm: Any, channels: int) -> Any:
+            return own["Running"](
+                norm.weight.data_ptr(),
+                norm.bias.data_ptr(),
+                norm.running_mean.data_ptr(),
+                norm.running_var.data_ptr(),
+                channels,
+            )
+
+        images = x.shape[1]
+        c = torch.empty((images, self.n, self.positions, self.k), dtype=torch.bfloat16, device=x.device)
+        norms = [conv_plus.norm for conv_plus in [*blocks.dense.layers, blocks.trans.conv_plus]]
+        layers = [*self.layers, self.trans]
+        arguments = build(
+            own["Block"],
+            x=map_layout(x).view(file),
+            c=c,
+            capsules=self.n,
+            height=self.height_in,
+            width=self.width_in,
+            growth=self.growth,
+            norm=[running(norm, layer.channels) for norm, layer in zip(norms, layers, strict=True)],
+            weights=[prepared.forward(entry.weight) for entry in self.entries],
+            shared=running(blocks.trans.norm, 0),
+            eps=blocks.trans.norm.eps,
+            squash=self.squash,
+        )
+        kernel((images, self.n, 1), threads, shared, arguments)
+        return c
+
     def weight_of(self, layer: Layer) -> Tensor:
         return next(entry.weight for entry in self.entries if entry.layer is layer)
 
@@ -89,9 +148,11 @@ class FusedLevel:
 
     def forward(
         self, x: Tensor, training: bool, x_sums: Tensor | None = None, prepared: Prepared | None = None
-    ) -> tuple[Tensor, Memory]:
+    ) -> tuple[Tensor, Memory | None]:
         """x (chunk, m, position, 8) and, if they are known, its sums (2, channel) → c (m, n, position, k)"""
         prepared = prepared or Prepared(self.entries, training, x.device)
+        if not training and self.whole is not None:
+            return self._evaluate(x, prepared, *self.whole), None
         memory = Memory(self, x, training, x_sums, prepared)
         if self.stride > 1:
             self._convolve(memory, self.shortcut, None, memory.base_layout(), memory.base_sums)
@@ -525,6 +586,7 @@ class _CapsuleBlocks(torch.autograd.Function):
         ctx: Any, level: FusedLevel, x: Tensor, x_sums: Tensor | None, prepared: Prepared | None, *parameters: Tensor
     ) -> Tensor:
         c, memory = level.forward(x, True, x_sums, prepared)
+        assert memory is not None
         ctx.level, ctx.memory = level, memory
         return c
 

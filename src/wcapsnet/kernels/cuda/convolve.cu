@@ -101,27 +101,11 @@ KERNEL(THREADS, BLOCKS) convolve(ARGUMENTS(Convolve) a) {
         }
     }
     float(&sum)[ROWS][COLUMNS][4] = parts[SHIFT ? 1 : 0];
-    if (SHIFT) {  // y[x] = left tap of x-1 + middle tap of x + right tap of x+1
-        const int g = lane / 4, before = (lane - 4) & 31, after = (lane + 4) & 31;
-        const int x = g & ((1 << STRIP_LOG) - 1);
-        const bool begins = x == 0, ends = STRIPS == 1 && x == WIDTH - 1;  // nothing comes from beyond the map
+    if (SHIFT)
 #pragma unroll
         for (int row = 0; row < ROWS; row++)
 #pragma unroll
-            for (int c = 0; c < COLUMNS; c++)
-#pragma unroll
-                for (int i = 0; i < 2; i++) {
-                    float l0 = shuffle_from(parts[0][row][c][i], before), l1 = shuffle_from(parts[0][row][c][2 + i], before);
-                    float r0 = shuffle_from(parts[apart - 1][row][c][i], after), r1 = shuffle_from(parts[apart - 1][row][c][2 + i], after);
-                    if (STRIPS == 2) {  // the second unit goes on where the first ends
-                        sum[row][c][i] += (g > 0 ? l0 : 0.f) + (g < 7 ? r0 : r1);
-                        sum[row][c][2 + i] += (g > 0 ? l1 : l0) + (g < 7 && g + 8 < WIDTH - 1 ? r1 : 0.f);
-                    } else {
-                        sum[row][c][i] += (begins ? 0.f : l0) + (ends ? 0.f : r0);
-                        sum[row][c][2 + i] += (begins ? 0.f : l1) + (ends ? 0.f : r1);
-                    }
-                }
-    }
+            for (int c = 0; c < COLUMNS; c++) bring_together(parts[0][row][c], sum[row][c], parts[apart - 1][row][c]);
 
     float total[COLUMNS][4] = {};  // Σy and Σy² of the lane's two channels
 #pragma unroll

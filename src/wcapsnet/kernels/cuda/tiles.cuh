@@ -44,6 +44,25 @@ device_function int place_in_tile(const Spot& s) {
     return (s.image * HIGH + s.row) * WIDE + (SHIFT ? s.x : min(s.x, WIDTH - 1));
 }
 
+// Sums for the three taps of a row, each at its own place: y[x] = left tap of x-1 + middle tap of x + right tap of x+1.
+device_function void bring_together(const float (&left)[4], float (&middle)[4], const float (&right)[4]) {
+    const int lane = threadIdx.x % 32, g = lane / 4, before = (lane - 4) & 31, after = (lane + 4) & 31;
+    const int x = g & ((1 << STRIP_LOG) - 1);
+    const bool begins = x == 0, ends = STRIPS == 1 && x == WIDTH - 1;  // nothing comes from beyond the map
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const float l0 = shuffle_from(left[i], before), l1 = shuffle_from(left[2 + i], before);
+        const float r0 = shuffle_from(right[i], after), r1 = shuffle_from(right[2 + i], after);
+        if (STRIPS == 2) {  // the second unit goes on where the first ends
+            middle[i] += (g > 0 ? l0 : 0.f) + (g < 7 ? r0 : r1);
+            middle[2 + i] += (g > 0 ? l1 : l0) + (g < 7 && g + 8 < WIDTH - 1 ? r1 : 0.f);
+        } else {
+            middle[i] += (begins ? 0.f : l0) + (ends ? 0.f : r0);
+            middle[2 + i] += (begins ? 0.f : l1) + (ends ? 0.f : r1);
+        }
+    }
+}
+
 device_function void clear(char* memory, int bytes) {
     for (int i = threadIdx.x * 16; i < bytes; i += blockDim.x * 16) *(uint4*)(memory + i) = make_uint4(0, 0, 0, 0);
 }
