@@ -28,8 +28,11 @@ class Emulator:
         self._run(*OPTIONS, "-x", "c++-header", str(HERE / "emulator.h"), "-o", str(folder / "emulator.h.gch"))
 
     def compile(self, file: str, kernel: str, defines: tuple[str, ...]) -> Any:
-        defines = tuple(one for one in defines if not one.startswith(("-DTHREADS=", "-DBLOCKS=")))  # for NVRTC alone
-        text = f'#include "emulator.h"\n#define THREADS 0\n#define BLOCKS 0\n{kernels.source(file)}\n'
+        text = '#include "emulator.h"\n'  # first, or its precompiled form does not serve
+        for define in defines:
+            key, value = define.removeprefix("-D").split("=")
+            text += f"#define {key} {0 if key in ('THREADS', 'BLOCKS') else value}\n"  # those are for NVRTC
+        text += kernels.source(file)
         for name in kernels.structures(file):
             if f"{kernel}(ARGUMENTS({name})" in text:
                 text += (
@@ -37,12 +40,12 @@ class Emulator:
                     f'extern "C" void run(const {name}* a, int x, int y, int z, int threads, int shared) {{\n'
                     f"    kept = a;\n    emulator::launch([] {{ {kernel}(*kept); }}, x, y, z, threads, shared);\n}}\n"
                 )
-        name = hashlib.sha256((text + " ".join(defines)).encode()).hexdigest()[:16]
+        name = hashlib.sha256(text.encode()).hexdigest()[:16]
         path = self.folder / f"{name}.cpp"
         library = path.with_suffix(".so")
         if not library.exists():
             path.write_text(text)
-            self._run(*OPTIONS, "-shared", f"-I{self.folder}", f"-I{HERE}", *defines, str(path), "-o", str(library))
+            self._run(*OPTIONS, "-shared", f"-I{self.folder}", f"-I{HERE}", str(path), "-o", str(library))
         return ctypes.CDLL(str(library)).run
 
     def launch(
