@@ -28,8 +28,8 @@ def emulator(tmp_path_factory):
 
 @pytest.fixture
 def guarded(emulator, monkeypatch):
-    """All memory that the kernels get is NaN at first (or zero, where zeros are asked for), with NaN around it that must
-    still be there in the end: who reads what nobody wrote, or writes beside, is found out."""
+    """All memory that the kernels get is NaN at first (or zero, where zeros are asked for), with NaN around it that
+    must still be there in the end: who reads what nobody wrote, or writes beside, is found out."""
     guards = Guards(monkeypatch)
     yield guards
     guards.check()

@@ -55,13 +55,21 @@ class Report:
                 single.setdefault(name.rpartition(".")[0], []).append((p.grad, q.grad, h.grad))
             else:
                 self.add(f"gradient of {name}", p.grad, q.grad, h.grad, scale, slack)
+        self._add_single("gradients", single, scale, slack)
+
+    def _add_single(self, what: str, single: dict[str, list[tuple[Tensor, ...]]], *allowed: float) -> None:
         for name, some in single.items():
-            got, truth_, yardstick = (torch.stack([one.flatten() for one in ones]) for ones in zip(*some, strict=True))
-            self.add(f"gradients of {name}", got, truth_, yardstick, scale, slack)
+            got, truth, yardstick = (torch.stack([one.flatten() for one in ones]) for ones in zip(*some, strict=True))
+            self.add(f"{what} of {name}", got, truth, yardstick, *allowed)
 
     def buffers(self, fused: nn.Module, truth: nn.Module, half: nn.Module) -> None:
+        single: dict[str, list[tuple[Tensor, ...]]] = {}
         for (name, p), q, h in zip(fused.named_buffers(), truth.buffers(), half.buffers(), strict=True):
-            self.add(name, p, q, h)
+            if p.numel() == 1:
+                single.setdefault(name.rpartition(".")[0], []).append((p, q, h))
+            else:
+                self.add(name, p, q, h)
+        self._add_single("buffers", single)
 
     def check(self) -> None:
         assert not self.failures, "\n".join(self.failures)

@@ -1,4 +1,4 @@
-"""Critic, weights and weighted sum of a feature level by the kernels: network/critic.py and routing.py are the truth."""
+"""Critic, weights and weighted sum of a level by the kernels: network/critic.py and routing.py are the truth."""
 
 import math
 

@@ -49,13 +49,15 @@ class Engine:
             FusedDecoder(network.decoder, self.aside, self.zeros) if all(width % 8 == 0 for width in widths) else None
         )
         critics = [router.critic for router in routers]
-        learned = all(isinstance(critic, Critic) for critic in critics)
+        learned = all(isinstance(critic, Critic) for critic in critics) and all(
+            level.capsules <= 64 for level in config.levels
+        )
         self.compiled: set[tuple[int, bool]] = set()
         self.spectral = Spectral([conv for critic in critics for conv in critic.layers] if learned else [])
         self.routers: list[FusedRouter] = []
         self.head: FusedHead | None = None
         routing = config.routing
-        if learned and all(level.capsules <= 64 for level in config.levels):
+        if learned:
             *features, last = (
                 FusedCritic(critic, self.spectral, *size, salt=100 * index + 10, aside=self.aside, zeros=self.zeros)
                 for index, (critic, size) in enumerate(zip(critics, maps, strict=True))
@@ -123,7 +125,7 @@ class Engine:
         return Output(logits, reconstruction, tuple(routings), best)
 
     def _with_plain_routing(self, network: WCapsNet, x: Tensor, sums: Tensor | None, prepared: Prepared) -> Output:
-        """Where no critic is learned (Random and Uniform in Table IV), PyTorch routes."""
+        """Where no critic is learned (Random and Uniform in Table IV) or a level has too many capsules, PyTorch routes."""
         training, routings = network.training, []
         *features, last = zip(self.levels, network.routers, strict=True)
         for level, router in features:
