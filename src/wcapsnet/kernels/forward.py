@@ -125,7 +125,7 @@ class Engine:
         return Output(logits, reconstruction, tuple(routings), best)
 
     def _with_plain_routing(self, network: WCapsNet, x: Tensor, sums: Tensor | None, prepared: Prepared) -> Output:
-        """Where no critic is learned (Random and Uniform in Table IV) or a level has too many capsules, PyTorch routes."""
+        """Where no critic is learned (Random and Uniform in Table IV) or capsules are too many, PyTorch routes."""
         training, routings = network.training, []
         *features, last = zip(self.levels, network.routers, strict=True)
         for level, router in features:
