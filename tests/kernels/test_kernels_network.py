@@ -58,7 +58,7 @@ NETWORKS = {
     ),
     "more capsules than a router knows": (
         3,
-        replace(SMALL, height=8, width=8, levels=(Level(65, 3, 8, 4), Level(2, 8, 8, 1))),
+        replace(SMALL, height=8, width=8, levels=(Level(2, 8, 8, 4), Level(65, 3, 8, 1), Level(2, 8, 8, 1))),
     ),
 }
 CONFIG = ObjectiveConfig(0.2, 0.1)

@@ -34,8 +34,11 @@ class Engine:
             ("init_channels", config.init_channels),
             *((f"levels.{index}.dimension", level.dimension) for index, level in enumerate(config.levels)),
         ]:
-            if value % 8:
-                raise Unavailable(f"model.{name} is {value}, and they want a multiple of 8")
+            if value % 8 or value > 256:
+                raise Unavailable(f"model.{name} is {value}, and they want a multiple of 8 up to 256")
+        for index, level in enumerate(config.levels):
+            if level.stride > 1 and level.capsules > 64:
+                raise Unavailable(f"model.levels.{index} has a stride and {level.capsules} capsules, more than 64")
         if config.dense_layers > 14 or len(config.levels) > 16:
             raise Unavailable("the network is deeper than they know")
         self.aside, self.zeros, self.classes = Aside(), Zeros(), config.classes
@@ -54,6 +57,10 @@ class Engine:
         )
         self.compiled: set[tuple[int, bool]] = set()
         self.spectral = Spectral([conv for critic in critics for conv in critic.layers] if learned else [])
+        if len(self.spectral.convolutions) > 32:
+            raise Unavailable("the critics have more convolutions than they know")
+        if learned and config.levels[-1].capsules * maps[-1][0] * maps[-1][1] > 20_000:
+            raise Unavailable("the last level has more capsule vectors than fit the shared memory")
         self.routers: list[FusedRouter] = []
         self.head: FusedHead | None = None
         routing = config.routing
@@ -75,6 +82,19 @@ class Engine:
             self.entries += [entry for critic in critics_ for entry in critic.entries]
         if self.decoder is not None:
             self.entries += [conv.entry for conv in self.decoder.convolutions]
+
+        self._check_widths()
+
+    def _check_widths(self) -> None:
+        self.init.layer.check(self.init.size[1])
+        for level in self.levels:
+            for entry in level.entries:
+                entry.layer.check(level.width)
+        for critic in [*(router.critic for router in self.routers), *([self.head.critic] if self.head else [])]:
+            for layer, (_, width) in zip(critic.layers, critic.maps[1:], strict=True):
+                layer.check(width)
+        for conv in self.decoder.convolutions if self.decoder else ():
+            conv.layer.check(conv.size[1])
 
     def serves(self, network: WCapsNet, images: Tensor) -> bool:
         # One image may have no statistics, and gradients through running ones are nothing that training needs.
