@@ -143,7 +143,7 @@ def test_a_pass_is_as_near_to_fp32_as_plain_bf16_is(name):
 @pytest.mark.parametrize("name", NETWORKS)
 def test_evaluation_is_as_near_to_fp32_as_plain_bf16_is(name):
     m, config = NETWORKS[name]
-    (fused, plain, half), images, labels = three(config, m)
+    (fused, plain, half), images, _ = three(config, m)
     for _ in range(3):  # running statistics that are not where they start
         one_pass(plain, *batch(m, config), "fp32")
     for network in (fused, half):
