@@ -34,8 +34,11 @@ class Engine:
             ("init_channels", config.init_channels),
             *((f"levels.{index}.dimension", level.dimension) for index, level in enumerate(config.levels)),
         ]:
-            if value % 8:
-                raise Unavailable(f"model.{name} is {value}, and they want a multiple of 8")
+            if value % 8 or value > 256:
+                raise Unavailable(f"model.{name} is {value}, and they want a multiple of 8 up to 256")
+        for index, level in enumerate(config.levels):
+            if level.stride > 1 and level.capsules > 64:
+                raise Unavailable(f"model.levels.{index} has a stride and {level.capsules} capsules, more than 64")
         if config.dense_layers > 14 or len(config.levels) > 16:
             raise Unavailable("the network is deeper than they know")
         self.aside, self.zeros, self.classes = Aside(), Zeros(), config.classes
@@ -48,13 +51,19 @@ class Engine:
         if config.channels <= 8 and all(width % 8 == 0 for width in config.decoder_channels):
             self.decoder = FusedDecoder(network.decoder, self.aside, self.zeros)
         critics = [router.critic for router in routers]
-        learned = all(isinstance(critic, Critic) for critic in critics)
+        learned = all(isinstance(critic, Critic) for critic in critics) and all(
+            level.capsules <= 64 for level in config.levels
+        )
         self.compiled: set[tuple[int, bool]] = set()
         self.spectral = Spectral([conv for critic in critics for conv in critic.layers] if learned else [])
+        if len(self.spectral.convolutions) > 32:
+            raise Unavailable("the critics have more convolutions than they know")
+        if learned and config.levels[-1].capsules * maps[-1][0] * maps[-1][1] > 20_000:
+            raise Unavailable("the last level has more capsule vectors than fit the shared memory")
         self.routers: list[FusedRouter] = []
         self.head: FusedHead | None = None
         routing = config.routing
-        if learned and all(level.capsules <= 64 for level in config.levels):
+        if learned:
             *features, last = (
                 FusedCritic(critic, self.spectral, *size, salt=100 * index + 10, aside=self.aside, zeros=self.zeros)
                 for index, (critic, size) in enumerate(zip(critics, maps, strict=True))
@@ -72,6 +81,19 @@ class Engine:
             self.entries += [entry for critic in critics_ for entry in critic.entries]
         if self.decoder is not None:
             self.entries += self.decoder.entries
+
+        self._check_widths()
+
+    def _check_widths(self) -> None:
+        self.init.layer.check(self.init.size[1])
+        for level in self.levels:
+            for entry in level.entries:
+                entry.layer.check(level.width)
+        for critic in [*(router.critic for router in self.routers), *([self.head.critic] if self.head else [])]:
+            for layer, (_, width) in zip(critic.layers, critic.maps[1:], strict=True):
+                layer.check(width)
+        for conv in self.decoder.convolutions if self.decoder else ():
+            conv.layer.check(conv.size[1])
 
     def serves(self, network: WCapsNet, images: Tensor) -> bool:
         # One image may have no statistics, and gradients through running ones are nothing that training needs.
@@ -126,7 +148,7 @@ class Engine:
         return decoded(self.decoder, best, network.training, prepared)
 
     def _with_plain_routing(self, network: WCapsNet, x: Tensor, sums: Tensor | None, prepared: Prepared) -> Output:
-        """Where no critic is learned (Random and Uniform in Table IV), PyTorch routes."""
+        """Where no critic is learned (Random and Uniform in Table IV) or capsules are too many, PyTorch routes."""
         training, routings = network.training, []
         *features, last = zip(self.levels, network.routers, strict=True)
         for level, router in features:

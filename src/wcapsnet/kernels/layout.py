@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .compile import structures
+from .compile import Unavailable, structures
 
 STRUCTURES = {
     file: structures(file) for file in ("convolve.cu", "pull.cu", "finish.cu", "weigh.cu", "vectors.cu", "block.cu")
@@ -149,29 +149,30 @@ def tiling(
     """Tiles that fit shared memory, with several images in a block where maps are small and there are enough."""
     enough = 8 * MULTIPROCESSORS  # warps
     about = 1 << (images.bit_length() - 1)  # so that batches of about a size use the same kernels
-    for rows_a_warp in (4, 2, 1):
-        if rows_a_warp == 1 or (
-            rows_a_warp <= min(height, most_rows)
-            and about * others * -(-height // rows_a_warp) * -(-width // 8) >= 2 * enough
-        ):
-            break
     least = 8 >> min(3, (width - 1).bit_length())
 
-    def with_rows(rows: int, per_block: int) -> Tiling:
+    def with_rows(rows_a_warp: int, rows: int, per_block: int) -> Tiling:
         return Tiling(images, height, width, taps, rows_a_warp, rows, per_block, shift)
 
     def fits(t: Tiling) -> bool:
         return t.positions * bytes_a_position <= LARGEST_SHARED - 8192 and t.warps <= 8
 
-    groups = -(-height // rows_a_warp)
-    chosen = with_rows(rows_a_warp * groups, least)
-    while not fits(chosen) and groups > 1:
-        groups = -(-groups // 2)
-        chosen = with_rows(rows_a_warp * groups, least)
-    if not fits(chosen):
-        raise ValueError(f"A map {width} wide does not fit the shared memory.")
+    for rows_a_warp in (4, 2, 1):
+        groups = -(-height // rows_a_warp)
+        if rows_a_warp > 1 and (
+            rows_a_warp > min(height, most_rows) or about * others * groups * -(-width // 8) < 2 * enough
+        ):
+            continue
+        chosen = with_rows(rows_a_warp, rows_a_warp * groups, least)
+        while not fits(chosen) and groups > 1:
+            groups = -(-groups // 2)
+            chosen = with_rows(rows_a_warp, rows_a_warp * groups, least)
+        if fits(chosen):
+            break
+    else:
+        raise Unavailable(f"a map {width} wide does not fit the shared memory")
     while True:
-        larger = with_rows(chosen.rows, chosen.per_block * 2)
+        larger = with_rows(chosen.rows_a_warp, chosen.rows, chosen.per_block * 2)
         if (
             larger.warps > 4
             or not fits(larger)
@@ -255,6 +256,10 @@ class Layer:
     def shift(self, width: int) -> bool:
         """Taps of a row are brought together in registers, where a warp holds a whole row."""
         return self.taps == 3 and width <= 16
+
+    def check(self, width: int) -> None:
+        """Whether the smallest tile of a map so wide finds room, with the gradient beside it."""
+        tiling(1, 1, width, self.taps, 1, self.pitch + 16 * self.columns, shift=self.shift(width))
 
     def defines(self, norm: nn.Module | None) -> dict[str, int]:
         return {

@@ -353,7 +353,8 @@ class FusedLevel:
                 "finished": grown_layout(made, newest * chunks).view(file),
             }  # fmt: skip
         own_chunks = -(-channels // 8)
-        together = next(count for count in (3, 2, 1) if own_chunks % count == 0)
+        every = len(layers) * repeats + 1
+        together = next(count for count in (3, 2, 1) if own_chunks % count == 0 and (count == 1 or every * count < 128))
         groups = own_chunks // together
         capsules, blocks_deep = (1, groups * stride**2) if of_patches else (self.n, groups)
         most_rows = 4 if together == 1 else 2  # registers
@@ -375,7 +376,7 @@ class FusedLevel:
             at_once=at_once,
             **extra,
         )
-        every, width_of = len(layers) * repeats + 1, 8 * together
+        width_of = 8 * together
         floats = every * width_of * 3 + 2 * width_of + (3 * repeats * chunks * 8 if "fresh" in extra else 0)
         floats += tile.warps * every * 2 * width_of
         shared = floats * 4 + at_once * chunks * (tile.positions * 16 + together * taps**2 * 128)

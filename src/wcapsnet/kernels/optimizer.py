@@ -17,17 +17,17 @@ class FusedNesterov(torch.optim.SGD):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
+            moved = [(p, p.grad.contiguous()) for p in group["params"] if p.grad is not None]  # kept until the launch
             parameters = [
                 build(
                     NESTEROV["Parameter"],
                     p=p,
-                    g=p.grad.contiguous(),
+                    g=g,
                     v=self.state[p]["momentum_buffer"],
                     count=p.numel(),
                     decay=group["weight_decay"],
                 )
-                for p in group["params"]
-                if p.grad is not None
+                for p, g in moved
             ]
             for start in range(0, len(parameters), AT_ONCE):
                 some = parameters[start : start + AT_ONCE]

@@ -102,12 +102,12 @@ KERNEL(256, 4) predict_forward(ARGUMENTS(Predict) a) {
     noisy_most = largest_of_block(noisy_most, kept);
     float total = 0;
     for (int v = threadIdx.x; v < a.vectors; v += blockDim.x)
-        total += a.normalized ? value[v] : __expf(value[v] - noisy_most);
+        total += a.normalized ? at_least_none(value[v]) : __expf(value[v] - noisy_most);
     total = over_block(total, kept);
     float best_weight = -3e38f;
     int best = 0x7fffffff;
     for (int v = threadIdx.x; v < a.vectors; v += blockDim.x) {
-        float b = (a.normalized ? value[v] : __expf(value[v] - noisy_most)) / total;
+        float b = (a.normalized ? at_least_none(value[v]) : __expf(value[v] - noisy_most)) / total;
         a.b[row + v] = b;
         if (b > best_weight) {
             best_weight = b;
@@ -116,8 +116,9 @@ KERNEL(256, 4) predict_forward(ARGUMENTS(Predict) a) {
         value[v] = dropped(b, a.keep, a, 1, (unsigned)(row + v));
     }
     const float heaviest = largest_of_block(best_weight, kept);
-    // The first of the heaviest, as argmax has it: the largest of −v.
-    const int chosen = -(int)largest_of_block(best_weight == heaviest ? -(float)best : -3e38f, kept);
+    // The first of the heaviest, as argmax has it: the largest of −v. Where no weight is a number, any will do.
+    const float first_of_them = -largest_of_block(best_weight == heaviest ? -(float)best : -3e38f, kept);
+    const int chosen = first_of_them < a.vectors ? (int)first_of_them : 0;
     if (threadIdx.x < 1) {
         int i = chosen / a.width % a.height, j = chosen % a.width;
         a.place[m * 3] = chosen / a.width / a.height;
@@ -191,13 +192,13 @@ KERNEL(256, 4) predict_backward(ARGUMENTS(Predict) a) {
         if (a.db) db += a.db[row + v];
         weight[v] = db;
         along += b * db;
-        total += a.noisy[row + v];
+        total += at_least_none(a.noisy[row + v]);
     }
     along = over_block(along, kept);
     total = over_block(total, kept);
     float dbeta = 0, dgamma = 0;
     for (int v = threadIdx.x; v < a.vectors; v += blockDim.x) {
-        float d = a.normalized ? (weight[v] - along) / total : a.b[row + v] * (weight[v] - along);
+        float d = a.normalized ? (a.noisy[row + v] >= 0 ? (weight[v] - along) / total : 0.f) : a.b[row + v] * (weight[v] - along);
         if (a.da) d += a.da[row + v];
         float fitness = a.a[row + v];
         d *= fitness * (1 - fitness);

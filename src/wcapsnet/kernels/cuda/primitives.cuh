@@ -158,6 +158,9 @@ device_function float over_block(float x, float* kept) {
 
 device_function float sigmoid(float x) { return 1 / (1 + __expf(-x)); }
 
+// What Eq. 7 makes of a fitness that noise may have pushed below zero (normalized_weights in routing.py).
+device_function float at_least_none(float noisy) { return max(noisy, 0.f) + 1e-6f; }
+
 device_function float uniform(unsigned random) { return (random >> 8) * (1.f / 16777216); }
 
 // Box–Muller

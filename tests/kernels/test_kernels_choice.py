@@ -1,0 +1,369 @@
+"""The Python side of the kernels, without a compiler: who computes, what is launched, what is kept on disk."""
+
+import ctypes
+import shutil
+import subprocess
+from dataclasses import replace
+
+import pytest
+import torch
+from kernel_helpers import bf16
+
+from wcapsnet import kernels
+from wcapsnet.errors import InputError
+from wcapsnet.kernels import Engine, layout
+from wcapsnet.kernels import compile as compiling
+from wcapsnet.kernels.compile import Cuda, Unavailable, structures
+from wcapsnet.kernels.layout import tiling
+from wcapsnet.network import CIFAR100_LEVELS, Level, WCapsNet, WCapsNetConfig
+from wcapsnet.objective import ObjectiveConfig
+
+CUDA, CPU = torch.device("cuda"), torch.device("cpu")
+SMALL = WCapsNetConfig(height=8, width=8, levels=(Level(2, 8, 8, 2), Level(2, 8, 8, 1)), dense_layers=2)
+SOURCES = sorted(path.name for path in compiling.SOURCES.glob("*.cu"))
+
+# ── who computes ──
+
+
+@pytest.mark.parametrize("wanted", ["auto", "plain"])
+def test_on_a_cpu_pytorch_computes(wanted):
+    network = WCapsNet(SMALL)
+    assert kernels.use(network, wanted, "bf16", CPU) == "plain PyTorch"
+    assert network.engine is None
+
+
+def one_sentence(message):
+    return message[0].isupper() and message.endswith(".") and ". " not in message and "\n" not in message
+
+
+def test_fused_on_a_cpu_is_the_users_mistake():
+    with pytest.raises(InputError) as caught:
+        kernels.use(WCapsNet(SMALL), "fused", "bf16", CPU)
+    assert one_sentence(str(caught.value))
+    assert "CUDA device" in str(caught.value)
+    assert "--kernels" in str(caught.value)
+
+
+@pytest.fixture
+def a_card(monkeypatch):
+    """A machine whose card is new enough; nothing is launched."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
+    monkeypatch.setattr(kernels, "start", lambda: None)
+
+
+@pytest.mark.usefixtures("a_card")
+def test_what_is_chosen_is_said():
+    network = WCapsNet(SMALL)
+    assert kernels.use(network, "auto", "bf16", CUDA) == "fused kernels"
+    assert isinstance(network.engine, Engine)
+    assert kernels.use(network, "plain", "bf16", CUDA) == "plain PyTorch"
+    assert network.engine is None
+    assert kernels.use(network, "auto", "fp32", CUDA) == "plain PyTorch (they compute in bf16, not in fp32)"
+
+
+def test_an_old_card_is_not_used(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (7, 5))
+    network = WCapsNet(SMALL)
+    assert kernels.use(network, "auto", "bf16", CUDA).startswith("plain PyTorch (they need a GPU of compute capability")
+    with pytest.raises(InputError):
+        kernels.use(network, "fused", "bf16", CUDA)
+
+
+def test_without_nvrtc_or_driver_pytorch_computes(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
+
+    def missing(name, *more, **named):
+        raise OSError(name)
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    answer = kernels.use(WCapsNet(SMALL), "auto", "bf16", CUDA)
+    assert answer.startswith("plain PyTorch (NVRTC")
+
+
+UNSUPPORTED = {
+    "model.init_channels is 20": replace(SMALL, init_channels=20),
+    "model.levels.1.dimension is 12": replace(SMALL, levels=(Level(2, 8, 8, 2), Level(2, 8, 12, 1))),
+    "a critic has 12 channels": replace(SMALL, critic_channels=12),
+    "deeper": replace(SMALL, dense_layers=15),
+    "a map 136 wide": replace(SMALL, width=136),
+    "levels.0.dimension is 264": replace(SMALL, levels=(Level(2, 8, 264, 2), Level(2, 8, 8, 1))),
+    "the critics have": replace(SMALL, height=64, width=64, levels=(Level(1, 8, 8, 1),) * 7),
+    "200 capsules": replace(SMALL, levels=(Level(200, 8, 8, 2), Level(2, 8, 8, 1))),
+    "the last level": replace(SMALL, height=64, width=64, levels=(Level(8, 8, 8, 1),)),
+}
+
+
+@pytest.mark.usefixtures("a_card")
+@pytest.mark.parametrize("reason", UNSUPPORTED)
+def test_a_network_of_other_shapes_is_left_to_pytorch_with_a_reason(reason):
+    network = WCapsNet(UNSUPPORTED[reason])
+    answer = kernels.use(network, "auto", "bf16", CUDA)
+    assert answer.startswith("plain PyTorch (")
+    assert reason in answer
+    assert network.engine is None
+    with pytest.raises(InputError) as caught:
+        kernels.use(network, "fused", "bf16", CUDA)
+    assert one_sentence(str(caught.value))
+
+
+# ── what is launched ──
+
+
+class Recorder:
+    """A backend that only writes down."""
+
+    def __init__(self):
+        self.launches = []
+
+    def compile(self, file, kernel, defines):
+        return file, kernel, dict(define.removeprefix("-D").split("=") for define in defines)
+
+    def launch(self, function, grid, threads, shared, arguments):
+        self.launches.append((*function, grid, threads, shared))
+
+
+@pytest.fixture
+def recorder(monkeypatch):
+    backend = Recorder()
+    monkeypatch.setattr(compiling, "backend", backend, raising=False)
+    torch.set_autocast_enabled("cuda", True)
+    yield backend
+    torch.set_autocast_enabled("cuda", False)
+
+
+MNIST = WCapsNetConfig(channels=1, height=28, width=28)
+LARGE = WCapsNetConfig(height=96, width=128, levels=(Level(64, 8, 16, 2), *WCapsNetConfig().levels[1:]))
+
+
+@pytest.mark.parametrize(
+    ("m", "config"),
+    [
+        (64, WCapsNetConfig()),
+        (2, WCapsNetConfig(classes=100, levels=CIFAR100_LEVELS)),
+        (300, MNIST),
+        (5, LARGE),
+        (700, SMALL),
+    ],
+    ids=["CIFAR-10", "CIFAR-100", "MNIST", "large", "small"],
+)
+def test_every_launch_is_one_that_a_card_takes(recorder, m, config):
+    network = WCapsNet(config)
+    network.engine = Engine(network)
+    images = torch.empty(m, config.channels, config.height, config.width)
+    with bf16():
+        output = network(images)
+    labels = torch.zeros(m, dtype=torch.int64)
+    terms = kernels.objective(output, images, labels, ObjectiveConfig(), config.classes)
+    terms.total.backward()
+    network.eval()
+    with torch.no_grad(), bf16():
+        network(images)
+    assert len(recorder.launches) > 50
+    for file, kernel, defines, grid, threads, shared in recorder.launches:
+        said = f"{file} {kernel} {defines} {grid} {threads} {shared}"
+        assert 32 <= threads <= 1024, said
+        assert threads % 32 == 0, said
+        assert 0 <= shared <= layout.LARGEST_SHARED, said
+        assert 1 <= grid[0] < 2**31, said
+        assert all(1 <= size < 2**16 for size in grid[1:]), said
+        if "THREADS" in defines:
+            assert int(defines["THREADS"]) == threads, said
+            assert int(defines["BLOCKS"]) * threads <= 2048, said
+
+
+def test_arguments_fit_what_a_launch_can_pass():
+    for file in SOURCES:
+        for name, structure in structures(file).items():
+            assert ctypes.sizeof(structure) <= 4096, (file, name)
+
+
+# ── structures ──
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to say where the fields of a struct lie")
+def test_structures_lie_in_memory_as_the_compiler_has_them(tmp_path):
+    program = [
+        "#include <cstddef>",
+        "#include <cstdio>",
+        "typedef unsigned short bf16;",
+        "struct uint2 { unsigned x, y; };",
+    ]
+    expected, main = [], []
+    for index, file in enumerate(SOURCES):
+        text = compiling.source(file)
+        program += [f"namespace n{index} {{"]
+        for line in text.splitlines():
+            if line.startswith("#define") and line.split()[-1].isdigit() and len(line.split()) == 3:
+                program += [f"#undef {line.split()[1]}", line]
+        for name, structure in structures(file).items():
+            if name in ("Norm", "Spot"):  # never leave the device
+                continue
+            start = text.index(f"struct {name} {{")
+            program.append(text[start : text.index("};", start) + 2])
+            main.append(f'printf("%zu\\n", sizeof(n{index}::{name}));')
+            expected.append((file, name, ctypes.sizeof(structure)))
+            for field, *_ in structure._fields_:
+                main.append(f'printf("%zu\\n", offsetof(n{index}::{name}, {field}));')
+                expected.append((file, f"{name}.{field}", getattr(structure, field).offset))
+        program.append("}")
+    source = tmp_path / "sizes.cpp"
+    source.write_text("\n".join([*program, "int main() {", *main, "}"]), encoding="utf-8")
+    subprocess.run(["g++", "-w", str(source), "-o", str(tmp_path / "sizes")], check=True)
+    said = subprocess.run([tmp_path / "sizes"], check=True, capture_output=True, text=True).stdout.split()
+    assert len(said) == len(expected) > 100
+    assert [(file, name, int(size)) for (file, name, _), size in zip(expected, said, strict=True)] == expected
+
+
+def test_an_argument_that_a_structure_does_not_have_is_refused():
+    with pytest.raises(TypeError, match="no colour"):
+        layout.build(structures("nesterov.cu")["Parameter"], colour=1)
+
+
+# ── tilings ──
+
+
+def cover(tile):
+    """How often every position of every image is worked on, as `locate` in tiles.cuh has it."""
+    seen = torch.zeros(tile.images, tile.height, tile.width, dtype=torch.int64)
+    log = min(3, (tile.width - 1).bit_length())
+    groups = tile.rows // tile.rows_a_warp
+    for block in range(tile.blocks):
+        image0, row0 = block // tile.tiles * tile.per_block, block % tile.tiles * tile.rows
+        for unit in range(2 * tile.warps):
+            for place in range(8):
+                x = (unit % tile.strips << 3) + (place & ((1 << log) - 1))
+                row = row0 + unit // tile.strips % groups * tile.rows_a_warp
+                image = image0 + (unit // tile.strips // groups << (3 - log)) + (place >> log)
+                if unit < tile.units and x < tile.width and image < tile.images:
+                    for y in range(row, min(row + tile.rows_a_warp, tile.height)):
+                        seen[image, y, x] += 1
+    return seen
+
+
+@pytest.mark.parametrize("multiprocessors", [132, 1])
+@pytest.mark.parametrize(
+    ("images", "height", "width", "taps", "bytes_a_position"),
+    [
+        (3, 1, 1, 1, 48), (9, 1, 2, 3, 48), (5, 3, 3, 3, 176), (7, 5, 4, 2, 48), (2, 7, 5, 3, 48), (3, 14, 14, 3, 240),
+        (2, 16, 16, 3, 144), (1, 17, 18, 3, 80), (2, 33, 9, 2, 336), (1, 5, 128, 3, 144), (3, 11, 24, 1, 1040),
+        (70, 2, 2, 1, 48), (1, 40, 64, 3, 400),
+    ],
+)  # fmt: skip
+def test_a_tiling_covers_every_position_once_and_fits(
+    monkeypatch, multiprocessors, images, height, width, taps, bytes_a_position
+):
+    monkeypatch.setattr(layout, "MULTIPROCESSORS", multiprocessors)
+    for shift in {False, taps == 3 and width <= 16}:
+        for others in (1, 16):
+            tile = tiling(images, height, width, taps, others, bytes_a_position, shift=shift)
+            assert 1 <= tile.warps <= 8
+            assert tile.positions * bytes_a_position <= layout.LARGEST_SHARED
+            assert tile.rows % tile.rows_a_warp == 0
+            assert bool((cover(tile) == 1).all())
+
+
+@pytest.mark.parametrize("images", [1, 64, 4096])
+def test_a_map_that_fits_in_small_batches_fits_in_large_ones(images):
+    assert tiling(images, 64, 64, 3, 16, 320).rows >= 1
+    with pytest.raises(Unavailable):
+        tiling(images, 8, 136, 3, 16, 48)
+
+
+# ── what is kept on disk ──
+
+
+class Nvrtc:
+    """As much of NVRTC as is called; what it compiles is the source itself."""
+
+    def __init__(self, broken=False):
+        self.compiled, self.broken = 0, broken
+
+    def nvrtcVersion(self, major, minor):
+        major._obj.value, minor._obj.value = 12, 4
+
+    def nvrtcCreateProgram(self, program, text, name, *headers):
+        self.text = text
+        return 0
+
+    def nvrtcCompileProgram(self, program, count, flags):
+        self.compiled += 1
+        self.flags = [flags[i].decode() for i in range(count)]
+        return int(self.broken)
+
+    def nvrtcGetProgramLogSize(self, program, size):
+        size._obj.value = 9
+
+    def nvrtcGetProgramLog(self, program, log):
+        log.value = b"line 1"
+
+    def nvrtcGetCUBINSize(self, program, size):
+        size._obj.value = len(self.text)
+
+    def nvrtcGetCUBIN(self, program, image):
+        image.raw = self.text
+
+    def nvrtcDestroyProgram(self, program):
+        self.destroyed = True
+
+
+@pytest.fixture
+def cuda(monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
+    monkeypatch.setenv("WCAPSNET_CACHE", str(tmp_path / "cache"))
+
+    def make(**how):
+        backend = Cuda.__new__(Cuda)
+        backend.nvrtc = Nvrtc(**how)
+        return backend
+
+    return make
+
+
+def test_what_was_compiled_once_is_read_from_disk(cuda, tmp_path):
+    first, second = cuda(), cuda()
+    image = first.binary("nesterov.cu", ("-DA=1",))
+    assert first.nvrtc.compiled == 1
+    assert first.nvrtc.destroyed
+    assert "--gpu-architecture=sm_90" in first.nvrtc.flags
+    assert "-DA=1" in first.nvrtc.flags
+    assert second.binary("nesterov.cu", ("-DA=1",)) == image
+    assert second.nvrtc.compiled == 0
+    second.binary("nesterov.cu", ("-DA=2",))
+    second.binary("images.cu", ("-DA=1",))
+    assert second.nvrtc.compiled == 2
+    assert len(list((tmp_path / "cache" / "kernels").iterdir())) == 3
+
+
+def test_another_card_or_compiler_or_source_is_compiled_anew(cuda, monkeypatch, tmp_path):
+    backend = cuda()
+    backend.binary("nesterov.cu", ())
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (8, 6))
+    backend.binary("nesterov.cu", ())
+    monkeypatch.setattr(Nvrtc, "nvrtcVersion", lambda self, major, minor: None)
+    backend.binary("nesterov.cu", ())
+    monkeypatch.setattr(compiling, "source", lambda name: "// another")
+    backend.binary("nesterov.cu", ())
+    assert backend.nvrtc.compiled == 4
+
+
+def test_a_cache_that_cannot_be_written_costs_time_only(cuda, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("WCAPSNET_CACHE", str(tmp_path / "file"))
+    backend = cuda()
+    assert backend.binary("nesterov.cu", ()) == backend.binary("nesterov.cu", ())
+    assert backend.nvrtc.compiled == 2
+    monkeypatch.setattr(compiling.cache, "directory", lambda: None)
+    backend.binary("nesterov.cu", ())
+    assert backend.nvrtc.compiled == 3
+
+
+def test_a_source_that_does_not_compile_says_why(cuda, tmp_path):
+    with pytest.raises(RuntimeError, match="line 1"):
+        cuda(broken=True).binary("nesterov.cu", ())
+    assert not list((tmp_path / "cache").rglob("*.cubin"))
+
+
+def test_a_source_includes_each_file_once():
+    text = compiling.source("pull.cu")
+    assert text.count("struct View {") == 1
+    assert '#include "' not in text

@@ -1,0 +1,258 @@
+"""Whole networks on the kernels: forward, objective, backward, evaluation; the plain modules are the truth."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from kernel_helpers import Report, bf16, error, one_of_three, rounded, three
+
+from wcapsnet import kernels
+from wcapsnet.kernels import Engine
+from wcapsnet.network import Level, RoutingConfig, WCapsNet, WCapsNetConfig
+from wcapsnet.objective import ObjectiveConfig, objective
+
+QUIET = RoutingConfig(noise_share=0.0, dropout=0.0)
+SMALL = WCapsNetConfig(
+    classes=5,
+    height=16,
+    width=16,
+    levels=(Level(3, 8, 8, 2), Level(2, 8, 16, 1), Level(2, 8, 8, 1)),
+    init_channels=8,
+    dense_layers=2,
+    critic_channels=8,
+    critic_dropout=0.0,
+    projection_dropout=0.0,
+    decoder_channels=(8, 16),
+    routing=QUIET,
+)
+NETWORKS = {
+    "three levels": (4, SMALL),
+    "squash, Eq. 7, stopped, gray, odd": (
+        3,
+        replace(
+            SMALL,
+            classes=12,
+            channels=1,
+            height=14,
+            width=11,
+            levels=(Level(2, 3, 16, 2), Level(2, 12, 24, 2)),
+            nonlinearity="squash",
+            extra_class=False,
+            routing=replace(QUIET, weighting="normalized", stop_gradient=True),
+        ),
+    ),
+    "several tiles, a stride of 3, one capsule": (
+        2,
+        replace(SMALL, height=19, width=34, levels=(Level(2, 8, 8, 1), Level(1, 8, 8, 3), Level(2, 8, 8, 1))),
+    ),
+    "two levels": (
+        12,
+        replace(SMALL, classes=3, height=8, width=8, levels=(Level(3, 8, 8, 2), Level(2, 8, 8, 1))),
+    ),
+    "one level": (3, replace(SMALL, height=8, width=8, levels=(Level(2, 8, 8, 2),))),
+    "random": (3, replace(SMALL, height=8, width=8, routing=replace(QUIET, fitness="random"))),
+    "constant, a decoder of odd widths": (
+        3,
+        replace(SMALL, height=8, width=8, decoder_channels=(5, 6), routing=replace(QUIET, fitness="constant")),
+    ),
+    "more capsules than a router knows": (
+        3,
+        replace(SMALL, height=8, width=8, levels=(Level(2, 8, 8, 4), Level(65, 3, 8, 1), Level(2, 8, 8, 1))),
+    ),
+}
+CONFIG = ObjectiveConfig(0.2, 0.1)
+
+
+@pytest.fixture(autouse=True)
+def served():
+    """As under torch.autocast("cuda"), which does not go without a device."""
+    torch.set_autocast_enabled("cuda", True)
+    yield
+    torch.set_autocast_enabled("cuda", False)
+
+
+def step(network, images, labels, sums=None):
+    with bf16():  # for what PyTorch computes of it
+        output = network(images)
+    terms = kernels.objective(output, images, labels, CONFIG, network.config.classes, sums)
+    terms.total.backward()
+    return output, terms
+
+
+def play(m, config):
+    network = WCapsNet(config)
+    network.engine = Engine(network)
+    images = torch.zeros(m, config.channels, config.height, config.width)
+    step(network, images, torch.zeros(m, dtype=torch.int64))
+    network.eval()
+    with torch.no_grad(), bf16():
+        network(images)
+
+
+@pytest.fixture(scope="module")
+def compiled(emulator):
+    torch.set_autocast_enabled("cuda", True)
+    emulator.compile_together([lambda m=m, config=config: play(m, config) for m, config in NETWORKS.values()])
+
+
+def best_is_best(output):
+    place = output.best.place
+    b = output.routings[-1].weights
+    flat = (place[:, 0] * b.shape[2] + place[:, 1]) * b.shape[3] + place[:, 2]
+    return torch.equal(flat, b.flatten(1).argmax(1))
+
+
+def three_steps(name, monkeypatch):
+    """Of the same network by the kernels, in float64 and in bf16: networks, images, outputs, terms."""
+    m, config = NETWORKS[name]
+    network, truth, half = networks = three(WCapsNet(config))
+    network.engine = Engine(network)
+    images = rounded(m, config.channels, config.height, config.width)
+    labels = torch.randint(0, config.classes, (m,))
+    with monkeypatch.context() as patch:
+        drawn = torch.rand(m * 100)  # what critics that only draw shall draw, all three the same
+        patch.setattr(torch, "rand_like", lambda x: drawn[: x.numel()].view(x.shape).to(x.dtype))
+        output, terms = step(network, images, labels)
+        with bf16():
+            yardstick = half(images)
+        objective(yardstick, images, labels, CONFIG).total.backward()
+        expected = truth(images.double())
+        expected_terms = objective(expected, images.double(), labels, CONFIG)
+        expected_terms.total.backward()
+    return networks, images, (output, expected, yardstick), (terms, expected_terms)
+
+
+@pytest.mark.usefixtures("compiled", "guarded")
+@pytest.mark.parametrize("name", NETWORKS)
+@one_of_three
+def test_a_network_agrees_with_its_modules(name, monkeypatch):
+    for _ in range(10):
+        (network, truth, half), images, outputs, (terms, expected_terms) = three_steps(name, monkeypatch)
+        output, expected, yardstick = outputs
+        # Where several capsules are about equally good, which one is decoded hangs on rounding: another network, then.
+        if all(torch.equal(one.best.place, output.best.place) for one in outputs):
+            break
+    else:
+        pytest.fail("the kernels never choose the best capsule that the modules choose")
+    assert best_is_best(output)
+    report = Report(factor=2)
+    report.add("logits", output.logits, expected.logits, yardstick.logits)
+    for index, (one, other, third) in enumerate(
+        zip(output.routings, expected.routings, yardstick.routings, strict=True)
+    ):
+        report.add(f"a of level {index}", one.fitness, other.fitness, third.fitness)
+        report.add(f"b of level {index}", one.weights, other.weights, third.weights)
+    report.add("vector", output.best.vector, expected.best.vector, yardstick.best.vector)
+    report.add("position", output.best.position, expected.best.position, 1e-6)
+    report.add("reconstruction", output.reconstruction, expected.reconstruction, yardstick.reconstruction)
+    for field in terms._fields:
+        torch.testing.assert_close(
+            getattr(terms, field).double(), getattr(expected_terms, field).double(), rtol=0.03, atol=0.01, msg=field
+        )
+    report.gradients(network, truth, half, scale=1e-4, slack=0.06)
+    report.buffers(network, truth, half)
+
+    for module in (network, truth, half):
+        module.eval()
+    with torch.no_grad():
+        expected = truth(images.double())
+        with bf16():
+            output, yardstick = network(images), half(images)
+    report.add("logits in evaluation", output.logits, expected.logits, yardstick.logits)
+    assert best_is_best(output)
+    report.check()
+
+
+@pytest.mark.usefixtures("compiled", "guarded")
+def test_the_next_pass_starts_from_fresh_zeros():
+    """Sums lie in one piece of memory that is cleared for a pass: what the pass before left there is gone."""
+    m, config = NETWORKS["three levels"]
+    network = WCapsNet(config)
+    fresh = copy.deepcopy(network)
+    network.engine, fresh.engine = Engine(network), Engine(fresh)
+    images, labels = rounded(m, 3, 16, 16), torch.randint(0, 5, (m,))
+    for _ in range(2):
+        step(network, rounded(m, 3, 16, 16), labels)
+        network.zero_grad()
+    network.eval()
+    with torch.no_grad(), bf16():
+        network(images)
+    network.train()
+    network.load_state_dict(fresh.state_dict())
+    one, other = step(network, images, labels), step(fresh, images, labels)
+    assert torch.equal(one[0].logits, other[0].logits)
+    for (name, p), q in zip(network.named_parameters(), fresh.parameters(), strict=True):
+        assert error(p.grad, q.grad) < 1e-5, name
+
+
+@pytest.mark.usefixtures("compiled", "guarded")
+def test_chance_differs_from_step_to_step_and_repeats_with_the_random_numbers_of_pytorch():
+    m, config = NETWORKS["three levels"]
+    network = WCapsNet(replace(config, routing=RoutingConfig(), critic_dropout=0.3, projection_dropout=0.3))
+    network.engine = Engine(network)
+    images = rounded(m, 3, 16, 16)
+    before = copy.deepcopy(network.state_dict())
+    answers = []
+    for seed in (1, 1, 2):
+        network.load_state_dict(before)
+        torch.manual_seed(seed)
+        with bf16():
+            answers.append(network(images).logits.detach())
+    assert torch.equal(answers[0], answers[1])
+    assert not torch.equal(answers[0], answers[2])
+
+
+@pytest.mark.usefixtures("compiled", "guarded")
+def test_training_with_everything_on_stays_finite_and_learns():
+    _, config = NETWORKS["two levels"]
+    config = replace(config, routing=RoutingConfig(), critic_dropout=0.3, projection_dropout=0.3)
+    network = WCapsNet(config)
+    network.engine = Engine(network)
+    optimizer = kernels.FusedNesterov(
+        network.parameters(), lr=torch.tensor(0.05), momentum=0.9, nesterov=True, fused=True
+    )
+    for p in network.parameters():
+        optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
+    labels = torch.arange(12) % 3
+    images = torch.randn(12, 3, 8, 8) * 0.3
+    images[torch.arange(12), labels] += 1.5
+    losses = []
+    for _ in range(16):
+        optimizer.zero_grad()
+        _, terms = step(network, images, labels)
+        optimizer.step()
+        losses.append(float(terms.cross_entropy.detach()))
+    assert all(bool(p.isfinite().all()) for p in network.parameters())
+    assert sum(losses[-4:]) < 0.5 * sum(losses[:4]), losses
+
+
+def test_the_engine_serves_where_bf16_is_asked_for_and_nothing_else():
+    network = WCapsNet(replace(SMALL, height=8, width=8))
+    network.engine = engine = Engine(network)
+    images = torch.zeros(2, 3, 8, 8)
+    assert engine.serves(network, images)
+    assert not engine.serves(network, images[:1])  # one image has no statistics
+    network.eval()
+    assert not engine.serves(network, images)  # gradients through running statistics
+    with torch.no_grad():
+        assert engine.serves(network, images[:1])
+        torch.set_autocast_enabled("cuda", False)
+        assert not engine.serves(network, images)
+        plain = copy.deepcopy(network)
+        plain.engine = None
+        assert torch.equal(network(images).logits, plain(images).logits)
+
+
+@pytest.mark.usefixtures("compiled", "guarded")
+@one_of_three
+def test_one_level_alone():
+    m, config = NETWORKS["three levels"]
+    network, truth, half = three(WCapsNet(config))
+    engine = Engine(network)
+    x = rounded(m, 8, 16, 16)
+    report = Report()
+    with bf16():
+        yardstick = half.capsules[0](x)
+    report.add("c", engine.blocks(network, 0, x), truth.capsules[0](x.double()), yardstick)
+    report.check()
