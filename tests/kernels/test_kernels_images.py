@@ -12,7 +12,7 @@ from wcapsnet.data.augment import mirror, shift
 from wcapsnet.data.loader import DeviceSplit
 from wcapsnet.kernels import take
 from wcapsnet.kernels.aside import Aside
-from wcapsnet.kernels.decoder import FusedDecoder
+from wcapsnet.kernels.decoder import FusedDecoder, decoded
 from wcapsnet.kernels.images import FusedInit, first_convolution
 from wcapsnet.kernels.prepare import Prepared, Zeros
 from wcapsnet.network import BestCapsule
@@ -125,8 +125,7 @@ def test_the_decoder_agrees_with_its_module(k, channels, height, width, widths):
     d = rounded(m, channels, height, width)
     leaves = [vector.clone().requires_grad_(), vector.double().requires_grad_(), vector.clone().requires_grad_()]
     place = torch.zeros(m, 3)
-    entries = [conv.entry for conv in fused.convolutions]
-    images = fused(BestCapsule(leaves[0], position, place), True, Prepared(entries, True, CPU))
+    images = decoded(fused, BestCapsule(leaves[0], position, place), True, Prepared(fused.entries, True, CPU))
     expected = truth(BestCapsule(leaves[1], position.double(), place))
     with bf16():
         yardstick = half(BestCapsule(leaves[2], position, place))
@@ -142,7 +141,7 @@ def test_the_decoder_agrees_with_its_module(k, channels, height, width, widths):
     for module in (decoder, truth, half):
         module.eval()
     with torch.no_grad():
-        images = fused(BestCapsule(vector, position, place), False, Prepared(entries, False, CPU))
+        images = decoded(fused, BestCapsule(vector, position, place), False, Prepared(fused.entries, False, CPU))
         expected = truth(BestCapsule(vector.double(), position.double(), place))
         with bf16():
             yardstick = half(BestCapsule(vector, position, place))

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from kernel_helpers import Report, bf16, from_vectors, one_of_three, rounded, shaken, three, to_vectors
+from kernel_helpers import Report, bf16, error, from_vectors, one_of_three, rounded, shaken, three, to_vectors
 
 from wcapsnet.kernels import layout
 from wcapsnet.kernels.level import FusedLevel, capsule_blocks, to_chunks
@@ -143,3 +143,17 @@ def test_each_capsule_is_computed_alone():
 def test_vectors_are_laid_out_as_the_modules_have_them():
     c = torch.randn(2, 3, 4, 5, 6)
     assert torch.equal(from_vectors(to_vectors(c), 5, 6), c)
+
+
+def test_shortcuts_that_go_back_some_at_a_time_add_up_to_all_at_once():
+    torch.manual_seed(0)
+    blocks = CapsuleBlocks(5, 8, 8, 1, 8, 2, tilt)
+    x, gradients = torch.randn(2, 8, 6, 6), []
+    for at_once in (5, 2):
+        level = FusedLevel(blocks, 6, 6)
+        level.through_at_once = at_once
+        leaf = x.clone().requires_grad_()
+        c = capsule_blocks(level, to_chunks(leaf), None, True)
+        c.float().square().sum().backward()
+        gradients.append(leaf.grad)
+    assert error(gradients[1], gradients[0]) < 0.01

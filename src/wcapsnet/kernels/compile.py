@@ -135,7 +135,13 @@ class Cuda:
     def binary(self, file: str, defines: tuple[str, ...]) -> bytes:
         """The compiled source, from the disk where it was compiled before."""
         major, minor = torch.cuda.get_device_capability()
-        options = (f"--gpu-architecture=sm_{major}{minor}", "--std=c++17", "--use_fast_math", "-default-device", *defines)
+        options = (
+            f"--gpu-architecture=sm_{major}{minor}",
+            "--std=c++17",
+            "--use_fast_math",
+            "-default-device",
+            *defines,
+        )
         text, version = source(file), self._version()
         name = hashlib.sha256("\n".join((text, *options, version)).encode()).hexdigest()[:32]
         folder = cache.directory()

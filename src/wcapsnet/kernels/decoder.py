@@ -232,7 +232,7 @@ class _Decoded(torch.autograd.Function):
 
 def decoded(decoder: FusedDecoder, best: BestCapsule, training: bool, prepared: Prepared) -> Tensor:
     """The image (m, ch, h, w); `whole` of it is what the kernels made it from, for `mean_square`."""
-    vector, position = best.vector.float().contiguous(), best.position.contiguous()
+    vector, position = best.vector.float().contiguous(), best.position.float().contiguous()
     if training:
         y = _Decoded.apply(decoder, vector, position, prepared, *decoder.parameters())
     else:

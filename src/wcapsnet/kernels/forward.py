@@ -92,8 +92,9 @@ class Engine:
         for critic in [*(router.critic for router in self.routers), *([self.head.critic] if self.head else [])]:
             for layer, (_, width) in zip(critic.layers, critic.maps[1:], strict=True):
                 layer.check(width)
-        for conv in self.decoder.convolutions if self.decoder else ():
-            conv.layer.check(conv.size[1])
+        for stage in self.decoder.stages if self.decoder else ():
+            stage.layer.check(stage.size[1])
+            stage.reading.check(stage.size[1])
 
     def serves(self, network: WCapsNet, images: Tensor) -> bool:
         # One image may have no statistics, and gradients through running ones are nothing that training needs.

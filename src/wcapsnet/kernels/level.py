@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..network.capsules import CapsuleBlocks
 from ..network.nonlinearity import squash
 from .aside import Aside
-from .compile import Kernel
+from .compile import Kernel, Unavailable
 from .layout import (
     MULTIPROCESSORS,
     NOWHERE,
@@ -61,6 +61,7 @@ class FusedLevel:
         ]
         self.trans = Layer(self.channels, self.growth, self.depth, self.k, 1, 0, 1)
         self.shortcut = Layer(self.channels, self.growth, 0, self.channels, self.stride, 0, self.stride)
+        self.through_at_once = self._through_at_once()
         convolutions: list[Any] = [layer.conv for layer in self.blocks.dense.layers] + [
             self.blocks.trans.conv_plus.conv
         ]
@@ -385,10 +386,19 @@ class FusedLevel:
         kernel((tile.blocks, capsules, blocks_deep), tile.threads, shared, arguments)
 
     def _through_shortcut(self, memory: Memory, d_base: Tensor) -> Tensor:
-        """The shortcuts' part of dx: from the channels of all capsules to the places of a patch, one product."""
+        """The shortcuts' part of dx: from the channels of all capsules to the places of a patch, one product; or of
+        some capsules after the other, where a row of the map with all of them finds no room."""
+        whole = torch.empty_like(memory.x)
+        for first in range(0, self.n, self.through_at_once):
+            part = torch.empty_like(whole) if first else whole
+            self._through_some(memory, d_base[first : first + self.through_at_once], first, part)
+            if first:
+                whole += part
+        return whole
+
+    def _through_some(self, memory: Memory, d_base: Tensor, first: int, through: Tensor) -> None:
         file, own, layer = "convolve.cu", STRUCTURES["convolve.cu"], self.shortcut
-        read = Layer(self.n * self.channels, 8, 0, layer.chunks * 8, 1, 0, 1)
-        through = torch.empty_like(memory.x)
+        read = self._through_layer(len(d_base))
         columns = min(layer.chunks, 4)
         groups = -(-layer.chunks // columns)
         tile = tiling(memory.images, self.height, self.width, 1, groups, read.pitch)
@@ -407,7 +417,7 @@ class FusedLevel:
                 )
             },
             out=map_layout(through).view(file),
-            weights=memory.prepared.transposed(self.weight_of(layer)),
+            weights=memory.prepared.transposed(self.weight_of(layer)) + 4 * layer.transposed_size(first),
             out_chunks=layer.chunks,
             out_height=self.height_in,
             out_width=self.width_in,
@@ -420,7 +430,20 @@ class FusedLevel:
             LOW=0, COLUMNS=columns, OUT_STRIDE=self.stride, EPILOGUE=0, CAPSULES=1,
         )  # fmt: skip
         kernel((tile.blocks, 1, groups), tile.threads, shared, arguments)
-        return through
+
+    def _through_layer(self, capsules: int) -> Layer:
+        return Layer(capsules * self.channels, 8, 0, self.shortcut.chunks * 8, 1, 0, 1)
+
+    def _through_at_once(self) -> int:
+        """Capsules of one product, an even number where they are not all: their chunks come in pairs."""
+        at_once = self.n
+        while at_once > 2:
+            try:
+                self._through_layer(at_once).check(self.width)
+                break
+            except Unavailable:
+                at_once = -(-at_once // 4) * 2
+        return at_once
 
     def _weigh(self, memory: Memory, gradients: Gradients, layer: Layer, norm: nn.Module | None, dy: Where) -> None:
         file = "weigh.cu"
