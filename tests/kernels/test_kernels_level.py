@@ -145,6 +145,7 @@ def test_vectors_are_laid_out_as_the_modules_have_them():
     assert torch.equal(from_vectors(to_vectors(c), 5, 6), c)
 
 
+@pytest.mark.usefixtures("emulator")
 def test_shortcuts_that_go_back_some_at_a_time_add_up_to_all_at_once():
     torch.manual_seed(0)
     blocks = CapsuleBlocks(5, 8, 8, 1, 8, 2, tilt)
