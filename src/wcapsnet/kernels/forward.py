@@ -123,6 +123,7 @@ class Engine:
         network.decoder.train(training)
         if training:
             values = [output.logits, output.reconstruction, *(r.fitness for r in output.routings)]
+            values = [value for value in values if value.requires_grad]  # a fitness that is not learned has no gradient
             parameters = [p for p in network.parameters() if p.requires_grad]
             torch.autograd.grad(values, parameters, [torch.zeros_like(v) for v in values], allow_unused=True)
 

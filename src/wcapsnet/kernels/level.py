@@ -380,7 +380,7 @@ class FusedLevel:
         width_of = 8 * together
         floats = every * width_of * 3 + 2 * width_of + (3 * repeats * chunks * 8 if "fresh" in extra else 0)
         floats += tile.warps * every * 2 * width_of
-        shared = floats * 4 + at_once * chunks * (tile.positions * 16 + together * taps**2 * 128)
+        shared = floats * 4 + at_once * chunks * tile.positions * 16
         defines = {**tile.defines(), **occupancy(tile.threads, shared, 128)}
         kernel = Kernel(file, "pull", **defines, STRIDE=stride, GROWN=chunks, CHUNKS=together)
         kernel((tile.blocks, capsules, blocks_deep), tile.threads, shared, arguments)

@@ -40,8 +40,7 @@ KERNEL(THREADS, BLOCKS) pull(ARGUMENTS(Pull) a) {
     const int down = place_in_patch / STRIDE, right = place_in_patch % STRIDE, across = STRIDE == 1 ? WIDTH : a.width;
     constexpr int low = TAPS == 3 ? -1 : 0, taps = TAPS * TAPS, plane = POSITIONS * 16, own = 8 * CHUNKS;
     char* tiles = memory;
-    unsigned* weights = (unsigned*)(tiles + a.at_once * GROWN * plane);  // [reader][CHUNKS][made][tap][lane]
-    float* scale = (float*)(weights + a.at_once * CHUNKS * GROWN * taps * 32);  // [reader][8·CHUNKS], the last is CapsTrans
+    float* scale = (float*)(tiles + a.at_once * GROWN * plane);  // [reader][8·CHUNKS], the last is CapsTrans
     float* shift = scale + all * own;
     float* gamma = shift + all * own;
     float* stats = gamma + all * own;  // [mean, rstd][8·CHUNKS]
@@ -223,25 +222,25 @@ KERNEL(THREADS, BLOCKS) pull(ARGUMENTS(Pull) a) {
                     if (blockIdx.z == 0 && (TILES == 1 || (y >= row0 && y < row0 + TILE_ROWS))) *(uint4*)(finished + place_) = v;
                 });
         }
-        for (int i = threadIdx.x; i < now * CHUNKS * GROWN * taps * 32; i += blockDim.x) {
-            const int l = l0 + i / (CHUNKS * GROWN * taps * 32), layer = l / repeats, rest = i % (CHUNKS * GROWN * taps * 32);
-            const Reader& reader = a.of.reader[layer];
-            if (chunk0 + rest / (GROWN * taps * 32) < a.chunks)
-                weights[i] = __ldg(reader.weights + ((long long)(n + l % repeats) * reader.chunks + read_chunk) * GROWN * taps * 32 + rest);
-        }
         copies_done();
         __syncthreads();
         if (busy)
 #pragma unroll 1
             for (int which = 0; which < now; which++) {
                 const int l = l0 + which;
+                const Reader& reader = a.of.reader[l / repeats];
 #pragma unroll
                 for (int c = 0; c < CHUNKS; c++) {
                     if (chunk0 + c >= a.chunks) break;
                     float du[ROWS][4] = {};
 #pragma unroll
                     for (int chunk = 0; chunk < GROWN; chunk++) {
-                        const unsigned* w = weights + ((which * CHUNKS + c) * GROWN + chunk) * taps * 32 + lane;
+                        const unsigned* weights =
+                            reader.weights +
+                            (((long long)(n + l % repeats) * reader.chunks + read_chunk + c) * GROWN + chunk) * taps * 32 + lane;
+                        unsigned w[taps];
+#pragma unroll
+                        for (int tap = 0; tap < taps; tap++) w[tap] = __ldg(weights + tap * 32);
                         // Two taps side by side are one product of depth 16.
                         const char* origin = tiles + (which * GROWN + chunk) * plane + (named + (lane >> 4)) * 16;
 #pragma unroll
@@ -253,8 +252,8 @@ KERNEL(THREADS, BLOCKS) pull(ARGUMENTS(Pull) a) {
                             for (int dy = 0; dy < TAPS; dy++) {
                                 const int row = line - dy;
                                 if (row < 0 || row >= ROWS) continue;
-                                multiply_add(du[row], two, w[dy * TAPS * 32], w[(dy * TAPS + 1) * 32]);
-                                if (TAPS == 3) multiply_add(du[row], one, w[(dy * TAPS + 2) * 32]);
+                                multiply_add(du[row], two, w[dy * TAPS], w[dy * TAPS + 1]);
+                                if (TAPS == 3) multiply_add(du[row], one, w[dy * TAPS + 2]);
                             }
                         }
                     }
