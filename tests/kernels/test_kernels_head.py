@@ -4,7 +4,19 @@ import math
 
 import pytest
 import torch
-from kernel_helpers import Report, bf16, error, fused_critic, one_of_three, probe, rounded, shaken, three, to_vectors
+from kernel_helpers import (
+    Report,
+    assert_drawn_apart,
+    bf16,
+    error,
+    fused_critic,
+    one_of_three,
+    probe,
+    rounded,
+    shaken,
+    three,
+    to_vectors,
+)
 from torch import nn
 
 from wcapsnet.kernels.head import FusedHead, predicted
@@ -199,6 +211,7 @@ def test_dropout_and_noise_are_the_same_forward_and_backward(weighting):
     alive = (ratio != 0) & firm
     kept_b = alive.any(3, keepdim=True)  # k values: never all dropped by chance
     assert abs(kept_b[b > 1e-4].double().mean() - keep) < 4 * math.sqrt(keep * (1 - keep) / kept_b.numel())
+    assert_drawn_apart(kept_b[..., 0], keep)
     of_c = alive[kept_b.expand_as(alive) & firm].double()
     assert abs(of_c.mean() - keep_c) < 4 * math.sqrt(keep_c * (1 - keep_c) / len(of_c))
 
