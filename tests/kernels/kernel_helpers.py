@@ -122,6 +122,20 @@ def probe(fitness: Tensor) -> Tensor:
     return 0.3 * torch.randn_like(fitness) + 0.5 + 2 * (fitness - 0.5)
 
 
+def assert_drawn_apart(mask: Tensor, keep: float) -> None:
+    """Each place has a draw of its own: neighbours along any axis agree as often as chance has it, and the share of
+    what is kept is the same everywhere."""
+    assert abs(mask.double().mean() - keep) < 4 * math.sqrt(keep * (1 - keep) / mask.numel())
+    agreeing = keep**2 + (1 - keep) ** 2
+    for axis, size in enumerate(mask.shape):
+        if size > 1:
+            same = mask.narrow(axis, 0, size - 1) == mask.narrow(axis, 1, size - 1)
+            assert abs(same.double().mean() - agreeing) < 5 * math.sqrt(agreeing * (1 - agreeing) / same.numel()), axis
+            shares = mask.double().transpose(0, axis).flatten(1).mean(1)
+            allowed = 5 * math.sqrt(keep * (1 - keep) * size / mask.numel())
+            assert float((shares - keep).abs().max()) < allowed, axis
+
+
 def from_chunks(x: Tensor, height: int, width: int) -> Tensor:
     """(chunk, m, position, 8) → (m, channel, i, j)"""
     return x.permute(1, 0, 3, 2).flatten(1, 2).unflatten(2, (height, width))

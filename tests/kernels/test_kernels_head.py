@@ -4,7 +4,19 @@ import math
 
 import pytest
 import torch
-from kernel_helpers import Report, bf16, error, fused_critic, one_of_three, probe, rounded, shaken, three, to_vectors
+from kernel_helpers import (
+    Report,
+    assert_drawn_apart,
+    bf16,
+    error,
+    fused_critic,
+    one_of_three,
+    probe,
+    rounded,
+    shaken,
+    three,
+    to_vectors,
+)
 from torch import nn
 
 from wcapsnet.kernels.head import FusedHead, predicted
@@ -157,8 +169,8 @@ def test_without_gradients_of_fitness_weights_and_vector():
 @pytest.mark.usefixtures("guarded")
 def test_the_first_of_equally_heavy_capsules_is_the_best():
     last = Last(8, 5, softmax_weights)
-    c = rounded(2, 1, 8, 1, 1).expand(2, 3, 8, 4, 4).contiguous()  # no vector of a sample differs from another
-    _, _, best = Fused(last, 4, 4)(to_vectors(c).bfloat16())
+    c = rounded(2, 1, 8, 1, 1).expand(2, 3, 8, 8, 8).contiguous()  # no vector of a sample differs from another
+    _, _, best = Fused(last, 8, 8)(to_vectors(c).bfloat16())
     assert best.place.tolist() == [[0, 0, 0]] * 2
     assert best.position.tolist() == [[-1.0, -1.0]] * 2
 
@@ -188,7 +200,7 @@ def test_dropout_and_noise_are_the_same_forward_and_backward(weighting):
     c = rounded(m, n, k, height, width)
     leaf = to_vectors(c).bfloat16().requires_grad_()
     routing, logits, best = fused(leaf)
-    dlogits, da = torch.randn(m, outputs), probe(routing.fitness)
+    dlogits, da = torch.randn(m, outputs), 0.01 * probe(routing.fitness)  # most comes from the logits
     torch.autograd.backward([logits, routing.fitness], [dlogits, da])
 
     d = (last.projection @ dlogits.T).T.detach().double()[:, None, None]  # (m, 1, 1, k)
@@ -199,6 +211,7 @@ def test_dropout_and_noise_are_the_same_forward_and_backward(weighting):
     alive = (ratio != 0) & firm
     kept_b = alive.any(3, keepdim=True)  # k values: never all dropped by chance
     assert abs(kept_b[b > 1e-4].double().mean() - keep) < 4 * math.sqrt(keep * (1 - keep) / kept_b.numel())
+    assert_drawn_apart(kept_b[..., 0], keep)
     of_c = alive[kept_b.expand_as(alive) & firm].double()
     assert abs(of_c.mean() - keep_c) < 4 * math.sqrt(keep_c * (1 - keep_c) / len(of_c))
 
@@ -229,8 +242,8 @@ def test_dropout_and_noise_are_the_same_forward_and_backward(weighting):
     torch.autograd.backward([expected, a], [dlogits.double(), da.to(a.dtype)])
     scale = max(float(q.grad.norm()) for q in truth.parameters())
     for (name, p), q in zip(last.named_parameters(), truth.parameters(), strict=True):
-        if q.grad.norm() > 1e-3 * scale:
-            assert error(p.grad, q.grad) < 0.15, name
+        if q.numel() > 1 and q.grad.norm() > 1e-4 * scale:
+            assert error(p.grad, q.grad) < 0.2, name
 
 
 @pytest.mark.usefixtures("guarded")

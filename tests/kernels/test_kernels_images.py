@@ -69,6 +69,13 @@ def test_every_image_is_mirrored_and_shifted_by_a_draw_of_its_own(mirroring, shi
 
 
 @pytest.mark.usefixtures("guarded")
+def test_images_that_lie_in_memory_in_another_order_are_taken_as_they_are():
+    images = torch.randint(0, 256, (4, 9, 7, 3), dtype=torch.uint8).permute(0, 3, 1, 2)
+    data, index = DeviceSplit(Split(images, torch.arange(4)), (0.0,) * 3, (1.0,) * 3, CPU), torch.tensor([2, 1])
+    torch.testing.assert_close(take(data, index, False, 0)[0], data.take(index)[0], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.usefixtures("guarded")
 def test_draws_follow_the_random_numbers_of_pytorch():
     data, index = pictures(5, 3, 9, 7), torch.arange(40) % 5
     torch.manual_seed(3)

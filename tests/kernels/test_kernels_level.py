@@ -5,6 +5,7 @@ import torch
 from kernel_helpers import Report, bf16, error, from_vectors, one_of_three, rounded, shaken, three, to_vectors
 
 from wcapsnet.kernels import layout
+from wcapsnet.kernels import level as level_module
 from wcapsnet.kernels.level import FusedLevel, capsule_blocks, to_chunks
 from wcapsnet.network.capsules import CapsuleBlocks
 from wcapsnet.network.nonlinearity import squash, tilt
@@ -64,7 +65,8 @@ def compiled(emulator):
 
 @pytest.fixture
 def one_multiprocessor(monkeypatch, emulator):
-    monkeypatch.setattr(layout, "MULTIPROCESSORS", 1)
+    for module in (layout, level_module):  # so that a block goes through several tiles, too
+        monkeypatch.setattr(module, "MULTIPROCESSORS", 1)
     emulator.compile_together([lambda case=case: play(case) for case in IN_LARGE_BLOCKS])
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from kernel_helpers import (
     Report,
+    assert_drawn_apart,
     bf16,
     error,
     from_chunks,
@@ -172,15 +173,11 @@ def test_noise_falls_on_its_share_of_the_fitness_values_with_mean_zero_and_its_d
     assert torch.equal(routing.fitness, quiet.fitness)  # told without noise
     noise = noise_of(routing)
     hit = noise.abs() > 1e-5
-    count = hit.numel()
-    assert abs(hit.double().mean() - 0.3) < 4 * math.sqrt(0.3 * 0.7 / count)
+    assert_drawn_apart(hit, 0.3)
     drawn = noise[hit]
     assert abs(drawn.mean()) < 4 * 0.5 / math.sqrt(len(drawn))
     assert abs(drawn.std() - 0.5) < 4 * 0.5 / math.sqrt(2 * len(drawn))
     assert abs((drawn / 0.5).pow(4).mean() - 3) < 0.8  # a normal distribution's
-    per_sample, per_capsule = hit.double().mean(1), hit.double().mean(0)
-    for shares in (per_sample, per_capsule):  # no row or column of the batch is favoured
-        assert float((shares - 0.3).abs().max()) < 5 * math.sqrt(0.3 * 0.7 / 64)
     torch.testing.assert_close(routing.weights.sum(1), torch.ones(64))
 
 
@@ -282,19 +279,17 @@ def test_dropout_in_a_critic_keeps_its_share_and_makes_up_for_the_rest():
     loud, seeds = _values(fused, c, training=True), {}
     first = quiet[0]
     mask = loud[0][0] != 0
-    assert abs(mask.double().mean() - keep) < 4 * math.sqrt(keep * (1 - keep) / mask.numel())
-    for axes in ((1, 2, 3), (0, 2, 3), (0, 1)):
-        shares = mask.double().mean(axes)
-        count = mask.numel() / shares.numel()
-        assert float((shares - keep).abs().max()) < 5 * math.sqrt(keep * (1 - keep) / count)
+    assert_drawn_apart(mask, keep)
     assert error(loud[0][0][mask], first[mask] / keep) < 5e-3
     for seed in (1, 2):
         seeds[seed] = _values(fused, c, True, seed)[0][0] != 0
         assert torch.equal(seeds[seed], _values(fused, c, True, seed)[0][0] != 0)
     agree = (seeds[1] == seeds[2]).double().mean()
     assert abs(agree - (keep**2 + (1 - keep) ** 2)) < 0.02
-    both = loud[0][1] != 0  # layers are dropped independently of each other
-    assert abs(both.double().mean() - keep) < 5 * math.sqrt(keep * (1 - keep) / both.numel())
+    second = loud[0][1] != 0  # the next layer, with draws of its own
+    assert_drawn_apart(second, keep)
+    same = (mask.flatten(1)[:, : second[0].numel()] == second.flatten(1)).double().mean()
+    assert abs(same - (keep**2 + (1 - keep) ** 2)) < 0.02
 
 
 def _values(fused, c, training, seed=3):
@@ -314,7 +309,7 @@ def test_dropout_of_weights_keeps_its_share_and_makes_up_for_the_rest():
     routing, x, _ = fused(c.requires_grad_())
     b, b_applied = routing.weights.detach().double(), applied(c.detach(), x.detach())
     mask = b_applied > 0.3 * b
-    assert abs(mask.double().mean() - keep) < 4 * math.sqrt(keep * (1 - keep) / mask.numel())
+    assert_drawn_apart(mask, keep)
     assert error(b_applied, b * mask / keep) < 0.02
 
 

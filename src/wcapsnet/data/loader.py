@@ -16,7 +16,7 @@ class DeviceSplit:
     """One split on the device, and how its bytes become what the network sees: (x/255 − mean) / std."""
 
     def __init__(self, split: Split, mean: tuple[float, ...], std: tuple[float, ...], device: torch.device):
-        self.images = split.images.to(device)
+        self.images = split.images.to(device).contiguous()  # as the kernels read it
         self.labels = split.labels.to(device)
         self.mean = torch.tensor(mean, device=device).view(1, -1, 1, 1)
         self.std = torch.tensor(std, device=device).view(1, -1, 1, 1)
