@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 COMPILER = (shutil.which("g++") or shutil.which("clang++")) if sys.platform == "linux" else None
 TOGETHER = 8  # kernels of a library
 Key = tuple[str, str, tuple[str, ...]]
-OPTIONS = ("-O1", "-std=c++17", "-fPIC", "-w", "-U_FORTIFY_SOURCE")
+OPTIONS = ("-O0", "-std=c++17", "-fPIC", "-w", "-U_FORTIFY_SOURCE")
 
 
 class Emulator:

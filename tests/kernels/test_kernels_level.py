@@ -31,6 +31,7 @@ IN_LARGE_BLOCKS = [  # as with many images: several images in a block, several r
     (3, 2, 8, 3, 2, 8, 2, 11, 13, tilt),
     (7, 1, 8, 12, 2, 24, 1, 5, 3, squash),
     (3, 1, 24, 8, 2, 8, 1, 16, 16, tilt),
+    (2, 1, 8, 8, 2, 8, 1, 37, 18, tilt),  # of two tiles, the second not full
 ]
 
 
@@ -123,6 +124,21 @@ def test_sums_that_are_known_already_give_the_same():
     x = to_chunks(rounded(m, c, height, width))
     sums = torch.stack([x.double().sum((1, 2)).flatten(), x.double().square().sum((1, 2)).flatten()]).float()
     torch.testing.assert_close(capsule_blocks(level, x, sums, True), capsule_blocks(level, x, None, True))
+
+
+@pytest.mark.usefixtures("compiled", "guarded")
+def test_the_softmax_of_a_vector_far_below_zero():
+    """Lanes beyond the vector's end hold zeros, which are larger than all of it and must not count."""
+    m, n, c, g, layers, k, stride, height, width, nonlinearity = LEVELS[2]
+    blocks, truth, _ = three(CapsuleBlocks(n, c, g, layers, k, stride, nonlinearity))
+    for one in (blocks, truth):
+        torch.nn.init.constant_(one.trans.norm.bias, -200.0)
+    x, d = rounded(m, c, height, width), rounded(m, n, k, height, width)
+    got, _ = step(FusedLevel(blocks, height, width), x, d)
+    expected = truth(x.double())
+    (expected * d).sum().backward()
+    assert error(got, expected) < 0.01
+    assert error(blocks.trans.norm.weight.grad, truth.trans.norm.weight.grad) < 0.05
 
 
 @pytest.mark.usefixtures("compiled", "guarded")
