@@ -2,8 +2,8 @@
 
     python benchmarks/profile_on_cpu.py HARDWARE-NAME
 
-The step of `quick` (64 images) as the network computes it and as a loop over capsules, by PyTorch's profiler: the time of
-operations themselves, summed up by kind, medians of 7 steps after 3.
+The step of `quick` (64 images) as the network computes it and as a loop over capsules, by PyTorch's profiler: the time
+of operations themselves, summed up by kind, medians of 7 steps after 3.
 """
 
 from __future__ import annotations
