@@ -152,7 +152,7 @@ class FusedDecoder:
         return found
 
     def _linear(
-        self, kernel: str, grid: int, vector: Tensor, position: Tensor, threads: int = 256, **more: Any
+        self, kernel: str, grid: tuple[int, int], vector: Tensor, position: Tensor, threads: int = 256, **more: Any
     ) -> None:
         first, height, width = self.decoder.patch
         arguments = build(
@@ -168,7 +168,7 @@ class FusedDecoder:
             **more,
         )
         shared = 4 * (vector.shape[1] + 8 + 256 * 16)
-        Kernel("decoder.cu", kernel, ELEMENTS=vector.shape[1])((grid, 1, 1), threads, shared, arguments)
+        Kernel("decoder.cu", kernel, ELEMENTS=vector.shape[1])((*grid, 1), threads, shared, arguments)
 
     def forward(self, vector: Tensor, position: Tensor, training: bool, prepared: Prepared) -> tuple[Tensor, Any]:
         first, height, width = self.decoder.patch
@@ -177,7 +177,7 @@ class FusedDecoder:
         at = sums.data_ptr()
         of = [SumsAt(at, at + 4 * first, 0), SumsAt(at + 8 * first, at + 8 * first + 4 * second, 0)]
         values = [torch.empty((m, height * width, first), dtype=torch.bfloat16, device=device)]
-        self._linear("linear_forward", m, vector, position, y=values[0], sum=of[0].sum, square=of[0].square)
+        self._linear("linear_forward", (m, 1), vector, position, y=values[0], sum=of[0].sum, square=of[0].square)
         for stage, own, made in zip(self.stages, of, (of[1], None), strict=True):
             values.append(stage.forward(values[-1], own, training, prepared, made))
         return values[-1], (vector, position, values, sums, of, prepared)
@@ -187,6 +187,8 @@ class FusedDecoder:
         parameters = self.parameters()
         device, m = dy.device, vector.shape[0]
         found = [torch.empty_like(p) for p in parameters]
+        for index in (0, 1):
+            found[index] = self.zeros(parameters[index].numel(), device).view(parameters[index].shape)
         widths = [stage.read for stage in self.stages]
         places = [stage.layer.sums_size for stage in self.stages]
         arena = self.zeros(2 * sum(widths) + sum(places) + widths[1], device)
@@ -206,10 +208,10 @@ class FusedDecoder:
         # The first one's bias is what the norm after it takes away again.
         found[5] = arena[-widths[1] :]
         dvector = torch.empty_like(vector)
-        self._linear("linear_backward", m, vector, position, dy=gradients, dvector=dvector)
+        self._linear("linear_backward", (m, 1), vector, position, dy=gradients, dvector=dvector)
         first, height, width = self.decoder.patch
         with self.aside.work(vector, position, gradients):
-            blocks = -(-first * height * width // 64)
+            blocks = (-(-first * height * width // 64), -(-m // 64))
             self._linear("linear_weights", blocks, vector, position, 64, dy=gradients, dw=found[0], db=found[1])
         return dvector, found
 

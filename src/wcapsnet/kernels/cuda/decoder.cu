@@ -89,13 +89,13 @@ KERNEL(256, 4) linear_backward(ARGUMENTS(Linear) a) {
     }
 }
 
-// dw and db: a thread is an output.
+// dw and db: a thread is an output for some images; zeros at first.
 KERNEL(64, 4) linear_weights(ARGUMENTS(Linear) a) {
     const int outputs = a.channels * a.positions, i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= outputs) return;
     float sum[ELEMENTS + 3] = {};
 #pragma unroll 4
-    for (int m = 0; m < a.images; m++) {
+    for (int m = blockIdx.y; m < a.images; m += gridDim.y) {
         const float d = one(a.dy + (long long)m * outputs + i);
 #pragma unroll
         for (int q = 0; q < ELEMENTS; q++) sum[q] += d * a.vector[m * ELEMENTS + q];
@@ -105,8 +105,8 @@ KERNEL(64, 4) linear_weights(ARGUMENTS(Linear) a) {
     }
     const int j = i % a.channels * a.positions + i / a.channels;
 #pragma unroll
-    for (int q = 0; q < ELEMENTS + 2; q++) a.dw[j * (ELEMENTS + 2) + q] = sum[q];
-    a.db[j] = sum[ELEMENTS + 2];
+    for (int q = 0; q < ELEMENTS + 2; q++) atomicAdd(a.dw + j * (ELEMENTS + 2) + q, sum[q]);
+    atomicAdd(a.db + j, sum[ELEMENTS + 2]);
 }
 
 struct Square {
