@@ -27,7 +27,7 @@ from .layout import (
     registers,
     tiling,
 )
-from .level import finish
+from .level import finish, launch_weigh
 from .prepare import Entry, Prepared, Zeros, gather
 
 for _file in ("spectral.cu", "route.cu"):
@@ -145,6 +145,18 @@ class FusedCritic:
         # The last bias is what the batch norm after it takes away again: its gradient is zero, as `biases` has it.
         return [g for d, (bias, _) in zip(dw, biases, strict=True) for g in (d, bias)]
 
+    def through_norm(
+        self, facts: dict[str, Any], g: Tensor, raw: Tensor, dgamma: Tensor, dbeta: Tensor, images: int, each: int
+    ) -> Tensor:
+        """Back through the norm behind the last convolution: `each` values of an image."""
+        norm, statistics = self.critic.norm, facts["statistics"]
+        reader = build(STRUCTURES["finish.cu"]["Reader"], gamma=norm.weight, beta=norm.bias, dgamma=dgamma, dbeta=dbeta)
+        of = means("finish.cu", [reader], 1, 0, 1, SumsAt(statistics.sum, statistics.square, 0), images * each)
+        d_raw = torch.empty_like(raw)
+        rows = Where(0, 8, 8 * each, 0, 8)
+        finish(of, rows.on(g), rows.on(raw), rows.on(d_raw), images, 1, 1, each)
+        return d_raw
+
     def _backward(
         self, values: list[Tensor], dy: Tensor, prepared: Prepared, keep: float, sums: list[int],
         biases: list[SumsAt], dw: list[Tensor], place: int,
@@ -247,31 +259,10 @@ def weigh(
     dy_norm: dict[str, Any] | None = None,
 ) -> None:  # fmt: skip
     file = "weigh.cu"
-    steps, columns = layer.even // 2, layer.columns
-    tile = tiling(x.shape[0], *size, layer.taps, 1, layer.pitch + 16 * columns, shift=layer.shift(size[1]))
-    made_positions = tile.made_positions
-    together = min(steps, 8)
-    warps_a_pair = max(1, min(8 // together, tile.warps))
-    deep = -(-layer.out_chunks // columns) * -(-steps // together)
-    arguments = build(
-        STRUCTURES[file]["Weigh"],
-        **{"in": map_input(file, x, layer, size_in)},
-        dy=map_layout(dy).view(file),
-        dy_chunks=layer.out_chunks,
-        dw=dw,
-        groups=tile.blocks,
-        **(dy_norm or {}),
-    )
-    shared = tile.positions * layer.pitch + made_positions * columns * 16 + layer.even * 16 * 4
-    shared = max(shared, together * layer.taps**2 * columns * 512)
-    at_once = max(1, min(2, 200 * 1024 // (shared + 1024)))
-    grid = max(1, min(tile.blocks, at_once * MULTIPROCESSORS // deep))
-    threads = 32 * together * warps_a_pair
-    kernel = Kernel(
-        file, "weigh", **tile.defines(), **layer.defines(None), **occupancy(threads, shared, 128),
-        LOW=layer.low, COLUMNS=columns, WARPS_A_PAIR=warps_a_pair,
+    launch_weigh(
+        layer, None, x.shape[0], size, 1, 2,
+        **{"in": map_input(file, x, layer, size_in)}, dy=map_layout(dy).view(file), dw=dw, **(dy_norm or {}),
     )  # fmt: skip
-    kernel((grid, 1, deep), threads, shared, arguments)
 
 
 class FusedRouter:

@@ -11,8 +11,7 @@ from ..network import BestCapsule
 from ..network.routing import Router, Routing, normalized_weights
 from .compile import Kernel, structures
 from .critic import FusedCritic
-from .layout import STRUCTURES, SumsAt, Where, build, means, norm_arguments
-from .level import finish
+from .layout import STRUCTURES, SumsAt, build, norm_arguments
 from .prepare import Prepared
 
 STRUCTURES["predict.cu"] = structures("predict.cu")
@@ -106,13 +105,7 @@ class FusedHead:
             dbeta=dbeta,
         )
         Kernel("predict.cu", "predict_backward")((m, 1, 1), 128, 4 * (32 + n * positions + k), arguments)
-        norm = self.critic.critic.norm
-        reader = build(STRUCTURES["finish.cu"]["Reader"], gamma=norm.weight, beta=norm.bias, dgamma=dgamma, dbeta=dbeta)
-        statistics = facts["statistics"]
-        of = means("finish.cu", [reader], 1, 0, 1, SumsAt(statistics.sum, statistics.square, 0), m * n * positions)
-        d_raw = torch.empty_like(raw)
-        rows = Where(0, 8, 8 * n * positions, 0, 8)
-        finish(of, rows.on(g), rows.on(raw), rows.on(d_raw), m, 1, 1, n * positions)
+        d_raw = self.critic.through_norm(facts, g, raw, dgamma, dbeta, m, n * positions)
         gradients = self.critic.backward(of_critic, d_raw)
         dw = sum_.t() @ dlogits
         return dc, [*gradients, dgamma.view(1), dbeta.view(1), dw]

@@ -447,36 +447,35 @@ class FusedLevel:
 
     def _weigh(self, memory: Memory, gradients: Gradients, layer: Layer, norm: nn.Module | None, dy: Where) -> None:
         file = "weigh.cu"
-        steps, columns = layer.even // 2, layer.columns
-        shift = layer.shift(self.width)
-        room = layer.pitch + 16 * columns
-        tile = tiling(memory.images, self.height, self.width, layer.taps, self.n, room, shift=shift)
-        made_positions = tile.made_positions
-        together = min(steps, 8)
-        warps_a_pair = max(1, min(8 // together, tile.warps))
-        deep = -(-layer.out_chunks // columns) * -(-steps // together)
-        arguments = build(
-            STRUCTURES[file]["Weigh"],
+        launch_weigh(
+            layer, norm, memory.images, (self.height, self.width), self.n, 3,
             **{"in": self._input(file, memory, layer, norm, update=False)},
-            dy=dy.view(file),
-            dy_chunks=layer.out_chunks,
-            dw=gradients.places[[entry.layer for entry in self.entries].index(layer)],
-            groups=tile.blocks,
-        )
-        shared = tile.positions * layer.pitch + made_positions * columns * 16 + layer.even * 16 * 4
-        shared = max(shared, together * layer.taps**2 * columns * 512)
-        at_once = max(1, min(3, 200 * 1024 // (shared + 1024)))
-        grid = max(1, min(tile.blocks, at_once * MULTIPROCESSORS // (self.n * deep)))
-        threads = 32 * together * warps_a_pair
-        defines = {
-            **tile.defines(),
-            **layer.defines(norm),
-            "COLUMNS": columns,
-            "WARPS_A_PAIR": warps_a_pair,
-            "LOW": layer.low,
-        }
-        defines |= occupancy(threads, shared, 128)
-        Kernel(file, "weigh", **defines)((grid, self.n, deep), threads, shared, arguments)
+            dy=dy.view(file), dw=gradients.places[[entry.layer for entry in self.entries].index(layer)],
+        )  # fmt: skip
+
+
+def launch_weigh(
+    layer: Layer, norm: nn.Module | None, images: int, size: tuple[int, int], capsules: int, at_once: int, **more: Any
+) -> None:
+    """The sums of a weight's gradient, by so many blocks that a multiprocessor holds `at_once`: each adds all of it."""
+    file = "weigh.cu"
+    steps, columns = layer.even // 2, layer.columns
+    room = layer.pitch + 16 * columns
+    tile = tiling(images, *size, layer.taps, capsules, room, shift=layer.shift(size[1]))
+    together = min(steps, 8)
+    warps_a_pair = max(1, min(8 // together, tile.warps))
+    deep = -(-layer.out_chunks // columns) * -(-steps // together)
+    arguments = build(STRUCTURES[file]["Weigh"], dy_chunks=layer.out_chunks, groups=tile.blocks, **more)
+    shared = tile.positions * layer.pitch + tile.made_positions * columns * 16 + layer.even * 16 * 4
+    shared = max(shared, together * layer.taps**2 * columns * 512)
+    at_once = max(1, min(at_once, 200 * 1024 // (shared + 1024)))
+    grid = max(1, min(tile.blocks, at_once * MULTIPROCESSORS // (capsules * deep)))
+    threads = 32 * together * warps_a_pair
+    kernel = Kernel(
+        file, "weigh", **tile.defines(), **layer.defines(norm), **occupancy(threads, shared, 128),
+        LOW=layer.low, COLUMNS=columns, WARPS_A_PAIR=warps_a_pair,
+    )  # fmt: skip
+    kernel((grid, capsules, deep), threads, shared, arguments)
 
 
 def finish(

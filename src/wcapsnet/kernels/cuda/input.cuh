@@ -52,11 +52,8 @@ device_function void prepare_norm(const Input& in, int n, float* scale, float* s
                 bool old = q < SPLIT;
                 mean_and_rstd(old ? in.before_statistics : in.grown_statistics, n, old ? real : (q - SPLIT) * 8 + i % 8, in.count,
                               in.eps, mean, rstd);
-                if (in.update && blockIdx.x == 0 && blockIdx.z == 0 && (!old || q < BEFORE)) {
-                    float var = max(1 / (rstd * rstd) - in.eps, 0.f) * (in.count / max(in.count - 1, 1.f));
-                    in.running_mean[place] += in.momentum * (mean - in.running_mean[place]);
-                    in.running_var[place] += in.momentum * (var - in.running_var[place]);
-                }
+                if (in.update && blockIdx.x == 0 && blockIdx.z == 0 && (!old || q < BEFORE))
+                    remember(in.running_mean + place, in.running_var + place, mean, rstd, in.count, in.eps, in.momentum);
             }
             a = in.gamma[place] * rstd;
             b = in.beta[place] - mean * a;

@@ -1,6 +1,6 @@
 // The last level: every vector at every position has a fitness and a weight (Eq. 5–7), their weighted sum is projected
 // to the classes (Eq. 14), and the best vector is named. A block is an image.
-#include "primitives.cuh"
+#include "fitness.cuh"
 
 struct Predict {
     const bf16* raw;  // (m, vectors, 8): the critic's last convolution, the first of eight
@@ -47,15 +47,6 @@ struct Predict {
     float momentum;
 };
 
-device_function void norm_of(const Predict& a, float& mean, float& rstd) {
-    if (a.running) {
-        mean = *a.running_mean;
-        rstd = rsqrt_of(*a.running_var + a.eps);
-    } else {
-        mean_and_rstd(a.statistics, 0, 0, a.count, a.eps, mean, rstd);
-    }
-}
-
 device_function float dropped(float x, float keep, const Predict& a, unsigned salt, unsigned place) {
     return keep < 1 ? (uniform(hashed(*a.seed, a.salt + salt, place)) < keep ? x / keep : 0.f) : x;
 }
@@ -80,11 +71,8 @@ KERNEL(256, 4) predict_forward(ARGUMENTS(Predict) a) {
     const long long row = (long long)m * a.vectors;
     float mean, rstd, most = -3e38f;
     norm_of(a, mean, rstd);
-    if (a.update && m == 0 && threadIdx.x == 0) {
-        float var = max(1 / (rstd * rstd) - a.eps, 0.f) * (a.count / max(a.count - 1, 1.f));
-        *a.running_mean += a.momentum * (mean - *a.running_mean);
-        *a.running_var += a.momentum * (var - *a.running_var);
-    }
+    if (a.update && m == 0 && threadIdx.x == 0)
+        remember(a.running_mean, a.running_var, mean, rstd, a.count, a.eps, a.momentum);
     for (int v = threadIdx.x; v < a.vectors; v += blockDim.x) {
         float raw = low_half(*(const unsigned*)(a.raw + (row + v) * 8));
         a.a[row + v] = value[v] = sigmoid((raw - mean) * rstd * *a.gamma + *a.beta);

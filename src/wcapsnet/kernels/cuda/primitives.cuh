@@ -123,6 +123,13 @@ device_function void mean_and_rstd(const Statistics& s, int n, int channel, floa
     rstd = rsqrt_of(max(s.square[n * s.capsule + channel] / count - mean * mean, 0.f) + eps);
 }
 
+// What a batch norm remembers of a batch: running statistics, the variance without bias.
+device_function void remember(float* running_mean, float* running_var, float mean, float rstd, float count, float eps, float momentum) {
+    const float var = max(1 / (rstd * rstd) - eps, 0.f) * (count / max(count - 1, 1.f));
+    *running_mean += momentum * (mean - *running_mean);
+    *running_var += momentum * (var - *running_var);
+}
+
 // 32 random bits for a place: the same whenever they are asked for again.
 device_function unsigned hashed(long long seed, unsigned salt, unsigned place) {
     unsigned x = place * 0x9e3779b9u ^ (unsigned)seed, y = salt * 0x85ebca6bu ^ (unsigned)(seed >> 32);

@@ -1,6 +1,6 @@
 // From what a critic says of an image's N capsules to what the next level sees: norm and sigmoid (Eq. 5), noise,
 // weights b (Eq. 6 or 7), dropout, x = Σ_n b_n c_n (Eq. 13); and all of it backward.
-#include "primitives.cuh"
+#include "fitness.cuh"
 
 #define CAPSULES 64
 
@@ -45,15 +45,6 @@ struct Route {
     float momentum;
 };
 
-device_function void norm_of(const Route& a, float& mean, float& rstd) {
-    if (a.running) {
-        mean = *a.running_mean;
-        rstd = rsqrt_of(*a.running_var + a.eps);
-    } else {
-        mean_and_rstd(a.statistics, 0, 0, a.count, a.eps, mean, rstd);
-    }
-}
-
 // A block is a part of an image; every block works out the image's weights for itself.
 KERNEL(256, 4) route_forward(ARGUMENTS(Route) a) {
     SHARED_MEMORY(memory);
@@ -63,11 +54,8 @@ KERNEL(256, 4) route_forward(ARGUMENTS(Route) a) {
     const int m = blockIdx.x, n = threadIdx.x;
     float mean, rstd;
     norm_of(a, mean, rstd);
-    if (a.update && m == 0 && blockIdx.y == 0 && n == 0) {
-        float var = max(1 / (rstd * rstd) - a.eps, 0.f) * (a.count / max(a.count - 1, 1.f));
-        *a.running_mean += a.momentum * (mean - *a.running_mean);
-        *a.running_var += a.momentum * (var - *a.running_var);
-    }
+    if (a.update && m == 0 && blockIdx.y == 0 && n == 0)
+        remember(a.running_mean, a.running_var, mean, rstd, a.count, a.eps, a.momentum);
     const long long row = (long long)m * a.capsules;
     float fitness = 0;
     if (n < a.capsules) {

@@ -40,11 +40,8 @@ device_function void read_norm(const Vectors& a, int chunk, Norm& norm, bool upd
         if (chunk >= CHUNKS) continue;
         if (a.norm == 1) {
             mean_and_rstd(a.statistics, 0, k, a.count, a.eps, norm.mean[e], norm.rstd[e]);
-            if (update) {
-                float var = max(1 / (norm.rstd[e] * norm.rstd[e]) - a.eps, 0.f) * (a.count / max(a.count - 1, 1.f));
-                a.running_mean[k] += a.momentum * (norm.mean[e] - a.running_mean[k]);
-                a.running_var[k] += a.momentum * (var - a.running_var[k]);
-            }
+            if (update)
+                remember(a.running_mean + k, a.running_var + k, norm.mean[e], norm.rstd[e], a.count, a.eps, a.momentum);
         } else {
             norm.mean[e] = a.running_mean[k];
             norm.rstd[e] = rsqrt_of(a.running_var[k] + a.eps);
