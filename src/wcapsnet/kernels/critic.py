@@ -17,17 +17,14 @@ from .layout import (
     STRUCTURES,
     Layer,
     SumsAt,
-    Tiling,
     Where,
     build,
     map_layout,
     means,
     norm_arguments,
-    occupancy,
-    registers,
     tiling,
 )
-from .level import finish, launch_weigh
+from .level import finish, launch_convolve, launch_weigh
 from .prepare import Entry, Prepared, Zeros, gather
 
 for _file in ("spectral.cu", "route.cu"):
@@ -211,7 +208,7 @@ def convolution(
         salt=salt,
         **({} if sums is None else {"out_sum": sums.sum, "out_square": sums.square}),
     )
-    launch(tile, layer, layer.low, layer.columns, groups, 1, epilogue, arguments)
+    launch_convolve(tile, layer, layer.low, layer.columns, groups, 1, epilogue, arguments)
 
 
 def convolution_back(
@@ -238,20 +235,7 @@ def convolution_back(
         out_sum=sums.sum,
         out_square=sums.square,
     )
-    launch(tile, read, 0, columns, groups, layer.stride, MASKED, arguments)
-
-
-def launch(
-    tile: Tiling, layer: Layer, low: int, columns: int, groups: int, out_stride: int, epilogue: int, arguments: Any,
-    norm: nn.Module | None = None,
-) -> None:  # fmt: skip
-    shared = tile.positions * layer.pitch + (layer.even * 16 + tile.threads // 32 * 16 * columns) * 4
-    kernel = Kernel(
-        "convolve.cu", "convolve", **tile.defines(), **layer.defines(norm),
-        LOW=low, COLUMNS=columns, OUT_STRIDE=out_stride, EPILOGUE=epilogue, CAPSULES=1,
-        **occupancy(tile.threads, shared, registers(tile, columns)),
-    )  # fmt: skip
-    kernel((tile.blocks, 1, groups), tile.threads, shared, arguments)
+    launch_convolve(tile, read, 0, columns, groups, layer.stride, MASKED, arguments)
 
 
 def weigh(

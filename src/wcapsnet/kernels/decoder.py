@@ -11,9 +11,9 @@ from ..network import BestCapsule
 from ..network.decoder import Decoder
 from .aside import Aside
 from .compile import Kernel, Unavailable, structures
-from .critic import launch, weigh
+from .critic import weigh
 from .layout import STRUCTURES, Layer, SumsAt, build, map_layout, means, norm_arguments, tiling
-from .level import finish
+from .level import finish, launch_convolve
 from .prepare import Entry, Prepared, Zeros, gather
 
 STRUCTURES["decoder.cu"] = structures("decoder.cu")
@@ -69,7 +69,7 @@ class Stage:
             out_channels=self.made,
             **({"out_sum": made.sum, "out_square": made.square} if made and training else {}),
         )
-        launch(tile, self.reading, 0, columns, groups, 2, BIASED, arguments, self.norm)
+        launch_convolve(tile, self.reading, 0, columns, groups, 2, BIASED, arguments, self.norm)
         return y
 
     def backward(self, x: Tensor, sums: SumsAt, prepared: Prepared, dy: Tensor, du: SumsAt, dgamma: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ class Stage:
             out_sum=du.sum,
             out_square=du.square,
         )
-        launch(tile, layer, layer.low, layer.columns, groups, 1, NORMED, arguments)
+        launch_convolve(tile, layer, layer.low, layer.columns, groups, 1, NORMED, arguments)
         reader = build(STRUCTURES["finish.cu"]["Reader"], gamma=self.norm.weight, dgamma=du.square, dbeta=du.sum)
         of = means("finish.cu", [reader], 1, 0, self.read, sums, count)
         of.dgamma = dgamma.data_ptr()

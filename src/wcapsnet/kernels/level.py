@@ -22,6 +22,7 @@ from .layout import (
     STRUCTURES,
     Layer,
     SumsAt,
+    Tiling,
     Where,
     build,
     capsule_layout,
@@ -212,16 +213,8 @@ class FusedLevel:
             out_square=sums.square,
             out_capsule=sums.capsule,
         )
-        shared = tile.positions * layer.pitch + (layer.even * 16 + tile.threads // 32 * 16 * layer.columns) * 4
-        defines = {**tile.defines(), **layer.defines(norm), "COLUMNS": layer.columns, "LOW": layer.low}
         together = next(count for count in (4, 2, 1) if (norm is None and self.n % count == 0) or count == 1)
-        defines |= {
-            "OUT_STRIDE": 1,
-            "EPILOGUE": 0,
-            "CAPSULES": together,
-            **occupancy(tile.threads, shared, registers(tile, layer.columns)),
-        }
-        Kernel(file, "convolve", **defines)((tile.blocks, self.n // together, groups), tile.threads, shared, arguments)
+        launch_convolve(tile, layer, layer.low, layer.columns, groups, 1, 0, arguments, norm, self.n, together)
 
     def _vectors(self, memory: Memory, kernel: str, **more: Any) -> tuple[Kernel, Any, int, int]:
         lanes = 1 << (self.k // 8 - 1).bit_length()
@@ -423,13 +416,7 @@ class FusedLevel:
             out_width=self.width_in,
             out_place_chunks=self.channels // 8,
         )
-        shared = tile.positions * read.pitch + (read.even * 16 + tile.threads // 32 * 16 * columns) * 4
-        kernel = Kernel(
-            file, "convolve", **tile.defines(), **read.defines(None),
-            **occupancy(tile.threads, shared, registers(tile, columns)),
-            LOW=0, COLUMNS=columns, OUT_STRIDE=self.stride, EPILOGUE=0, CAPSULES=1,
-        )  # fmt: skip
-        kernel((tile.blocks, 1, groups), tile.threads, shared, arguments)
+        launch_convolve(tile, read, 0, columns, groups, self.stride, 0, arguments)
 
     def _through_layer(self, capsules: int) -> Layer:
         return Layer(capsules * self.channels, 8, 0, self.shortcut.chunks * 8, 1, 0, 1)
@@ -452,6 +439,20 @@ class FusedLevel:
             **{"in": self._input(file, memory, layer, norm, update=False)},
             dy=dy.view(file), dw=gradients.places[[entry.layer for entry in self.entries].index(layer)],
         )  # fmt: skip
+
+
+def launch_convolve(
+    tile: Tiling, layer: Layer, low: int, columns: int, groups: int, out_stride: int, epilogue: int, arguments: Any,
+    norm: nn.Module | None = None, capsules: int = 1, together: int = 1,
+) -> None:  # fmt: skip
+    """`together`: capsules that share a tile."""
+    shared = tile.positions * layer.pitch + (layer.even * 16 + tile.threads // 32 * 16 * columns) * 4
+    kernel = Kernel(
+        "convolve.cu", "convolve", **tile.defines(), **layer.defines(norm),
+        LOW=low, COLUMNS=columns, OUT_STRIDE=out_stride, EPILOGUE=epilogue, CAPSULES=together,
+        **occupancy(tile.threads, shared, registers(tile, columns)),
+    )  # fmt: skip
+    kernel((tile.blocks, capsules // together, groups), tile.threads, shared, arguments)
 
 
 def launch_weigh(

@@ -48,18 +48,7 @@ KERNEL(256, 4) linear_forward(ARGUMENTS(Linear) a) {
                 square[e] += y[e] * y[e];
             }
         }
-#pragma unroll
-    for (int e = 0; e < 8; e++) {
-        kept[threadIdx.x * 16 + e] = sum[e];
-        kept[threadIdx.x * 16 + 8 + e] = square[e];
-    }
-    __syncthreads();
-    for (int i = threadIdx.x; i < chunks * 16; i += blockDim.x) {
-        const int chunk = i / 16, e = i % 16;
-        float total = 0;
-        for (int t = chunk; t < active; t += chunks) total += kept[t * 16 + e];
-        atomicAdd((e < 8 ? a.sum : a.square) + chunk * 8 + e % 8, total);
-    }
+    add_by_chunk(sum, square, active, chunks, kept, a.sum, a.square);
 }
 
 device_function float one(const bf16* p) { return from_bits((unsigned)*p << 16); }

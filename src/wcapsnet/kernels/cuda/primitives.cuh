@@ -174,3 +174,21 @@ device_function float uniform(unsigned random) { return (random >> 8) * (1.f / 1
 device_function float normal(unsigned first, unsigned second) {
     return sqrtf(-2 * __logf(((first >> 8) + 1) * (1.f / 16777216))) * cosf(uniform(second) * 6.2831853f);
 }
+
+// Σ and Σ² of channels, where the first `active` threads hold eight each of chunk thread % chunks; `kept` has room for
+// sixteen floats a thread.
+device_function void add_by_chunk(const float (&sum)[8], const float (&square)[8], int active, int chunks, float* kept, float* to_sum,
+                                  float* to_square) {
+#pragma unroll
+    for (int e = 0; e < 8; e++) {
+        kept[threadIdx.x * 16 + e] = sum[e];
+        kept[threadIdx.x * 16 + 8 + e] = square[e];
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < chunks * 16; i += blockDim.x) {
+        const int chunk = i / 16, e = i % 16;
+        float total = 0;
+        for (int t = chunk; t < active; t += chunks) total += kept[t * 16 + e];
+        atomicAdd((e < 8 ? to_sum : to_square) + chunk * 8 + e % 8, total);
+    }
+}

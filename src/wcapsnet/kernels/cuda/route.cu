@@ -112,18 +112,7 @@ KERNEL(256, 4) route_forward(ARGUMENTS(Route) a) {
             }
         }
     if (!a.x_sum) return;
-#pragma unroll
-    for (int e = 0; e < 8; e++) {
-        kept[threadIdx.x * 16 + e] = sum[e];
-        kept[threadIdx.x * 16 + 8 + e] = square[e];
-    }
-    __syncthreads();
-    for (int i = threadIdx.x; i < chunks * 16; i += blockDim.x) {
-        int chunk = i / 16, e = i % 16;
-        float total = 0;
-        for (int t = chunk; t < active; t += chunks) total += kept[t * 16 + e];
-        atomicAdd((e < 8 ? a.x_sum : a.x_square) + chunk * 8 + e % 8, total);
-    }
+    add_by_chunk(sum, square, active, chunks, kept, a.x_sum, a.x_square);
 }
 
 // dc = b̃ dx;  db̃_n = Σ dx c_n: a block is a part of an image.
