@@ -149,6 +149,28 @@ static inline unsigned rounded(float x) {
 }
 static inline unsigned pack(float low, float high) { return rounded(low) | rounded(high) << 16; }
 static inline unsigned pack_positive(float low, float high) { return pack(low > 0 ? low : 0, high > 0 ? high : 0); }
+static inline float half_of(unsigned two, int which) { return from_bits(which ? two & 0xffff0000u : two << 16); }
+static inline unsigned fused(unsigned a, unsigned x, unsigned b) {
+    // A product of two bf16 is exact in float; the sum is rounded to double first, which changes no bf16 but by accident.
+    double y[2];
+    for (int i = 0; i < 2; i++) y[i] = (double)half_of(a, i) * half_of(x, i) + half_of(b, i);
+    return pack((float)y[0], (float)y[1]);
+}
+static inline unsigned fused_positive(unsigned a, unsigned x, unsigned b) {
+    const unsigned y = fused(a, x, b);
+    return (y & 0x8000u ? 0 : y & 0xffffu) | (y & 0x80000000u ? 0 : y & 0xffff0000u);
+}
+static inline unsigned above_zero(unsigned two) {
+    return (half_of(two, 0) > 0 ? 0xffffu : 0u) | (half_of(two, 1) > 0 ? 0xffff0000u : 0u);
+}
+static inline unsigned bytes_of(unsigned a, unsigned numbers) {
+    unsigned bytes = 0;
+    for (int i = 0; i < 4; i++) {
+        const unsigned number = numbers >> 4 * i & 15;
+        if (number < 4) bytes |= (a >> 8 * number & 255) << 8 * i;
+    }
+    return bytes;
+}
 static inline float rsqrt_of(float x) { return 1 / std::sqrt(x); }
 static inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((uint64_t)a * b >> 32); }
 template <class T> static inline T __ldg(const T* p) { return *p; }
@@ -168,6 +190,8 @@ static inline float shuffle_xor(float x, int mask) {
 
 static inline void copy_async(void* to, const void* from) { memcpy(to, from, 16); }
 static inline void copies_done() {}
+static inline void copies_asked() {}
+template <int last> static inline void copies_done_but() {}
 
 static inline unsigned transpose(unsigned two) {
     emulator::Lane mine{};
@@ -197,8 +221,6 @@ static inline void load_matrices(unsigned (&r)[N], const void* row) {
     }
 }
 
-static inline float half_of(unsigned two, int which) { return from_bits(which ? two & 0xffff0000u : two << 16); }
-
 template <int K>
 static inline void emulated_mma(float (&d)[4], const emulator::Lane& mine) {
     const emulator::Lane* all = emulator::exchange(mine);
@@ -220,6 +242,10 @@ static inline void multiply_add(float (&d)[4], const unsigned (&a)[4], unsigned 
     mine.b[0] = b0;
     mine.b[1] = b1;
     emulated_mma<16>(d, mine);
+}
+static inline void multiply(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    for (float& value : d) value = 0;
+    multiply_add(d, a, b0, b1);
 }
 static inline void multiply_add(float (&d)[4], const unsigned (&a)[2], unsigned b) {
     emulator::Lane mine{};

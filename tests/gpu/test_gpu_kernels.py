@@ -175,25 +175,30 @@ def test_nothing_is_read_that_nobody_wrote(name, monkeypatch):
     """Memory that is new is NaN, and the answer stays what it was."""
     m, config = NETWORKS[name]
     network = network_of(config, "plain")
-    other = copy.deepcopy(network)
-    for one in (network, other):
+    again, poisoned = copy.deepcopy(network), copy.deepcopy(network)
+    for one in (network, again, poisoned):
         kernels.use(one, "fused", "bf16", CUDA)
     images, labels = batch(m, config)
     output, _ = one_pass(network, images, labels, "bf16")
+    one_pass(again, images, labels, "bf16")
 
     empty, empty_like = torch.empty, torch.empty_like
     with monkeypatch.context() as patch:
         patch.setattr(torch, "empty", lambda *a, **n: _poison(empty(*a, **n)))
         patch.setattr(torch, "empty_like", lambda *a, **n: _poison(empty_like(*a, **n)))
-        again, _ = one_pass(other, images, labels, "bf16")
-    # Atomics come in any order, and what they round differently grows on the way through a network in bf16.
-    assert error(again.logits, output.logits) < 0.02
-    errors = []
-    for (parameter, p), q in zip(other.named_parameters(), network.named_parameters(), strict=True):
+        found, _ = one_pass(poisoned, images, labels, "bf16")
+    assert error(found.logits, output.logits) < 0.02
+    for parameter, p in poisoned.named_parameters():
         assert bool(p.grad.isfinite().all()), parameter
-        errors.append(error(p.grad, q[1].grad))
-    print(f"{name}: median difference of the gradients {statistics.median(errors):.4f}")
-    assert statistics.median(errors) < 0.1
+    # Atomics come in any order, and what they round differently grows on the way through a network in bf16: no more than
+    # between two passes that nobody poisoned.
+    assert difference(poisoned, network) <= 1.5 * difference(again, network) + 0.02
+
+
+def difference(one, other):
+    """Of the gradients: the median over parameters."""
+    pairs = zip(one.parameters(), other.parameters(), strict=True)
+    return statistics.median(error(p.grad, q.grad) for p, q in pairs)
 
 
 def _poison(tensor):
@@ -208,23 +213,18 @@ def _poison(tensor):
 def test_gradients_aside_are_those_in_line():
     """Work on a second stream: the same sums, added up in whatever order the atomics come."""
     m, config = NETWORKS["CIFAR-10"]
-    network = network_of(config)
+    networks = [network_of(config)]
+    for _ in range(3):
+        networks.append(copy.deepcopy(networks[0]))
+        kernels.use(networks[-1], "fused", "bf16", CUDA)
     images, labels = batch(m, config)
-    before = copy.deepcopy(network.state_dict())
-    found = {}
-    for aside in (False, True, True):
-        network.load_state_dict(before)
-        network.zero_grad(set_to_none=True)
+    for network, aside in zip(networks, (False, False, True, True), strict=True):
         network.engine.aside.enabled = aside
         one_pass(network, images, labels, "bf16")
-        gradients = {name: p.grad.clone() for name, p in network.named_parameters()}
-        if not found:
-            found = gradients
-            continue
-        errors = [error(gradient, found[name]) for name, gradient in gradients.items()]
-        print(f"aside {aside}: median difference {statistics.median(errors):.4f}")
-        assert statistics.median(errors) < 0.1
         assert not network.engine.aside.kept
+    line, again, *others = networks
+    for other in others:
+        assert difference(other, line) <= 1.5 * difference(again, line) + 0.02
 
 
 def pictures(count, seed=0):

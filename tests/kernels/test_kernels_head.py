@@ -10,7 +10,7 @@ from kernel_helpers import (
     bf16,
     error,
     fused_critic,
-    one_of_three,
+    one_of_five,
     probe,
     rounded,
     shaken,
@@ -82,7 +82,7 @@ def compiled(emulator):
 
 @pytest.mark.usefixtures("compiled", "guarded")
 @pytest.mark.parametrize("case", HEADS, ids=name_of)
-@one_of_three
+@one_of_five
 def test_prediction_and_best_capsule_agree_with_their_modules(case):
     m, n, k, height, width, outputs, weighting, detach = case
     last, truth, half = three(Last(k, outputs, weighting))
@@ -150,7 +150,7 @@ def truth_of_place(c, place):
 
 
 @pytest.mark.usefixtures("guarded")
-@one_of_three
+@one_of_five
 def test_without_gradients_of_fitness_weights_and_vector():
     """Only the logits are trained: what is not asked for is not read."""
     last, truth, half = three(Last(8, 5, softmax_weights))
@@ -191,7 +191,7 @@ def test_what_is_not_a_number_stays_so_and_breaks_nothing(training):
 
 @pytest.mark.usefixtures("guarded")
 @pytest.mark.parametrize("weighting", [softmax_weights, normalized_weights])
-@one_of_three
+@one_of_five
 def test_dropout_and_noise_are_the_same_forward_and_backward(weighting):
     """dc = mask_c/keep_c · b̃ · W dlogits names both masks; with them, the logits must come out as they did."""
     m, n, k, height, width, outputs, keep, keep_c = 8, 3, 16, 6, 5, 7, 0.8, 0.6

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from kernel_helpers import Report, bf16, error, from_chunks, one_of_three, rounded, shaken, three
+from kernel_helpers import Report, bf16, error, from_chunks, one_of_five, rounded, shaken, three
 from torch import nn
 
 from wcapsnet.data import Split
@@ -123,7 +123,7 @@ def test_the_first_convolution_agrees_with_its_module(channels, out, height, wid
     ("k", "channels", "height", "width", "widths"),
     [(8, 3, 16, 16, (8, 16)), (24, 1, 14, 18, (32, 8)), (8, 3, 9, 40, (16, 40))],
 )
-@one_of_three
+@one_of_five
 def test_the_decoder_agrees_with_its_module(k, channels, height, width, widths):
     m = 4
     decoder, truth, half = three(shaken(Decoder(k, channels, height, width, widths), by=0.1))

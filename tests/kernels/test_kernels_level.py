@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from kernel_helpers import Report, bf16, error, from_vectors, one_of_three, rounded, shaken, three, to_vectors
+from kernel_helpers import Report, bf16, error, from_vectors, one_of_five, rounded, shaken, three, to_vectors
 
 from wcapsnet.kernels import layout
 from wcapsnet.kernels import level as level_module
@@ -71,7 +71,7 @@ def one_multiprocessor(monkeypatch, emulator):
     emulator.compile_together([lambda case=case: play(case) for case in IN_LARGE_BLOCKS])
 
 
-@one_of_three
+@one_of_five
 def held_to_the_truth(case):
     m, n, c, g, layers, k, stride, height, width, nonlinearity = case
     blocks, truth, half = three(shaken(CapsuleBlocks(n, c, g, layers, k, stride, nonlinearity)))

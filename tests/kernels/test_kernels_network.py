@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from kernel_helpers import Report, bf16, error, one_of_three, rounded, three
+from kernel_helpers import Report, bf16, error, one_of_five, rounded, three
 
 from wcapsnet import kernels
 from wcapsnet.kernels import Engine
@@ -125,7 +125,7 @@ def three_steps(name, monkeypatch):
 
 @pytest.mark.usefixtures("compiled", "guarded")
 @pytest.mark.parametrize("name", NETWORKS)
-@one_of_three
+@one_of_five
 def test_a_network_agrees_with_its_modules(name, monkeypatch):
     for _ in range(10):
         (network, truth, half), images, outputs, (terms, expected_terms) = three_steps(name, monkeypatch)
@@ -245,7 +245,7 @@ def test_the_engine_serves_where_bf16_is_asked_for_and_nothing_else():
 
 
 @pytest.mark.usefixtures("compiled", "guarded")
-@one_of_three
+@one_of_five
 def test_one_level_alone():
     m, config = NETWORKS["three levels"]
     network, truth, half = three(WCapsNet(config))

@@ -13,7 +13,7 @@ from kernel_helpers import (
     fused_critic,
     hidden_values,
     judged,
-    one_of_three,
+    one_of_five,
     probe,
     rounded,
     shaken,
@@ -83,7 +83,7 @@ def compiled(emulator):
 
 @pytest.mark.usefixtures("compiled", "guarded")
 @pytest.mark.parametrize("case", ROUTERS, ids=name_of)
-@one_of_three
+@one_of_five
 def test_critic_and_routing_agree_with_their_modules(case):
     m, n, k, height, width, base, weighting, detach = case
     router, truth, half = three(make(k, height, width, base, weighting))
@@ -205,7 +205,7 @@ def test_evaluation_has_neither_noise_nor_dropout(emulator):
 
 @pytest.mark.usefixtures("guarded")
 @pytest.mark.parametrize("weighting", [softmax_weights, normalized_weights])
-@one_of_three
+@one_of_five
 def test_backward_meets_the_noise_and_the_dropout_of_forward(weighting):
     m, n, k, side, keep = 16, 12, 8, 4, 0.7
     router, truth, _ = three(make(k, side, side, 8, weighting, dropout=0.3, share=0.3, std=0.8))

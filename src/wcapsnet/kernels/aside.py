@@ -26,7 +26,7 @@ class Aside:
             yield
             return
         if self.stream is None:
-            self.stream = torch.cuda.Stream()
+            self.stream = torch.cuda.Stream(priority=-1)  # small grids that fill what the others leave free
         if not self.kept:
             torch.autograd.Variable._execution_engine.queue_callback(self.join)
         self.kept += read

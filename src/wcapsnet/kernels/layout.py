@@ -261,13 +261,16 @@ class Layer:
         """Whether the smallest tile of a map so wide finds room, with the gradient beside it."""
         tiling(1, 1, width, self.taps, 1, self.pitch + 16 * self.columns, shift=self.shift(width))
 
-    def defines(self, norm: nn.Module | None) -> dict[str, int]:
+    def defines(self, norm: nn.Module | None, tile: Tiling, read: Any) -> dict[str, int]:
+        """`read`: the Input that is covered by such tiles."""
+        divided = (read.height, read.width) == (tile.height * self.stride, tile.width * self.stride)
         return {
             "BEFORE": self.before // 8,
             "STRIDE": self.stride,
             "GROWN": self.grown_chunks,
             "EVEN": self.even,
             "NORM": int(norm is not None),
+            "DIVIDED": int(divided),
         }
 
     @property

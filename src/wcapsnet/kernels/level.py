@@ -37,6 +37,8 @@ from .layout import (
 )
 from .prepare import PREPARE, Entry, Prepared, Zeros, gather
 
+TWO_STAGES = 108 * 1024  # bytes up to which `weigh` has two buffers: others need shared memory too
+
 
 class FusedLevel:
     """The kernels of one level: which there are, in which order, on which memory."""
@@ -92,23 +94,26 @@ class FusedLevel:
             return None
         strips = -(-self.width // 8)
         least = 8 >> min(3, (self.width - 1).bit_length())
-        rows = next((rows for rows in (1, 2, 4) if -(-self.height // rows) * strips <= 16), None)
-        if rows is None or least > 1:
+        rows = next((rows for rows in ((4, 2) if strips > 1 else (2, 1)) if self.height >= rows), 1)
+        if -(-self.height // rows) * strips > 16 or least > 1:
             return None
         units = -(-self.height // rows) * strips
-        threads = 32 * max(4, -(-units // 2))
-        chunks, patch = self.trans.chunks, self.channels // 8 * self.stride**2
-        even, high = -(-chunks // 2) * 2, -(-self.height // rows) * rows
-        raw = -(-self.positions * (chunks | 1) * 16 // 128) * 128
-        tile = (high + 2) * strips * 8 * (even + 1) * 16
+        threads = 32 * max(2, -(-units // 2))
+        chunks, patch = self.trans.chunks, self.stride**2
+        places = self.positions * (chunks | 1) * 16 + 16
         if self.stride > 1:
-            tile = max(tile, (high + 1) * (self.width + 1) * (-(-patch // 2) * 2 + 1) * 16)
-        shared = raw + tile + 2 * max(even, -(-patch // 2) * 2) * 8 * 4
+            places = max(places, self.positions * (-(-patch // 2) * 2 | 1) * 16)
+        norms = sum(layer.even for layer in [*self.layers[1:], self.trans]) + -(-self.channels // 16) * 2
+        shared = places + norms * 64
         if shared > largest_shared():
             return None
         defines = {"HEIGHT": self.height, "WIDTH": self.width, "ROWS": rows, "BEFORE": self.channels // 8}
         defines |= {"STRIDE": self.stride, "GROWN": self.grown_chunks, "DEPTH": self.depth, "VECTOR": self.k // 8}
-        return Kernel("block.cu", "block", **defines, **occupancy(threads, shared, 96)), threads, shared
+        return (
+            Kernel("block.cu", "block", **defines, **occupancy(threads, shared, 128 if rows == 4 else 104)),
+            threads,
+            shared,
+        )
 
     def _evaluate(self, x: Tensor, prepared: Prepared, kernel: Kernel, threads: int, shared: int) -> Tensor:
         file, own, blocks = "block.cu", STRUCTURES["block.cu"], self.blocks
@@ -213,7 +218,8 @@ class FusedLevel:
             out_square=sums.square,
             out_capsule=sums.capsule,
         )
-        together = next(count for count in (4, 2, 1) if (norm is None and self.n % count == 0) or count == 1)
+        alike = not layer.earlier and (layer.stride > 1 or self.stride == 1)  # what all capsules read
+        together = next(count for count in (4, 2, 1) if (alike and self.n % count == 0) or count == 1)
         launch_convolve(tile, layer, layer.low, layer.columns, groups, 1, 0, arguments, norm, self.n, together)
 
     def _vectors(self, memory: Memory, kernel: str, **more: Any) -> tuple[Kernel, Any, int, int]:
@@ -253,11 +259,23 @@ class FusedLevel:
             "finish.cu", [gradients.vectors_reader("finish.cu")], 1, 0, self.k, memory.z_sums, images * n * positions
         )
         finish(of, capsule_layout(g), capsule_layout(memory.z), capsule_layout(dz), images, n, self.k // 8, positions)
+        kept = [dz, gradients.sums, *memory.tensors()]
+
+        def weigh(layer: Layer, norm: nn.Module | None, dy: Where, *read: Tensor) -> None:
+            """As soon as dy is there: what it waits for in memory, others spend on their products."""
+            with self.aside.work(*kept, *read):
+                self._weigh(memory, gradients, layer, norm, dy)
+
+        weigh(self.trans, self.blocks.trans.conv_plus.norm, capsule_layout(dz))
 
         # Dense Layers, last to first: each pulls its gradient from all that read it.
         made = torch.empty_like(memory.grown)
         pending = torch.empty((chunks, images, n, positions, 8), dtype=torch.bfloat16, device=dz.device)
         spare = torch.empty_like(pending)
+
+        def weigh_layer(index: int) -> None:
+            weigh(self.layers[index], self.blocks.dense.layers[index].norm, grown_layout(made, index * chunks), made)
+
         for index in reversed(range(self.depth)):
             self._pull(
                 memory, gradients, dz, made,
@@ -267,6 +285,8 @@ class FusedLevel:
                 first_chunk=self.channels // 8 + index * chunks,
             )  # fmt: skip
             pending, spare = spare, pending
+            if index + 1 < self.depth:  # which this has finished
+                weigh_layer(index + 1)
 
         base_chunks = self.channels // 8
         g_base = torch.empty((base_chunks, images, n, positions, 8), dtype=torch.bfloat16, device=dz.device)
@@ -282,6 +302,7 @@ class FusedLevel:
         readers.append(gradients.trans_reader("finish.cu"))
         dx = torch.empty_like(memory.x)
         if not strided:
+            weigh_layer(0)
             of = means("finish.cu", readers, n, 0, self.channels, memory.x_sums, images * positions)
             finish(
                 of, grown_layout(g_base), map_layout(memory.x), map_layout(dx), images, 1, base_chunks, positions,
@@ -292,10 +313,12 @@ class FusedLevel:
             d_base = torch.empty((n, base_chunks, images, positions, 8), dtype=torch.bfloat16, device=dz.device)
             of_base = Where(d_base.data_ptr(), d_base.stride(1), positions * 8, d_base.stride(0), 8)
             finish(of, grown_layout(g_base), memory.base_layout(), of_base, images, n, base_chunks, positions)
+            weigh(self.shortcut, None, of_base, d_base)
             of = means("finish.cu", readers, 1, self.channels, self.growth, memory.grown_sums_of(0), images * positions)
             finish(
                 of, grown_layout(pending), grown_layout(memory.grown), grown_layout(made), images, n, chunks, positions
             )
+            weigh_layer(0)
             through = self._through_shortcut(memory, d_base)
             g_x = torch.empty_like(memory.x)
             self._pull(
@@ -310,14 +333,7 @@ class FusedLevel:
                 more=map_layout(through),
             )  # fmt: skip
 
-        read = [dz, made, gradients.sums, *memory.tensors()] + ([d_base] if strided else [])
-        with self.aside.work(*read):
-            if strided:
-                self._weigh(memory, gradients, self.shortcut, None, of_base)
-            for index, layer in enumerate(self.layers):
-                norm = self.blocks.dense.layers[index].norm
-                self._weigh(memory, gradients, layer, norm, grown_layout(made, index * chunks))
-            self._weigh(memory, gradients, self.trans, self.blocks.trans.conv_plus.norm, capsule_layout(dz))
+        with self.aside.work(gradients.sums):
             gather(self.entries, gradients.places, gradients.of_weights)
         return dx, gradients.views
 
@@ -371,9 +387,9 @@ class FusedLevel:
             **extra,
         )
         width_of = 8 * together
-        floats = every * width_of * 3 + 2 * width_of + (3 * repeats * chunks * 8 if "fresh" in extra else 0)
+        floats = every * width_of * 3 + 2 * width_of + (3 * chunks * 8 if "fresh" in extra else 0)
         floats += tile.warps * every * 2 * width_of
-        shared = floats * 4 + at_once * chunks * tile.positions * 16
+        shared = floats * 4 + (at_once + ("fresh" in extra)) * chunks * tile.positions * 16
         defines = {**tile.defines(), **occupancy(tile.threads, shared, 128)}
         kernel = Kernel(file, "pull", **defines, STRIDE=stride, GROWN=chunks, CHUNKS=together)
         kernel((tile.blocks, capsules, blocks_deep), tile.threads, shared, arguments)
@@ -392,9 +408,9 @@ class FusedLevel:
     def _through_some(self, memory: Memory, d_base: Tensor, first: int, through: Tensor) -> None:
         file, own, layer = "convolve.cu", STRUCTURES["convolve.cu"], self.shortcut
         read = self._through_layer(len(d_base))
-        columns = min(layer.chunks, 4)
+        columns = min(layer.chunks, 12)  # the tile is large: better loaded once than several rows at a time
         groups = -(-layer.chunks // columns)
-        tile = tiling(memory.images, self.height, self.width, 1, groups, read.pitch)
+        tile = tiling(memory.images, self.height, self.width, 1, groups, read.pitch, 1)
         arguments = build(
             own["Convolve"],
             **{
@@ -435,7 +451,7 @@ class FusedLevel:
     def _weigh(self, memory: Memory, gradients: Gradients, layer: Layer, norm: nn.Module | None, dy: Where) -> None:
         file = "weigh.cu"
         launch_weigh(
-            layer, norm, memory.images, (self.height, self.width), self.n, 3,
+            layer, norm, memory.images, (self.height, self.width), self.n, 1,
             **{"in": self._input(file, memory, layer, norm, update=False)},
             dy=dy.view(file), dw=gradients.places[[entry.layer for entry in self.entries].index(layer)],
         )  # fmt: skip
@@ -446,9 +462,10 @@ def launch_convolve(
     norm: nn.Module | None = None, capsules: int = 1, together: int = 1,
 ) -> None:  # fmt: skip
     """`together`: capsules that share a tile."""
-    shared = tile.positions * layer.pitch + (layer.even * 16 + tile.threads // 32 * 16 * columns) * 4
+    affine = 0 if norm is None else together * layer.even * 64
+    shared = tile.positions * layer.pitch + affine + tile.threads // 32 * 64 * columns
     kernel = Kernel(
-        "convolve.cu", "convolve", **tile.defines(), **layer.defines(norm),
+        "convolve.cu", "convolve", **tile.defines(), **layer.defines(norm, tile, getattr(arguments, "in")),
         LOW=low, COLUMNS=columns, OUT_STRIDE=out_stride, EPILOGUE=epilogue, CAPSULES=together,
         **occupancy(tile.threads, shared, registers(tile, columns)),
     )  # fmt: skip
@@ -467,14 +484,16 @@ def launch_weigh(
     warps_a_pair = max(1, min(8 // together, tile.warps))
     deep = -(-layer.out_chunks // columns) * -(-steps // together)
     arguments = build(STRUCTURES[file]["Weigh"], dy_chunks=layer.out_chunks, groups=tile.blocks, **more)
-    shared = tile.positions * layer.pitch + tile.made_positions * columns * 16 + layer.even * 16 * 4
+    stage = tile.positions * layer.pitch + tile.made_positions * columns * 16
+    stages = 2 if 2 * stage <= min(TWO_STAGES, largest_shared() - 4096) else 1
+    shared = stages * stage + layer.even * 64
     shared = max(shared, together * layer.taps**2 * columns * 512)
     at_once = max(1, min(at_once, 200 * 1024 // (shared + 1024)))
     grid = max(1, min(tile.blocks, at_once * MULTIPROCESSORS // (capsules * deep)))
     threads = 32 * together * warps_a_pair
     kernel = Kernel(
-        file, "weigh", **tile.defines(), **layer.defines(norm), **occupancy(threads, shared, 128),
-        LOW=layer.low, COLUMNS=columns, WARPS_A_PAIR=warps_a_pair,
+        file, "weigh", **tile.defines(), **layer.defines(norm, tile, more["in"]), **occupancy(threads, shared, 128),
+        LOW=layer.low, COLUMNS=columns, WARPS_A_PAIR=warps_a_pair, STAGES=stages,
     )  # fmt: skip
     kernel((grid, capsules, deep), threads, shared, arguments)
 

@@ -2,7 +2,7 @@
 // all in shared memory. With running statistics no layer waits for other images.
 //
 // BEFORE chunks of channels come in (from patches of STRIDE×STRIDE positions), DEPTH layers add GROWN chunks each, and
-// 8·VECTOR elements a vector go out.
+// 8·VECTOR elements a vector go out. Norm and ReLU are done in registers, so the channels lie in memory once, as they are.
 #define SHIFT 1
 #define TAPS 3
 #define TILE_ROWS (((HEIGHT + ROWS - 1) / ROWS) * ROWS)
@@ -33,146 +33,162 @@ struct Block {
     int squash;
 };
 
-constexpr int PLACES = HEIGHT * WIDTH, CHUNKS = BEFORE + DEPTH * GROWN, EVEN = (CHUNKS + 1) / 2 * 2;
-constexpr int RAW = (CHUNKS | 1) * 16, PITCH = (EVEN + 1) * 16;  // bytes of a position, before and after norm and ReLU
-constexpr int PATCH = BEFORE * STRIDE * STRIDE, PATCH_EVEN = (PATCH + 1) / 2 * 2, PATCH_PITCH = (PATCH_EVEN + 1) * 16;
-constexpr int PATCH_WIDE = WIDTH + 1, PATCH_HIGH = TILE_ROWS + 1;
+constexpr int PLACES = HEIGHT * WIDTH, CHUNKS = BEFORE + DEPTH * GROWN;
+constexpr int PITCH = (CHUNKS | 1) * 16;  // bytes of a position: odd, so that no two rows meet in a bank
+constexpr int PATCH = STRIDE * STRIDE;  // places of a patch; one chunk of each comes in at a time
+constexpr int PATCH_PITCH = ((PATCH + 1) / 2 * 2 | 1) * 16;
 
-// scale and shift of `chunks` chunks: `patches` of the first BEFORE, then what has grown; zeros fill the last pair.
-device_function void running_norm(const Block& a, const Running& norm, int n, int patches, int chunks, float* scale, float* shift) {
-    for (int i = threadIdx.x; i < (chunks + 1) / 2 * 16; i += blockDim.x) {
-        int q = i / 8, real = -1;
-        if (q < patches * BEFORE)
-            real = q % BEFORE * 8 + i % 8;
-        else if (q < chunks) {
-            int w = (q - patches * BEFORE) % GROWN * 8 + i % 8;
-            if (w < a.growth) real = BEFORE * 8 + (q - patches * BEFORE) / GROWN * a.growth + w;
-        }
-        const int place = n * norm.channels + real;
-        const float s = real < 0 ? 0.f : norm.gamma[place] * rsqrt_of(norm.var[place] + a.eps);
-        scale[i] = s;
-        shift[i] = real < 0 ? 0.f : norm.beta[place] - norm.mean[place] * s;
-    }
+// Where a layer's norm begins in the table of all of them, in chunks rounded up to pairs: the layers', then CapsTrans'.
+device_function int norm_begins(int layer) {
+    int begins = 0;
+    for (int l = 0; l < layer; l++) begins += (BEFORE + l * GROWN + 1) / 2 * 2;
+    return begins;
 }
 
-device_function uint4 activated(uint4 v, const float* scale, const float* shift) {
-    float f[8];
-    unpack(v, f);
+device_function Affine running_norm(const Running& norm, float eps, int n, int growth, int q, int chunks, int pair) {
+    float gamma_r[2] = {}, mean[2] = {}, beta[2] = {};
 #pragma unroll
-    for (int e = 0; e < 8; e++) f[e] = f[e] * scale[e] + shift[e];
-    return make_uint4(pack_positive(f[0], f[1]), pack_positive(f[2], f[3]), pack_positive(f[4], f[5]), pack_positive(f[6], f[7]));
+    for (int k = 0; k < 2; k++) {
+        const int e = pair * 2 + k, w = (q - BEFORE) % GROWN * 8 + e;
+        const int real = q < BEFORE ? q * 8 + e : BEFORE * 8 + (q - BEFORE) / GROWN * growth + w, place = n * norm.channels + real;
+        if (q >= chunks || (q >= BEFORE && w >= growth)) continue;
+        gamma_r[k] = norm.gamma[place] * rsqrt_of(norm.var[place] + eps);
+        mean[k] = norm.mean[place];
+        beta[k] = norm.beta[place];
+    }
+    return affine_of(gamma_r, mean, beta);
 }
 
 KERNEL(THREADS, BLOCKS) block(ARGUMENTS(Block) a) {
     SHARED_MEMORY(memory);
     const int m = blockIdx.x, n = blockIdx.y, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    char* raw = memory;  // [position][chunk]
-    char* tile = raw + (PLACES * RAW + 127) / 128 * 128;
-    constexpr int tile_bytes = HIGH * WIDE * PITCH, patch_bytes = STRIDE > 1 ? PATCH_HIGH * PATCH_WIDE * PATCH_PITCH : 0;
-    float* scale = (float*)(tile + (tile_bytes > patch_bytes ? tile_bytes : patch_bytes));
-    float* shift = scale + (EVEN > PATCH_EVEN ? EVEN : PATCH_EVEN) * 8;
+    constexpr int places = PLACES * PITCH + 16, patches = STRIDE > 1 ? PLACES * PATCH_PITCH : 0;
+    char* raw = memory;  // [position][chunk], and one chunk more, which the last odd one reads along
+    Affine* affine = (Affine*)(memory + (places > patches ? places : patches));
     const bool busy = warp * 2 < UNITS;
     const Spot named = locate(warp * 2 + (lane >> 3 & 1), lane & 7);
     const Spot got[2] = {locate(warp * 2, lane / 4), locate(warp * 2 + 1, lane / 4)};
 
     auto keep = [&](int chunk, int row, int half, float low, float high) {
         if (got[half].inside && got[half].row + row < HEIGHT)
-            *(unsigned*)(raw + ((got[half].row + row) * WIDTH + got[half].x) * RAW + chunk * 16 + lane % 4 * 4) = pack(low, high);
+            *(unsigned*)(raw + ((got[half].row + row) * WIDTH + got[half].x) * PITCH + chunk * 16 + lane % 4 * 4) = pack(low, high);
     };
+    // Channels that no layer has made yet are read along in pairs: they must be numbers.
+    auto clear_grown = [&] {
+        for (int i = threadIdx.x; i < PLACES * (CHUNKS - BEFORE); i += blockDim.x)
+            *(uint4*)(raw + i % PLACES * PITCH + (BEFORE + i / PLACES) * 16) = make_uint4(0, 0, 0, 0);
+        if (threadIdx.x == 0) *(uint4*)(raw + PLACES * PITCH) = make_uint4(0, 0, 0, 0);
+    };
+
+    for (int layer = 0, begins = 0; layer <= DEPTH; layer++) {
+        const int chunks = BEFORE + layer * GROWN, even = (chunks + 1) / 2 * 2;
+        // Threads are dealt out anew for each layer, so that all of them are fetched at once.
+        for (int i = (threadIdx.x + blockDim.x - begins * 4 % blockDim.x) % blockDim.x; i < even * 4; i += blockDim.x)
+            affine[begins * 4 + i] = running_norm(a.norm[layer], a.eps, n, a.growth, i / 4, chunks, i % 4);
+        begins += even;
+    }
 
     int first = 0;
 #if STRIDE == 1
     for (int i = threadIdx.x; i < PLACES * BEFORE; i += blockDim.x) {
         const int q = i / PLACES, p = i % PLACES;
-        copy_async(raw + p * RAW + q * 16, at(a.x, q, m, n) + p * a.x.position);
+        copy_async(raw + p * PITCH + q * 16, at(a.x, q, m, n) + p * a.x.position);
     }
-#else
-    // The patches with a border above and to the left, as they are: the shortcut reads them so.
-    clear(tile, patch_bytes);
-    running_norm(a, a.norm[0], n, STRIDE * STRIDE, PATCH, scale, shift);
-    __syncthreads();
-    auto each = [&](auto change) {
-        for (int i = threadIdx.x; i < PLACES * PATCH; i += blockDim.x) {
-            const int q = i / PLACES, p = i % PLACES, place = q / BEFORE;
-            const int y = p / WIDTH * STRIDE + place / STRIDE, x = p % WIDTH * STRIDE + place % STRIDE;
-            if (y < a.height && x < a.width)
-                change(tile + ((p / WIDTH + 1) * PATCH_WIDE + p % WIDTH + 1) * PATCH_PITCH + q * 16, q, y * a.width + x);
-        }
-    };
-    each([&](char* to, int q, int p) { copy_async(to, at(a.x, q % BEFORE, m, n) + p * a.x.position); });
+    clear_grown();
     copies_done();
-    __syncthreads();
-    const char* patch = tile + (named.row * PATCH_WIDE + min(named.x, WIDTH - 1)) * PATCH_PITCH + (lane >> 4) * 16;
-    if (busy) {
-        const uint2* weights = a.weights[DEPTH + 1] + (long long)n * (PATCH_EVEN / 2) * BEFORE * 32 + lane;
+#else
+    // The first layer and the shortcut: chunk by chunk of x, all places of its patches at once.
+    float grown[ROWS][GROWN][4] = {}, base[ROWS][BEFORE][4] = {};
+    // A lane's half of the fragment that the weights of a chunk are in.
+    auto weights_of = [&](const uint2* weights, int chunk, int taps, int columns, int tap, int c) {
+        constexpr int pairs = (PATCH * BEFORE + 1) / 2;
+        return __ldg((const unsigned*)(weights + (((long long)n * pairs + chunk / 2) * taps * columns + tap * columns + c) * 32 + lane) +
+                     chunk % 2);
+    };
 #pragma unroll 1
-        for (int row = 0; row < ROWS; row++) {
-            float sum[BEFORE][4] = {};
+    for (int q = 0; q < BEFORE; q++) {
+        __syncthreads();
+        for (int i = threadIdx.x; i < PLACES * (PATCH + PATCH % 2); i += blockDim.x) {
+            const int place = i / PLACES, p = i % PLACES, y = p / WIDTH * STRIDE + place / STRIDE, x = p % WIDTH * STRIDE + place % STRIDE;
+            char* to = raw + p * PATCH_PITCH + place * 16;
+            if (place < PATCH && y < a.height && x < a.width)
+                copy_async(to, at(a.x, q, m, n) + (y * a.width + x) * a.x.position);
+            else
+                *(uint4*)to = make_uint4(0, 0, 0, 0);
+        }
+        copies_done();
+        __syncthreads();
+        if (!busy) continue;
+        const Affine f = affine[q * 4 + lane % 4];
 #pragma unroll 1
-            for (int step = 0; step < PATCH_EVEN / 2; step++) {
-                unsigned x[4];
-                load_matrices<false>(x, patch + ((row + 1) * PATCH_WIDE + 1) * PATCH_PITCH + step * 32);
+        for (int two = 0; two < PATCH; two += 2) {  // places of a patch
+            const int chunk = two * BEFORE + q, next = two + 1 < PATCH ? chunk + BEFORE : -1;
+            unsigned to_base[BEFORE][2], to_grown[4][GROWN][2];
 #pragma unroll
-                for (int c = 0; c < BEFORE; c++) {
-                    const uint2 w = __ldg(weights + (step * BEFORE + c) * 32);
-                    multiply_add(sum[c], x, w.x, w.y);
-                }
+            for (int c = 0; c < BEFORE; c++) {
+                to_base[c][0] = weights_of(a.weights[DEPTH + 1], chunk, 1, BEFORE, 0, c);
+                to_base[c][1] = next < 0 ? 0 : weights_of(a.weights[DEPTH + 1], next, 1, BEFORE, 0, c);
             }
 #pragma unroll
-            for (int c = 0; c < BEFORE; c++)
+            for (int tap = 0; tap < 4; tap++)
 #pragma unroll
-                for (int half = 0; half < 2; half++) keep(c, row, half, sum[c][half * 2], sum[c][half * 2 + 1]);
-        }
-    }
-    __syncthreads();
-    each([&](char* to, int q, int) { *(uint4*)to = activated(*(uint4*)to, scale + q * 8, shift + q * 8); });
-    __syncthreads();
-    if (busy) {
-        float sum[ROWS][GROWN][4] = {};
-        const uint2* weights = a.weights[0] + (long long)n * (PATCH_EVEN / 2) * 4 * GROWN * 32 + lane;
-#pragma unroll 1
-        for (int step = 0; step < PATCH_EVEN / 2; step++, weights += 4 * GROWN * 32) {
-            uint2 w[4][GROWN];
-#pragma unroll
-            for (int i = 0; i < 4 * GROWN; i++) w[i / GROWN][i % GROWN] = __ldg(weights + i * 32);
+                for (int c = 0; c < GROWN; c++) {
+                    to_grown[tap][c][0] = weights_of(a.weights[0], chunk, 4, GROWN, tap, c);
+                    to_grown[tap][c][1] = next < 0 ? 0 : weights_of(a.weights[0], next, 4, GROWN, tap, c);
+                }
 #pragma unroll
             for (int line = 0; line < ROWS + 1; line++)
 #pragma unroll
                 for (int dx = 0; dx < 2; dx++) {
-                    unsigned x[4];
-                    load_matrices<false>(x, patch + (line * PATCH_WIDE + dx) * PATCH_PITCH + step * 32);
+                    // What is not on the map is masked below; here it only must not be beside the memory.
+                    const int y = min(max(named.row + line - 1, 0), HEIGHT - 1), x = min(max(named.x + dx - 1, 0), WIDTH - 1);
+                    unsigned v[4];
+                    load_matrices<false>(v, raw + (y * WIDTH + x) * PATCH_PITCH + (two + (lane >> 4)) * 16);
+                    if (line > 0 && dx == 1)
+#pragma unroll
+                        for (int c = 0; c < BEFORE; c++) multiply_add(base[line - 1][c], v, to_base[c][0], to_base[c][1]);
+#pragma unroll
+                    for (int half = 0; half < 2; half++) {
+                        const int row = got[half].row + line - 1, column = got[half].x + dx - 1;
+#pragma unroll
+                        for (int k = 0; k < 2; k++) {
+                            const int down = (two + k) / STRIDE, right = (two + k) % STRIDE;
+                            const bool here = row >= 0 && column >= 0 && row * STRIDE + down < a.height && column * STRIDE + right < a.width;
+                            v[2 * k + half] = here ? activated(f, v[2 * k + half]) : 0u;
+                        }
+                    }
 #pragma unroll
                     for (int dy = 0; dy < 2; dy++)
                         if (line - dy >= 0 && line - dy < ROWS)
 #pragma unroll
-                            for (int c = 0; c < GROWN; c++) multiply_add(sum[line - dy][c], x, w[dy * 2 + dx][c].x, w[dy * 2 + dx][c].y);
+                            for (int c = 0; c < GROWN; c++)
+                                multiply_add(grown[line - dy][c], v, to_grown[dy * 2 + dx][c][0], to_grown[dy * 2 + dx][c][1]);
                 }
         }
-#pragma unroll
-        for (int i = 0; i < ROWS * GROWN * 2; i++) {
-            const int row = i / 2 / GROWN, c = i / 2 % GROWN, half = i % 2;
-            keep(BEFORE + c, row, half, sum[row][c][half * 2], sum[row][c][half * 2 + 1]);
-        }
     }
-    first = 1;
     __syncthreads();
+    clear_grown();
+    __syncthreads();
+    if (busy)
+#pragma unroll
+        for (int row = 0; row < ROWS; row++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+#pragma unroll
+                for (int c = 0; c < BEFORE; c++) keep(c, row, half, base[row][c][half * 2], base[row][c][half * 2 + 1]);
+#pragma unroll
+                for (int c = 0; c < GROWN; c++) keep(BEFORE + c, row, half, grown[row][c][half * 2], grown[row][c][half * 2 + 1]);
+            }
+    first = 1;
 #endif
-    clear(tile, tile_bytes);
-    copies_done();
+    __syncthreads();
 
-    const char* origin = tile + place_in_tile(named) * PITCH + (lane >> 4) * 16;
+    // Rows above and below the map, and places beside it, name a neighbour, to be masked or ignored.
+    const char* origin = raw + min(named.x, WIDTH - 1) * PITCH + (lane >> 4) * 16;
+    const Affine* own = affine + norm_begins(first) * 4 + lane % 4;
 #pragma unroll 1
-    for (int layer = first; layer <= DEPTH; layer++) {
-        const int chunks = BEFORE + layer * GROWN, steps = (chunks + 1) / 2;
-        running_norm(a, a.norm[layer], n, 1, chunks, scale, shift);
-        __syncthreads();
-        for (int i = threadIdx.x; i < PLACES * chunks; i += blockDim.x) {
-            const int q = i / PLACES, p = i % PLACES;
-            *(uint4*)(tile + ((p / WIDTH + 1) * WIDE + p % WIDTH) * PITCH + q * 16) =
-                activated(*(const uint4*)(raw + p * RAW + q * 16), scale + q * 8, shift + q * 8);
-        }
-        __syncthreads();
-        if (layer == DEPTH) break;
+    for (int layer = first; layer < DEPTH; layer++) {
+        const int steps = (BEFORE + layer * GROWN + 1) / 2;
         if (busy) {
             float parts[3][ROWS][GROWN][4] = {};
             const uint2* weights = a.weights[layer] + (long long)n * steps * 9 * GROWN * 32 + lane;
@@ -181,10 +197,19 @@ KERNEL(THREADS, BLOCKS) block(ARGUMENTS(Block) a) {
                 uint2 w[9][GROWN];
 #pragma unroll
                 for (int i = 0; i < 9 * GROWN; i++) w[i / GROWN][i % GROWN] = __ldg(weights + i * 32);
+                const Affine low = own[step * 8], high = own[step * 8 + 4];
 #pragma unroll
                 for (int line = 0; line < ROWS + 2; line++) {
                     unsigned x[4];
-                    load_matrices<false>(x, origin + line * WIDE * PITCH + step * 32);
+                    load_matrices<false>(x, origin + min(max(named.row + line - 1, 0), HEIGHT - 1) * WIDTH * PITCH + step * 32);
+#pragma unroll
+                    for (int half = 0; half < 2; half++) {
+                        x[half] = activated(low, x[half]);
+                        x[2 + half] = activated(high, x[2 + half]);
+                        if (HEIGHT % ROWS == 0 && line > 0 && line <= ROWS) continue;
+                        const int row = got[half].row + line - 1;
+                        if (row < 0 || row >= HEIGHT) x[half] = x[2 + half] = 0;
+                    }
 #pragma unroll
                     for (int dy = 0; dy < 3; dy++)
                         if (line - dy >= 0 && line - dy < ROWS)
@@ -194,6 +219,7 @@ KERNEL(THREADS, BLOCKS) block(ARGUMENTS(Block) a) {
                                              w[dy * 3 + i / GROWN][i % GROWN].y);
                 }
             }
+            // (Who still reads along the channels that are written now multiplies them by zero.)
 #pragma unroll
             for (int row = 0; row < ROWS; row++)
 #pragma unroll
@@ -204,22 +230,25 @@ KERNEL(THREADS, BLOCKS) block(ARGUMENTS(Block) a) {
                         keep(BEFORE + layer * GROWN + c, row, half, parts[1][row][c][half * 2], parts[1][row][c][half * 2 + 1]);
                 }
         }
-        // The next layer's chunk that only fills a pair is still zero or holds what this layer's norm made of the last one.
-        if ((chunks + GROWN) % 2)
-            for (int p = threadIdx.x; p < PLACES; p += blockDim.x)
-                *(uint4*)(tile + ((p / WIDTH + 1) * WIDE + p % WIDTH) * PITCH + (chunks + GROWN) * 16) = make_uint4(0, 0, 0, 0);
+        own += steps * 8;
         __syncthreads();
     }
 
     if (!busy) return;
-    const uint2* weights = a.weights[DEPTH] + (long long)n * (EVEN / 2) * VECTOR * 32 + lane;
+    const uint2* weights = a.weights[DEPTH] + (long long)n * ((CHUNKS + 1) / 2) * VECTOR * 32 + lane;
 #pragma unroll 1
     for (int row = 0; row < ROWS; row++) {
         float y[VECTOR][4] = {};
 #pragma unroll 1
-        for (int step = 0; step < EVEN / 2; step++) {
+        for (int step = 0; step < (CHUNKS + 1) / 2; step++) {
+            const Affine low = own[step * 8], high = own[step * 8 + 4];
             unsigned x[4];
-            load_matrices<false>(x, origin + (row + 1) * WIDE * PITCH + step * 32);
+            load_matrices<false>(x, origin + min(named.row + row, HEIGHT - 1) * WIDTH * PITCH + step * 32);
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                x[half] = activated(low, x[half]);
+                x[2 + half] = activated(high, x[2 + half]);
+            }
 #pragma unroll
             for (int c = 0; c < VECTOR; c++) {
                 const uint2 w = __ldg(weights + (step * VECTOR + c) * 32);

@@ -2,7 +2,7 @@
 // COLUMNS chunks of output are computed at once, ROWS rows by a warp: an input row, once in registers, serves all rows
 // of output it touches. OUT_STRIDE above 1: output chunks are the places of patches
 // of a larger map (a transposed convolution). EPILOGUE: what happens to y before it is written. CAPSULES that all read
-// the same, without a norm, are computed one after the other from one tile.
+// the same are computed one after the other from one tile.
 #define AS_IT_IS 0
 #define ACTIVATED 1  // dropout(relu(y + bias)), which critics do
 #define BIASED 3  // y + bias
@@ -38,28 +38,37 @@ KERNEL(THREADS, BLOCKS) convolve(ARGUMENTS(Convolve) a) {
     SHARED_MEMORY(memory);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int image0 = blockIdx.x / TILES * PER_BLOCK, row0 = blockIdx.x % TILES * TILE_ROWS;
+    const int column0 = blockIdx.z * COLUMNS, n0 = blockIdx.y * CAPSULES;
     constexpr int steps = EVEN / 2, taps = TAPS * TAPS;
+    // Zeros around the map: in shared memory, or put into registers where a norm would change them.
+    constexpr bool all_inside = TAPS == 1 && (STRIDE == 1 || DIVIDED), zeros_stay = !all_inside && !NORM;
     char* tile = memory;
-    float* scale = (float*)(tile + POSITIONS * PITCH);
-    float* shift = scale + EVEN * 8;
-    float* sums = shift + EVEN * 8;  // [warp][Σy, Σy²][8·COLUMNS]
+    Affine* affine = (Affine*)(tile + POSITIONS * PITCH);  // [capsule][pair of channels]
+    float* sums = (float*)(affine + (NORM ? CAPSULES * EVEN * 4 : 0));  // [warp][Σy, Σy²][8·COLUMNS]
+    // Which row of a product a lane names to the tensor core, and which it gets back.
+    const bool busy = warp * 2 < UNITS;  // warps beyond only help to load
+    const Spot named = locate(warp * 2 + (lane >> 3 & 1), lane & 7);
+    const Spot got[2] = {locate(warp * 2, lane / 4), locate(warp * 2 + 1, lane / 4)};
 
+    if (zeros_stay) {
+        clear_tile(a.in, image0, row0, tile);
+        if (!SHIFT) __syncthreads();
+    } else if (a.in.chunks < EVEN) {
+        for (int i = threadIdx.x; i < POSITIONS; i += blockDim.x) *(uint4*)(tile + i * PITCH + (EVEN - 1) * 16) = make_uint4(0, 0, 0, 0);
+    }
+    load_chunks(a.in, 0, a.in.chunks, image0, row0, n0, tile);
 #if NORM
-    prepare_norm(a.in, blockIdx.y, scale, shift);
+    for (int i = 0; i < CAPSULES; i++) prepare_norm(a.in, n0 + i, affine + i * EVEN * 4);  // while the tile comes
 #endif
-    clear_tile(a.in, image0, row0, tile);
+    copies_done();
     __syncthreads();
-    load_tile(a.in, image0, row0, blockIdx.y * CAPSULES, tile, scale, shift);
-    __syncthreads();
-#pragma unroll 1
-    for (int n = blockIdx.y * CAPSULES; n < (blockIdx.y + 1) * CAPSULES; n++) {
 
-    const int column0 = blockIdx.z * COLUMNS;
+#pragma unroll 1
+    for (int n = n0; n < n0 + CAPSULES; n++) {
+
     constexpr int apart = SHIFT ? TAPS : 1;  // sums for the taps of a row, brought together in the end
     float parts[apart][ROWS][COLUMNS][4] = {};
-    if (warp * 2 < UNITS) {  // warps beyond only help to load
-        // Which row of a product a lane names to the tensor core, and which it gets back (below).
-        const Spot named = locate(warp * 2 + (lane >> 3 & 1), lane & 7);
+    if (busy) {
         const char* origin = tile + place_in_tile(named) * PITCH + (lane >> 4) * 16;
         const uint2* weights = a.weights + ((long long)n * steps * taps * a.out_chunks + column0) * 32 + lane;
         constexpr bool ahead = !SHIFT;  // whose sums leave registers for it
@@ -82,12 +91,28 @@ KERNEL(THREADS, BLOCKS) convolve(ARGUMENTS(Convolve) a) {
                 fetch(w, weights);
             weights += taps * a.out_chunks * 32;
             if (ahead && step + 1 < steps) fetch(next, weights);  // while the tensor cores work on this step
+#if NORM
+            const Affine* own = affine + ((n - blockIdx.y * CAPSULES) * EVEN + step * 2) * 4 + lane % 4;
+            const Affine low = own[0], high = own[4];
+#endif
 #pragma unroll
             for (int line = 0; line < ROWS + TAPS - 1; line++)
 #pragma unroll
                 for (int at_ = 0; at_ < (SHIFT ? 1 : TAPS); at_++) {
                     unsigned x[4];
                     load_matrices<false>(x, origin + (line * WIDE + at_) * PITCH);
+#pragma unroll
+                    for (int half = 0; half < 2; half++) {
+#if NORM
+                        x[half] = activated(low, x[half]);
+                        x[2 + half] = activated(high, x[2 + half]);
+#endif
+                        if (all_inside || zeros_stay || (SHIFT && HEIGHT % ROWS == 0 && line + LOW >= 0 && line + LOW < ROWS)) continue;
+                        const int y = row0 + got[half].row + line + LOW, column = SHIFT ? 0 : got[half].x + at_ + LOW;
+                        const bool here = on_map(a.in, y, column, step * 2);
+                        if (!here) x[half] = 0;
+                        if (DIVIDED ? !here : !on_map(a.in, y, column, step * 2 + 1)) x[2 + half] = 0;
+                    }
 #pragma unroll
                     for (int dy = 0; dy < TAPS; dy++)
 #pragma unroll
@@ -110,8 +135,8 @@ KERNEL(THREADS, BLOCKS) convolve(ARGUMENTS(Convolve) a) {
     float total[COLUMNS][4] = {};  // Σy and Σy² of the lane's two channels
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const Spot got = locate(warp * 2 + half, lane / 4);
-        if (!got.inside || image0 + got.image >= a.in.images) continue;
+        const Spot spot = got[half];
+        if (!spot.inside || image0 + spot.image >= a.in.images) continue;
 #pragma unroll
         for (int c = 0; c < COLUMNS; c++) {
             if (COLUMNS > 1 && column0 + c >= a.out_chunks) continue;
@@ -124,9 +149,9 @@ KERNEL(THREADS, BLOCKS) convolve(ARGUMENTS(Convolve) a) {
                 across = a.out_width;
             }
             const int channel = chunk * 8 + lane % 4 * 2;
-            const int first = ((row0 + got.row) * OUT_STRIDE + down) * across + got.x * OUT_STRIDE + right;
-            bf16* out = at(a.out, chunk, image0 + got.image, n) + lane % 4 * 2 + first * (int)a.out.position;
-            const bf16* mask = EPILOGUE == MASKED || EPILOGUE == NORMED ? at(a.mask, chunk, image0 + got.image, n) + lane % 4 * 2 +
+            const int first = ((row0 + spot.row) * OUT_STRIDE + down) * across + spot.x * OUT_STRIDE + right;
+            bf16* out = at(a.out, chunk, image0 + spot.image, n) + lane % 4 * 2 + first * (int)a.out.position;
+            const bf16* mask = EPILOGUE == MASKED || EPILOGUE == NORMED ? at(a.mask, chunk, image0 + spot.image, n) + lane % 4 * 2 +
                                                         first * (int)a.mask.position
                                                   : nullptr;
             float scale_[2], shift_[2];
@@ -140,15 +165,15 @@ KERNEL(THREADS, BLOCKS) convolve(ARGUMENTS(Convolve) a) {
                 }
 #pragma unroll
             for (int row = 0; row < ROWS; row++) {
-                if (TILES * TILE_ROWS > HEIGHT && row0 + got.row + row >= HEIGHT) continue;
-                if (OUT_STRIDE > 1 && ((row0 + got.row + row) * OUT_STRIDE + down >= a.out_height ||
-                                       got.x * OUT_STRIDE + right >= a.out_width))
+                if (TILES * TILE_ROWS > HEIGHT && row0 + spot.row + row >= HEIGHT) continue;
+                if (OUT_STRIDE > 1 && ((row0 + spot.row + row) * OUT_STRIDE + down >= a.out_height ||
+                                       spot.x * OUT_STRIDE + right >= a.out_width))
                     continue;
                 const int further = row * OUT_STRIDE * across;
                 float y[2] = {sum[row][c][half * 2], sum[row][c][half * 2 + 1]};
                 if (EPILOGUE == ACTIVATED) {
                     unsigned random = a.keep < 1 ? hashed(*a.seed, a.salt,
-                                                          ((image0 + got.image) * HEIGHT * WIDTH + first + further) * a.out_chunks * 4 +
+                                                          ((image0 + spot.image) * HEIGHT * WIDTH + first + further) * a.out_chunks * 4 +
                                                               chunk * 4 + lane % 4)
                                                  : 0xffffffffu;
 #pragma unroll

@@ -1,6 +1,8 @@
 // What a layer reads: BEFORE chunks of channels from before the block (as patches of STRIDE×STRIDE positions, where the
 // layer has a stride), then those that the block's layers have grown. Chunks are eight channels; what a layer grows is
-// filled up to GROWN whole ones. LOW is the offset of the first tap. EVEN is the number of chunks, rounded up to pairs. NORM: batch norm and ReLU on the way.
+// filled up to GROWN whole ones. LOW is the offset of the first tap. EVEN is the number of chunks, rounded up to pairs.
+// NORM: batch norm and ReLU, done to what has come from shared memory into registers; outside of the map is zero, which
+// they would change, so that is masked there. DIVIDED: the stride divides the map.
 #include "tiles.cuh"
 
 constexpr int SPLIT = BEFORE * STRIDE * STRIDE;  // chunks of `before`, all places of a patch counted
@@ -37,33 +39,43 @@ device_function int real_channel(const Input& in, int q, int e) {
     return w < in.growth ? in.channels + (q - SPLIT) / GROWN * in.growth + w : -1;
 }
 
-// scale and shift of every channel: γ(x − μ)/√(σ² + ε) + β = scale·x + shift
-device_function void prepare_norm(const Input& in, int n, float* scale, float* shift) {
-    for (int i = threadIdx.x; i < EVEN * 8; i += blockDim.x) {
-        int q = i / 8, real = real_channel(in, q, i % 8);
-        float a = 0, b = 0;
-        if (real >= 0) {
-            int place = n * in.layer_channels + real;
-            float mean, rstd;
+// What norm and ReLU do to the pairs of channels.
+device_function void prepare_norm(const Input& in, int n, Affine* affine) {
+    for (int i = threadIdx.x; i < EVEN * 4; i += blockDim.x) {
+        float gamma_r[2] = {}, mean[2] = {}, beta[2] = {};
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            const int q = i / 4, e = i % 4 * 2 + k, real = real_channel(in, q, e), place = n * in.layer_channels + real;
+            if (real < 0) continue;
+            float rstd;
             if (in.running) {
-                mean = in.running_mean[place];
+                mean[k] = in.running_mean[place];
                 rstd = rsqrt_of(in.running_var[place] + in.eps);
             } else {
-                bool old = q < SPLIT;
-                mean_and_rstd(old ? in.before_statistics : in.grown_statistics, n, old ? real : (q - SPLIT) * 8 + i % 8, in.count,
-                              in.eps, mean, rstd);
+                const bool old = q < SPLIT;
+                mean_and_rstd(old ? in.before_statistics : in.grown_statistics, n, old ? real : (q - SPLIT) * 8 + e, in.count, in.eps,
+                              mean[k], rstd);
                 if (in.update && blockIdx.x == 0 && blockIdx.z == 0 && (!old || q < BEFORE))
-                    remember(in.running_mean + place, in.running_var + place, mean, rstd, in.count, in.eps, in.momentum);
+                    remember(in.running_mean + place, in.running_var + place, mean[k], rstd, in.count, in.eps, in.momentum);
             }
-            a = in.gamma[place] * rstd;
-            b = in.beta[place] - mean * a;
+            gamma_r[k] = in.gamma[place] * rstd;
+            beta[k] = in.beta[place];
         }
-        scale[i] = a;
-        shift[i] = b;
+        affine[i] = affine_of(gamma_r, mean, beta);
     }
 }
 
-// Zeros where `load_tile` will write nothing: outside the map, and in the chunk that only fills a pair.
+// Whether a place of the tile lies inside of the map that chunk q comes from.
+device_function bool on_map(const Input& in, int y, int x, int q) {
+    int height = HEIGHT, width = WIDTH;
+    if (STRIDE > 1 && !DIVIDED && q < SPLIT) {
+        height = (in.height - q / BEFORE / STRIDE + STRIDE - 1) / STRIDE;
+        width = (in.width - q / BEFORE % STRIDE + STRIDE - 1) / STRIDE;
+    }
+    return y >= 0 && y < height && x >= 0 && x < width;
+}
+
+// Zeros where `load_chunks` will write nothing: outside the map, and in the chunk that only fills a pair.
 device_function void clear_tile(const Input& in, int image0, int row0, char* tile) {
     if (!SHIFT) {
         clear(tile, POSITIONS * PITCH);
@@ -81,12 +93,12 @@ device_function void clear_tile(const Input& in, int image0, int row0, char* til
     }
 }
 
-// The tile's input as (position, channel), activated; what lies outside the map is left to `clear_tile`.
-device_function void load_tile(const Input& in, int image0, int row0, int n, char* tile, const float* scale, const float* shift) {
+// Chunks `from` … `to` − 1 of the tile's input, as (position, channel); what lies outside the map is left to `clear_tile`.
+device_function void load_chunks(const Input& in, int from, int to, int image0, int row0, int n, char* tile) {
     const int low = row0 + LOW;  // the map's row that is the tile's first
     const int images = min(PER_BLOCK, in.images - image0);
-    for (int job = threadIdx.x / 32; job < in.chunks * PARTS; job += blockDim.x / 32) {
-        const int part = job % PARTS, q = job / PARTS;
+    for (int job = threadIdx.x / 32; job < (to - from) * PARTS; job += blockDim.x / 32) {
+        const int part = job % PARTS, q = from + job / PARTS;
         const bf16* source;
         long long from_image;
         int from_row, from_column, height = HEIGHT, columns = WIDTH;
@@ -108,27 +120,7 @@ device_function void load_tile(const Input& in, int image0, int row0, int n, cha
             }
         }
         char* target = tile - (low * WIDE + (SHIFT ? 0 : LOW)) * PITCH + q * 16;
-#if NORM
-        float a[8], b[8];
-#pragma unroll
-        for (int e = 0; e < 8; e += 4) {
-            *(float4*)(a + e) = *(const float4*)(scale + q * 8 + e);
-            *(float4*)(b + e) = *(const float4*)(shift + q * 8 + e);
-        }
-        load_part<HIGH * WIDE * PITCH, WIDE * PITCH, PITCH>(
-            part, images, max(low, 0), min(low + HIGH, height), columns, source, from_image, from_row, from_column, target,
-            [&](uint4& v, int, int, int) {
-                float f[8];
-                unpack(v, f);
-#pragma unroll
-                for (int e = 0; e < 8; e++) f[e] = f[e] * a[e] + b[e];
-                v = make_uint4(pack_positive(f[0], f[1]), pack_positive(f[2], f[3]), pack_positive(f[4], f[5]),
-                               pack_positive(f[6], f[7]));
-            });
-#else
         copy_part<HIGH * WIDE * PITCH, WIDE * PITCH, PITCH>(part, images, max(low, 0), min(low + HIGH, height), columns, source,
                                                             from_image, from_row, from_column, target);
-#endif
     }
-    copies_done();
 }

@@ -25,6 +25,33 @@ device_function unsigned pack_positive(float low, float high) {
     return packed;
 }
 
+// a·x + b of two bf16, rounded once; the same and max(0, ·)
+device_function unsigned fused(unsigned a, unsigned x, unsigned b) {
+    unsigned y;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(a), "r"(x), "r"(b));
+    return y;
+}
+device_function unsigned fused_positive(unsigned a, unsigned x, unsigned b) {
+    unsigned y;
+    asm("fma.rn.relu.bf16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(a), "r"(x), "r"(b));
+    return y;
+}
+
+// all bits of each half whose bf16 is above zero
+device_function unsigned above_zero(unsigned two) {
+#if __CUDA_ARCH__ >= 900
+    unsigned bits;
+    asm("set.gt.u32.bf16x2 %0, %1, %2;" : "=r"(bits) : "r"(two), "r"(0u));
+    return bits;
+#else
+    const int low = (int)(two << 16), high = (int)(two & 0xffff0000u);
+    return (low > 0 ? 0xffffu : 0u) | (high > 0 ? 0xffff0000u : 0u);
+#endif
+}
+
+// bytes of a by their numbers, 4: zero
+device_function unsigned bytes_of(unsigned a, unsigned numbers) { return __byte_perm(a, 0u, numbers); }
+
 device_function float rsqrt_of(float x) { return rsqrtf(x); }
 
 // Four 8×8 matrices; lanes 8i … 8i+7 name the rows of matrix i. `transposed`: rows become columns.
@@ -58,6 +85,13 @@ device_function void multiply_add(float (&d)[4], const unsigned (&a)[4], unsigne
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// d (16×8) = a (16×16) · b (16×8)
+device_function void multiply(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+                 : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.f));
+}
+
 // d (16×8) += a (16×8) · b (8×8)
 device_function void multiply_add(float (&d)[4], const unsigned (&a)[2], unsigned b) {
     asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
@@ -65,11 +99,16 @@ device_function void multiply_add(float (&d)[4], const unsigned (&a)[2], unsigne
                  : "r"(a[0]), "r"(a[1]), "r"(b));
 }
 
-// 16 bytes into shared memory that nobody waits for until `copies_done`
+// 16 bytes into shared memory that nobody waits for until `copies_done`. (.ca: with .cg, which passes by the L1 cache, a
+// sector of 32 bytes travels once for each of its halves.)
 device_function void copy_async(void* to, const void* from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from) : "memory");
 }
 device_function void copies_done() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+// What was asked for up to here belongs together; all but the last so many of such groups are there.
+device_function void copies_asked() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int last>
+device_function void copies_done_but() { asm volatile("cp.async.wait_group %0;" ::"n"(last) : "memory"); }
 
 // an 8×8 matrix of bf16, a row to four lanes, turned over
 device_function unsigned transpose(unsigned two) {
@@ -128,6 +167,36 @@ device_function void remember(float* running_mean, float* running_var, float mea
     const float var = max(1 / (rstd * rstd) - eps, 0.f) * (count / max(count - 1, 1.f));
     *running_mean += momentum * (mean - *running_mean);
     *running_var += momentum * (var - *running_var);
+}
+
+// relu(norm(x)) of two channels in bf16: the scale is rounded, and the shift, which makes up for it, comes in two parts,
+// so that a mean far from zero costs no digits.
+struct Affine {
+    unsigned scale;
+    unsigned high;
+    unsigned low;
+    unsigned unused;
+};
+
+// γ(x − μ)r + β of two channels
+device_function Affine affine_of(const float (&gamma_r)[2], const float (&mean)[2], const float (&beta)[2]) {
+    Affine f;
+    f.scale = pack(gamma_r[0], gamma_r[1]);
+    const float first = beta[0] - mean[0] * low_half(f.scale), second = beta[1] - mean[1] * high_half(f.scale);
+    f.high = pack(first, second);
+    f.low = pack(first - low_half(f.high), second - high_half(f.high));
+    f.unused = 0;
+    return f;
+}
+
+device_function unsigned activated(const Affine& f, unsigned x) {
+    return fused_positive(0x3f803f80u, fused(f.scale, x, f.high), f.low);
+}
+
+// One of the two channels, twice.
+device_function Affine one_of(const Affine& f, int which) {
+    auto twice = [&](unsigned two) { return which ? (two & 0xffff0000u) | two >> 16 : two << 16 | (two & 0xffffu); };
+    return {twice(f.scale), twice(f.high), twice(f.low), 0};
 }
 
 // 32 random bits for a place: the same whenever they are asked for again.

@@ -33,49 +33,74 @@ struct Pull {
 KERNEL(THREADS, BLOCKS) pull(ARGUMENTS(Pull) a) {
     SHARED_MEMORY(memory);
     const int n = blockIdx.y, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int repeats = a.of.repeats, readers = a.of.readers * repeats, all = readers + 1;
+    const int repeats = STRIDE == 1 ? 1 : a.of.repeats, readers = a.of.readers * repeats, all = readers + 1;
     const int image0 = blockIdx.x / TILES * PER_BLOCK, row0 = blockIdx.x % TILES * TILE_ROWS;
     const int groups = (a.chunks + CHUNKS - 1) / CHUNKS, place_in_patch = blockIdx.z / groups;
     const int chunk0 = blockIdx.z % groups * CHUNKS, read_chunk = a.first_chunk + place_in_patch * a.chunks + chunk0;
     const int down = place_in_patch / STRIDE, right = place_in_patch % STRIDE, across = STRIDE == 1 ? WIDTH : a.width;
     constexpr int low = TAPS == 3 ? -1 : 0, taps = TAPS * TAPS, plane = POSITIONS * 16, own = 8 * CHUNKS;
     char* tiles = memory;
-    float* scale = (float*)(tiles + a.at_once * GROWN * plane);  // [reader][8·CHUNKS], the last is CapsTrans
-    float* shift = scale + all * own;
-    float* gamma = shift + all * own;
-    float* stats = gamma + all * own;  // [mean, rstd][8·CHUNKS]
-    float* fresh = stats + 2 * own;  // dy = f0·G + f1·x + f2: [f][capsule][8·GROWN]
-    const int fresh_size = a.fresh ? repeats * GROWN * 8 : 0;
+    char* values = tiles + a.at_once * GROWN * plane;  // the x of what is to be finished
+    Affine* affine = (Affine*)(values + a.fresh * GROWN * plane);  // [reader][pair of channels], the last is CapsTrans
+    unsigned* gamma = (unsigned*)(affine + all * own / 2);  // [reader][channel], as two bf16 that add up to it
+    float* stats = (float*)(gamma + all * own);  // [mean, rstd][8·CHUNKS]
+    float* fresh = stats + 2 * own;  // dy = f0·G + f1·x + f2: [f][8·GROWN]
+    const int fresh_size = a.fresh ? GROWN * 8 : 0;
     float* sums = fresh + 3 * fresh_size;  // [warp][reader][dβ, dγ][8·CHUNKS]
 
-    for (int i = threadIdx.x; i < all * own; i += blockDim.x) {
-        int l = i / own, e = i % own, channel = chunk0 * 8 + e;
-        bool is_trans = l == readers;
+    // Everything that is loaded as it is comes while norms are prepared and CapsTrans has its say.
+    const int y0 = max(row0 + low, 0), y1 = min(row0 + low + HIGH, HEIGHT), images = min(PER_BLOCK, a.images - image0);
+    const int origin_of_tile = ((row0 + low) * WIDE + low) * 16;
+    auto stage = [&](int l0, int now) {
+#pragma unroll 1
+        for (int job = warp; job < now * GROWN * PARTS; job += blockDim.x / 32) {
+            const int part = job % PARTS, which = job / PARTS, l = l0 + which / GROWN, chunk = which % GROWN;
+            copy_part<HIGH * WIDE * 16, WIDE * 16, 16>(
+                part, images, y0, y1, WIDTH,
+                a.of.reader[l / repeats].gradient + image0 * a.made.image + (n + l % repeats) * a.made.capsule + chunk * a.made.chunk,
+                a.made.image, WIDTH * 8, 8, tiles + which * plane - origin_of_tile);
+        }
+    };
+    clear(tiles, a.at_once * GROWN * plane);
+    __syncthreads();
+    stage(0, min(a.at_once, readers));
+    if (a.fresh)
+        for (int job = warp; job < GROWN * PARTS; job += blockDim.x / 32)
+            copy_part<HIGH * WIDE * 16, WIDE * 16, 16>(job % PARTS, images, y0, y1, WIDTH, at(a.fresh_x, job / PARTS, image0, n), a.made.image,
+                                                       WIDTH * 8, 8, values + job / PARTS * plane - origin_of_tile);
+
+    for (int i = threadIdx.x; i < all * own / 2; i += blockDim.x) {
+        const int l = i / (own / 2);
+        const bool is_trans = l == readers;
         const Reader& reader = is_trans ? a.trans : a.of.reader[l / repeats];
-        float mean = 0, rstd = 0, c = 0, b = 0;
-        if (channel < a.of.channels) mean_and_rstd(a.of.statistics, n, channel, a.of.count, a.of.eps, mean, rstd);
-        if (channel < a.of.channels && reader.gradient) {
-            int place = (is_trans ? n : n + l % repeats) * reader.channels + a.of.channel + channel;
-            c = reader.gamma[place];
-            b = reader.beta[place] - mean * (c * rstd);
+        float gamma_r[2] = {}, mean[2] = {}, beta[2] = {};
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            const int e = i % (own / 2) * 2 + k, channel = chunk0 * 8 + e;
+            float rstd = 0, c = 0;
+            if (channel < a.of.channels) mean_and_rstd(a.of.statistics, n, channel, a.of.count, a.of.eps, mean[k], rstd);
+            if (channel < a.of.channels && reader.gradient) {
+                const int place = (is_trans ? n : n + l % repeats) * reader.channels + a.of.channel + channel;
+                c = reader.gamma[place];
+                beta[k] = reader.beta[place];
+            }
+            gamma_r[k] = c * rstd;
+            const unsigned high = pack(c, 0.f);
+            gamma[l * own + e] = high | pack(0.f, c - low_half(high));
+            if (l == 0) {
+                stats[e] = mean[k];
+                stats[own + e] = rstd;
+            }
         }
-        scale[i] = c * rstd;
-        shift[i] = b;
-        gamma[i] = c;
-        if (l == 0) {
-            stats[e] = mean;
-            stats[own + e] = rstd;
-        }
+        affine[i] = affine_of(gamma_r, mean, beta);
     }
     for (int i = threadIdx.x; i < fresh_size; i += blockDim.x) {
-        int more = i / (GROWN * 8), channel = i % (GROWN * 8);
         float mean = 0, rstd = 0, g = 0, gx = 0;
-        if (channel < a.finish.channels) means(a.finish, n + more, channel, mean, rstd, g, gx);
+        if (i < a.finish.channels) means(a.finish, n, i, mean, rstd, g, gx);
         fresh[i] = rstd;
         fresh[fresh_size + i] = -rstd * rstd * gx;
         fresh[2 * fresh_size + i] = rstd * (mean * rstd * gx - g);
     }
-    clear(tiles, a.at_once * GROWN * plane);
 
     // The lane's places: two positions in each of ROWS rows, two channels of each chunk.
     const int e = lane % 4 * 2;
@@ -117,37 +142,43 @@ KERNEL(THREADS, BLOCKS) pull(ARGUMENTS(Pull) a) {
         }
     };
 
+    unsigned over[CHUNKS][ROWS][2];  // x with positions one below the other
+#pragma unroll
+    for (int i = 0; i < CHUNKS * ROWS * 2; i++) over[i / 2 / ROWS][i / 2 % ROWS][i % 2] = transpose(x[i / 2 / ROWS][i / 2 % ROWS][i % 2]);
+    // The lane's part of a matrix that has γ on its diagonal, out of the bytes of one γ.
+    const int column = lane / 4;
+    const bool mine = column / 2 == lane % 4;
+    const unsigned highs = !mine ? 0x4444u : column % 2 ? 0x1044u : 0x4410u, lows = !mine ? 0x4444u : column % 2 ? 0x3244u : 0x4432u;
+
     // What reader l says: du = its gradient where its ReLU let x through.
     auto add = [&](int l, const int c, const float (&du)[ROWS][4]) {
-        const int of = (l * CHUNKS + c) * 8 + e;
-        const float scale0 = scale[of], scale1 = scale[of + 1], shift0 = shift[of], shift1 = shift[of + 1];
-        const float gamma0 = gamma[of], gamma1 = gamma[of + 1];
-        // Sums over positions are a product too: rows 0–7 of its left side are the channels of x, row 8 is one.
-        const unsigned ones = lane < 4 ? 0x3f803f80u : 0u;
-        float over[4] = {};  // Σ x du (on the diagonal) and, in row 8, Σ du
+        const Affine f = affine[(l * CHUNKS + c) * 4 + lane % 4];
+        const unsigned of_channel = gamma[(l * CHUNKS + c) * 8 + column];
+        const unsigned high = bytes_of(of_channel, highs), low = bytes_of(of_channel, lows);
+        float total[4] = {}, first[4] = {}, second[4] = {};  // Σ du of both halves; Σ x du of each, on a diagonal
 #pragma unroll
         for (int row = 0; row < ROWS; row++) {
             unsigned masked[2];
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                const bool here = full || inside >> (row * 2 + half) & 1;
-                float d0 = here && low_half(x[c][row][half]) * scale0 + shift0 > 0 ? du[row][half * 2] : 0.f;
-                float d1 = here && high_half(x[c][row][half]) * scale1 + shift1 > 0 ? du[row][half * 2 + 1] : 0.f;
-                sum[c][row][half * 2] += gamma0 * d0;
-                sum[c][row][half * 2 + 1] += gamma1 * d1;
-                masked[half] = transpose(pack(d0, d1));
+                masked[half] = pack(du[row][half * 2], du[row][half * 2 + 1]) & above_zero(activated(f, x[c][row][half]));
+                if (!full && !(inside >> (row * 2 + half) & 1)) masked[half] = 0;
             }
-            const unsigned left[4] = {transpose(x[c][row][0]), ones, transpose(x[c][row][1]), ones};
-            multiply_add(over, left, masked[0], masked[1]);
+            multiply_add(sum[c][row], masked, high);  // G += γ du
+            multiply_add(sum[c][row], masked, low);
+            // Sums over positions are products too: rows 0–7 are the channels in one half, 8–15 in the other.
+            const unsigned turned[2] = {transpose(masked[0]), transpose(masked[1])};
+            multiply_add(total, turned, 0x3f803f80u);
+            multiply_add(first, turned, over[c][row][0]);
+            multiply_add(second, turned, over[c][row][1]);
         }
         // Lane (g, q) holds rows g and 8 + g, columns 2q and 2q + 1.
         const int g = lane / 4, q = lane % 4;
         float* kept = sums + (warp * all + l) * 2 * own + c * 8;
-        if (g == 0) {
-            kept[2 * q] = over[2];
-            kept[2 * q + 1] = over[3];
+        if (g / 2 == q) {
+            kept[g] = total[0] + total[2];
+            kept[own + g] = g % 2 ? first[1] + second[3] : first[0] + second[2];
         }
-        if (g / 2 == q) kept[own + g] = g % 2 ? over[1] : over[0];
     };
 
     // One product per position with a gradient that lies in memory, two of its chunks at a time.
@@ -191,39 +222,36 @@ KERNEL(THREADS, BLOCKS) pull(ARGUMENTS(Pull) a) {
         for (int c = 0; c < CHUNKS; c++) add(readers, c, du[c]);
     }
 
+    copies_done();
+    __syncthreads();
+    if (a.fresh) {
+        for (int i = threadIdx.x; i < GROWN * PER_BLOCK * LINES * WIDTH; i += blockDim.x) {
+            const int x_ = i % WIDTH, y = y0 + i / WIDTH % LINES, image = i / WIDTH / LINES % PER_BLOCK, chunk = i / WIDTH / LINES / PER_BLOCK;
+            if (y >= y1 || image >= images) continue;
+            const int at_ = chunk * plane + ((image * HIGH + y) * WIDE + x_) * 16 - origin_of_tile;
+            const float* f = fresh + chunk * 8;
+            float g[8], value[8];
+            unpack(*(const uint4*)(tiles + at_), g);
+            unpack(*(const uint4*)(values + at_), value);
+#pragma unroll
+            for (int c = 0; c < 8; c++) g[c] = g[c] * f[c] + value[c] * f[fresh_size + c] + f[2 * fresh_size + c];
+            const uint4 v = pack(g);
+            *(uint4*)(tiles + at_) = v;
+            if (blockIdx.z == 0 && (TILES == 1 || (y >= row0 && y < row0 + TILE_ROWS)))
+                *(uint4*)(at(a.finished, chunk, image0 + image, n) + (y * WIDTH + x_) * 8) = v;
+        }
+        __syncthreads();
+    }
     const int named = place_in_tile(locate(warp * 2 + (lane >> 3 & 1), lane & 7));
-    const int y0 = max(row0 + low, 0), y1 = min(row0 + low + HIGH, HEIGHT);
 #pragma unroll 1
     for (int l0 = 0; l0 < readers; l0 += a.at_once) {
         const int now = min(a.at_once, readers - l0);
-        if (l0) __syncthreads();
-#pragma unroll 1
-        for (int job = warp; job < now * GROWN * PARTS; job += blockDim.x / 32) {
-            const int part = job % PARTS, which = job / PARTS, images = min(PER_BLOCK, a.images - image0);
-            const int l = l0 + which / GROWN, chunk = which % GROWN, layer = l / repeats, more = l % repeats;
-            const bf16* from = a.of.reader[layer].gradient + image0 * a.made.image + (n + more) * a.made.capsule + chunk * a.made.chunk;
-            char* to = tiles + which * plane - ((row0 + low) * WIDE + low) * 16;
-            if (!a.fresh || layer > 0) {
-                copy_part<HIGH * WIDE * 16, WIDE * 16, 16>(part, images, y0, y1, WIDTH, from, a.made.image, WIDTH * 8, 8, to);
-                continue;
-            }
-            const bf16* values = at(a.fresh_x, chunk, image0, n + more);
-            bf16* finished = at(a.finished, chunk, image0, n + more);
-            const float* f = fresh + (more * GROWN + chunk) * 8;
-            load_part<HIGH * WIDE * 16, WIDE * 16, 16>(
-                part, images, y0, y1, WIDTH, from, a.made.image, WIDTH * 8, 8, to, [&](uint4& v, int image, int y, int x_) {
-                    const long long place_ = image * a.made.image + (y * WIDTH + x_) * 8;
-                    float g[8], value[8];
-                    unpack(v, g);
-                    unpack(__ldg((const uint4*)(values + place_)), value);
-#pragma unroll
-                    for (int c = 0; c < 8; c++) g[c] = g[c] * f[c] + value[c] * f[fresh_size + c] + f[2 * fresh_size + c];
-                    v = pack(g);
-                    if (blockIdx.z == 0 && (TILES == 1 || (y >= row0 && y < row0 + TILE_ROWS))) *(uint4*)(finished + place_) = v;
-                });
+        if (l0) {
+            __syncthreads();
+            stage(l0, now);
+            copies_done();
+            __syncthreads();
         }
-        copies_done();
-        __syncthreads();
         if (busy)
 #pragma unroll 1
             for (int which = 0; which < now; which++) {
@@ -232,7 +260,7 @@ KERNEL(THREADS, BLOCKS) pull(ARGUMENTS(Pull) a) {
 #pragma unroll
                 for (int c = 0; c < CHUNKS; c++) {
                     if (chunk0 + c >= a.chunks) break;
-                    float du[ROWS][4] = {};
+                    float du[ROWS][4];
 #pragma unroll
                     for (int chunk = 0; chunk < GROWN; chunk++) {
                         const unsigned* weights =
@@ -252,7 +280,10 @@ KERNEL(THREADS, BLOCKS) pull(ARGUMENTS(Pull) a) {
                             for (int dy = 0; dy < TAPS; dy++) {
                                 const int row = line - dy;
                                 if (row < 0 || row >= ROWS) continue;
-                                multiply_add(du[row], two, w[dy * TAPS], w[dy * TAPS + 1]);
+                                if (chunk == 0 && dy == 0)
+                                    multiply(du[row], two, w[0], w[1]);
+                                else
+                                    multiply_add(du[row], two, w[dy * TAPS], w[dy * TAPS + 1]);
                                 if (TAPS == 3) multiply_add(du[row], one, w[dy * TAPS + 2]);
                             }
                         }

@@ -1,5 +1,5 @@
 // The gradient of a convolution's weights: dw[o][c][tap] = Σ_positions dy[p][o] · relu(norm(x))[p + tap][c].
-// A block goes through many images of one capsule and keeps its sums in registers. They are left in the order of the
+// A block goes through many images of one capsule, in STAGES buffers, and keeps its sums in registers. They are left in the order of the
 // tensor cores, so that adding them up touches whole lines of memory (`gather` in prepare.cu brings them home).
 #include "input.cuh"
 
@@ -24,31 +24,32 @@ KERNEL(THREADS, BLOCKS) weigh(ARGUMENTS(Weigh) a) {
     // dy in shared memory: whole strips; with SHIFT it is dy that is shifted, so it has a border to the left and right.
     constexpr int border = SHIFT ? 1 : 0, made_wide = (STRIPS << STRIP_LOG) + 2 * border;
     constexpr int made_positions = PER_BLOCK * TILE_ROWS * made_wide;
-    char* tile = memory;
-    char* made = tile + POSITIONS * PITCH;  // dy: [chunk][position], zeros where there is none
-    float* scale = (float*)(made + made_positions * COLUMNS * 16);
-    float* shift = scale + EVEN * 8;
+    constexpr int tile_bytes = POSITIONS * PITCH, made_bytes = made_positions * COLUMNS * 16;
+    constexpr int stage_bytes = tile_bytes + made_bytes;  // x, then dy: [chunk][position], zeros where there is none
     const int column_groups = (a.dy_chunks + COLUMNS - 1) / COLUMNS;
     const int column0 = blockIdx.z % column_groups * COLUMNS;
-
-#if NORM
-    prepare_norm(a.in, n, scale, shift);
-#endif
 
     // Which channels (pairs of chunks), which positions.
     const int together = blockDim.x / 32 / WARPS_A_PAIR;
     const int block = blockIdx.z / column_groups * together + warp / WARPS_A_PAIR;
     float sum[taps][COLUMNS][4] = {};
+#if NORM
+    Affine* affine = (Affine*)(memory + STAGES * stage_bytes);
+    prepare_norm(a.in, n, affine);
+    __syncthreads();
+    const int channel = min(block, steps - 1) * 16 + lane / 4;
+    const Affine low = one_of(affine[channel / 2], channel % 2), high = one_of(affine[channel / 2 + 4], channel % 2);
+#endif
 
-    for (int group = blockIdx.x; group < a.groups; group += gridDim.x) {
+    auto fetch = [&](int group, int stage) {
         const int image0 = group / TILES * PER_BLOCK, row0 = group % TILES * TILE_ROWS;
-        __syncthreads();
-        if (group == (int)blockIdx.x || TILES > 1 || image0 + PER_BLOCK > a.in.images) {
+        char *tile = memory + stage * stage_bytes, *made = tile + tile_bytes;
+        if (group < (int)(blockIdx.x + STAGES * gridDim.x) || TILES > 1 || image0 + PER_BLOCK > a.in.images) {
             clear_tile(a.in, image0, row0, tile);
-            clear(made, made_positions * COLUMNS * 16);
+            clear(made, made_bytes);
             __syncthreads();
         }
-        load_tile(a.in, image0, row0, n, tile, scale, shift);
+        load_chunks(a.in, 0, a.in.chunks, image0, row0, n, tile);
         for (int job = warp; job < COLUMNS * PARTS; job += blockDim.x / 32) {
             const int part = job % PARTS, c = job / PARTS, position = (int)a.dy.position;
             if (column0 + c >= a.dy_chunks) continue;
@@ -75,11 +76,23 @@ KERNEL(THREADS, BLOCKS) weigh(ARGUMENTS(Weigh) a) {
                     v = pack(f);
                 });
         }
-        copies_done();
+        copies_asked();
+    };
+
+    // While one tile is worked on, the next one comes.
+    fetch(blockIdx.x, 0);
+    for (int group = blockIdx.x, stage = 0; group < a.groups; group += gridDim.x) {
+        const int row0 = group % TILES * TILE_ROWS, next = group + gridDim.x;
+        if (STAGES > 1 && next < a.groups) {
+            fetch(next, stage ^ 1);
+            copies_done_but<1>();
+        } else {
+            copies_done();
+        }
         __syncthreads();
-        if (block >= steps) continue;
+        const char *tile = memory + stage * stage_bytes, *made = tile + tile_bytes;
 #pragma unroll 1
-        for (int pair = warp % WARPS_A_PAIR; pair < (UNITS + 1) / 2; pair += WARPS_A_PAIR) {
+        for (int pair = warp % WARPS_A_PAIR; block < steps && pair < (UNITS + 1) / 2; pair += WARPS_A_PAIR) {
             // Positions are the depth of this product. x: lanes name those of the 8 channels lane>>3&1; dy likewise.
             const Spot in = locate(pair * 2 + (lane >> 4), lane & 7), out = locate(pair * 2 + (lane >> 3 & 1), lane & 7);
             const char* from = tile + place_in_tile(in) * PITCH + (block * 2 + (lane >> 3 & 1)) * 16;
@@ -101,6 +114,25 @@ KERNEL(THREADS, BLOCKS) weigh(ARGUMENTS(Weigh) a) {
                 for (int at_ = 0; at_ < (SHIFT ? 1 : TAPS); at_++) {
                     unsigned x[4];
                     load_matrices<true>(x, from + (line * WIDE + at_) * PITCH);
+#if NORM
+#pragma unroll
+                    for (int unit = 0; unit < 2; unit++) {
+                        x[unit * 2] = activated(low, x[unit * 2]);
+                        x[unit * 2 + 1] = activated(high, x[unit * 2 + 1]);
+                        constexpr bool rows_only = SHIFT && WIDE == WIDTH;
+                        if ((TAPS == 1 && (STRIDE == 1 || DIVIDED)) || (rows_only && HEIGHT % ROWS == 0 && line + LOW >= 0 && line + LOW < ROWS)) continue;
+                        // The lane holds two positions, side by side.
+#pragma unroll
+                        for (int k = 0; k < (rows_only ? 1 : 2); k++) {
+                            const Spot spot = locate(pair * 2 + unit, lane % 4 * 2 + k);
+                            const int y = row0 + spot.row + line + LOW, column = rows_only ? 0 : spot.x + (SHIFT ? 0 : at_ + LOW);
+                            const unsigned others = rows_only ? 0u : k ? 0xffffu : 0xffff0000u;
+                            const bool here = on_map(a.in, y, column, block * 2);
+                            if (!here) x[unit * 2] &= others;
+                            if (DIVIDED ? !here : !on_map(a.in, y, column, block * 2 + 1)) x[unit * 2 + 1] &= others;
+                        }
+                    }
+#endif
 #pragma unroll
                     for (int dy = 0; dy < TAPS; dy++)
 #pragma unroll
@@ -112,6 +144,11 @@ KERNEL(THREADS, BLOCKS) weigh(ARGUMENTS(Weigh) a) {
                         }
                 }
         }
+        __syncthreads();
+        if (STAGES > 1)
+            stage ^= 1;
+        else if (next < a.groups)
+            fetch(next, 0);
     }
     // The warps that share channels add up before they touch memory.
     if (WARPS_A_PAIR > 1) {
