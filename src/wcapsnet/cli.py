@@ -1,4 +1,4 @@
-"""The command line: `wcapsnet demo | train | sweep | ablate | evaluate | predict | bench | list`."""
+"""The command line: `wcapsnet demo | train | sweep | ablate | tables | evaluate | predict | bench | list`."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ from .models import MODELS, load
 from .network import ConfigError, WCapsNet
 from .recipes import RECIPES, quick, recipe, suggest
 from .recipes.ablations import TABLES
+from .report import tables as paper_tables
+from .report.records import read_records, shipped_records
 from .settings import with_setting
 from .show import err, out
 from .sweep import Sweep, product, with_seeds
@@ -307,6 +309,51 @@ def ablate(
     ]
     folder = out_dir or Path("runs") / f"{experiment.name}-{table.value}"
     _train_all(Sweep(folder, planned), chosen, parallel, data_dir, download, quiet)
+
+
+class Numeral(str, Enum):
+    II = "II"  # weighting
+    III = "III"  # non-linearity
+    IV = "IV"  # routing
+    V = "V"  # comparison
+    all = "all"
+
+
+@app.command(
+    epilog=examples(
+        "wcapsnet tables                               Tables II to V: ours, from the records of this project",
+        "wcapsnet tables IV --records runs/            from your own full-length runs",
+        "wcapsnet tables --markdown > tables.md",
+    )
+)
+def tables(
+    table: Annotated[
+        Numeral, typer.Argument(metavar="[II|III|IV|V|all]", help="Which table.", case_sensitive=False)
+    ] = Numeral.all,
+    records: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="A folder of runs or records; default: those inside the package.", show_default=False),
+    ] = None,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """The paper's Tables II to V with ours beside them, and which differences are larger than the noise."""
+    if as_markdown and as_json:
+        raise InputError("Choose one of --markdown and --json.")
+    found, left_out = read_records(records) if records else (shipped_records(), [])
+    numerals = [n.value for n in Numeral if table in (n, Numeral.all) and n != Numeral.all]
+    built = [paper_tables.build(numeral, found) for numeral in numerals]
+    if as_json:
+        typer.echo(json.dumps(paper_tables.as_json(built), ensure_ascii=False))
+    elif as_markdown:
+        typer.echo(paper_tables.markdown(built), nl=False)
+    else:
+        show.paper_tables(built)
+    if left_out:
+        runs = "1 run stands" if len(left_out) == 1 else f"{len(left_out)} runs stand"
+        err.print(f"{runs} in no table:", style="yellow")
+        for line in left_out:
+            err.print(f"  {line}", markup=False, soft_wrap=True)
 
 
 @app.command(

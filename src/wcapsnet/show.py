@@ -21,6 +21,7 @@ from .experiment import Experiment
 from .models import MODELS
 from .network import ConfigError, WCapsNet
 from .recipes import PAPER, ROWS, SMALL
+from .report import tables as report
 from .sweep import Sweep
 from .training.evaluate import Evaluation
 from .training.progress import clock
@@ -84,6 +85,18 @@ def sweep(sweep: Sweep) -> None:
 
 def _percent(value: float, deviation: float | None = None) -> str:
     return f"{value:.2%}" if deviation is None else f"{100 * value:.2f} ± {100 * deviation:.2f} %"
+
+
+def paper_tables(tables: list[report.Table]) -> None:
+    for table in tables:
+        shown = Table(*report.header(table), title=table.title, title_justify="left", show_lines=True)
+        for row in report.body(table):
+            shown.add_row(*(escape("\n".join(cell)) for cell in row))
+        out.print(shown)
+        for note in table.notes:
+            out.print(note, markup=False, soft_wrap=True)
+    for line in report.LEGEND:
+        out.print(line, markup=False, soft_wrap=True)
 
 
 def mean_weights(test: Evaluation, classes: tuple[str, ...]) -> None:

@@ -24,7 +24,7 @@ from . import __version__
 from .atomic import write_text
 from .errors import InputError
 from .experiment import Experiment
-from .settings import to_dict, with_setting
+from .settings import flat, to_dict, with_setting
 from .training.run import Run, read_experiment, write_json
 
 MAX_NAME = 120
@@ -140,7 +140,7 @@ class Sweep:
     def _run(path: Path, one: Planned) -> Run:
         if not Run.is_run(path):
             return Run.at(path, one.experiment)
-        begun, asked = _flat(to_dict(read_experiment(path / "experiment.json"))), _flat(to_dict(one.experiment))
+        begun, asked = flat(to_dict(read_experiment(path / "experiment.json"))), flat(to_dict(one.experiment))
         for field in sorted({**begun, **asked}):
             if begun.get(field) != asked.get(field):
                 raise InputError(
@@ -199,11 +199,3 @@ def _mean(results: list[dict[str, Any]]) -> dict[str, Any]:
         facts[name] = statistics.mean(values) if values else None
         facts[f"{name}_std"] = statistics.stdev(values) if len(values) > 1 else None
     return facts
-
-
-def _flat(content: Any, path: str = "") -> dict[str, Any]:
-    """Nested fields by their full names, as --set takes them."""
-    if isinstance(content, (dict, list)) and content:
-        items = content.items() if isinstance(content, dict) else enumerate(content)
-        return {k: v for key, value in items for k, v in _flat(value, f"{path}.{key}" if path else str(key)).items()}
-    return {path: content}
