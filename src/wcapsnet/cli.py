@@ -18,6 +18,7 @@ from .bench.command import EXAMPLES, bench
 from .classifier import Classifier, Prediction
 from .data import DATASETS, DataConfig, Dataset, default_data_dir, image_files, load_dataset, scan_folder
 from .data.loader import DeviceSplit
+from .deploy import shipped
 from .errors import InputError
 from .experiment import Experiment
 from .kernels import use as use_kernels
@@ -357,45 +358,55 @@ def tables(
 
 
 @app.command(
-    "evaluate", epilog=examples("wcapsnet evaluate runs/demo", "wcapsnet evaluate runs/demo --split validation --json")
+    "evaluate",
+    epilog=examples(
+        "wcapsnet evaluate runs/demo",
+        "wcapsnet evaluate runs/demo --split validation --json",
+        "wcapsnet evaluate wcapsnet-cifar10 --data-dir ~/data     the number of its model card, to the last image",
+    ),
 )
 def evaluate_command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    run: Annotated[str, typer.Argument(metavar="RUN|NAME", help="A run folder, or a shipped network.")],
     split: Annotated[SplitName, typer.Option(help="Which part of its data set.")] = SplitName.test,
     data_dir: DataDir = None,
+    download: Download = False,
     device: Device = "auto",
     precision: Annotated[str, typer.Option(help="fp32 or bf16.")] = "fp32",
     as_json: AsJson = False,
 ) -> None:
-    """Measure a run's best weights on its own data: nothing needs to be typed again."""
-    folder, chosen = Run.open(run), choose_device(device)
+    """Measure a run's best weights, or a shipped network, on its own data: nothing needs to be typed again."""
+    chosen = choose_device(device)
     if precision not in ("fp32", "bf16"):
         raise InputError(f"--precision is fp32 or bf16, not {precision!r}.")
-    classifier = Classifier.load(folder.weights(), chosen)
-    dataset = _data_of(folder, data_dir, False, as_json)
-    folder.check_data(dataset, split.value)
+    classifier, dataset = _with_its_data(run, split.value, chosen, data_dir, download, as_json)
     part = getattr(dataset, split.value)
     result = evaluate(classifier.network, DeviceSplit(part, *classifier.normalization, chosen), precision)
     if as_json:
-        facts = {"run": str(run), "split": split.value, **result.summary(classifier.classes)}
+        facts = {"run": run, "split": split.value, **result.summary(classifier.classes)}
         typer.echo(json.dumps(facts, ensure_ascii=False))
         return
     out.print(
         f"{split.value} accuracy [bold]{result.accuracy:.2%}[/] on {len(part.labels):,} images, "
         f"cross entropy {result.loss:.4f}"
     )
+    if split == SplitName.test and precision == "fp32" and "test" in classifier.facts:
+        right, said = int(result.confusion.diag().sum()), classifier.facts["test"]["correct"]
+        out.print(f"{right:,} images right; its model card says {said:,}.")
     show.accuracy_by_class(result, classifier.classes)
 
 
 @app.command(
     epilog=examples(
         "wcapsnet predict runs/demo digit.png",
+        "wcapsnet predict wcapsnet-cifar10 photo.jpg            a shipped network",
         "wcapsnet predict runs/photos holiday/ --csv > answers.csv",
         "cat cat.jpg | wcapsnet predict runs/photos - --json",
     )
 )
 def predict(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder or a .safetensors file.")],
+    run: Annotated[
+        str, typer.Argument(metavar="RUN|NAME", help="A run folder, a shipped network or a .safetensors file.")
+    ],
     pictures: Annotated[list[str], typer.Argument(metavar="IMAGE", help="Files, folders, or - for standard input.")],
     top: Annotated[int, typer.Option(min=1, help="How many classes to show.")] = 3,
     device: Device = "auto",
@@ -427,6 +438,7 @@ app.command(epilog=examples(*EXAMPLES))(bench)
 class Kind(str, Enum):
     recipes = "recipes"
     models = "models"
+    weights = "weights"
     datasets = "datasets"
     runs = "runs"
 
@@ -436,11 +448,13 @@ def list_command(
     kind: Annotated[Optional[Kind], typer.Argument(help="Only these.", show_default=False)] = None,  # noqa: UP045
     runs: Annotated[Path, typer.Option(help="Where run folders lie.")] = Path("runs"),
 ) -> None:
-    """What there is: recipes, models, data sets, runs."""
+    """What there is: recipes, models, shipped networks, data sets, runs."""
     if kind in (None, Kind.recipes):
         show.recipes()
     if kind in (None, Kind.models):
         show.models()
+    if kind in (None, Kind.weights):
+        show.weights()
     if kind in (None, Kind.datasets):
         show.datasets()
     if kind in (None, Kind.runs):
@@ -573,10 +587,13 @@ def _remembered(folder: Path) -> Path | None:
 
 def _data_of(run: Run, data_dir: Path | None, download: bool, quiet: bool) -> Dataset:
     """A run's own data; for a folder of pictures that was moved, --data-dir is its new place."""
-    experiment = run.experiment
+    return _dataset(_moved(run.experiment, data_dir), data_dir or _remembered(run.path), download, quiet)
+
+
+def _moved(experiment: Experiment, data_dir: Path | None) -> Experiment:
     if data_dir and experiment.data.source not in DATASETS:
-        experiment = replace(experiment, data=replace(experiment.data, source=str(data_dir)))
-    return _dataset(experiment, data_dir or _remembered(run.path), download, quiet)
+        return replace(experiment, data=replace(experiment.data, source=str(data_dir)))
+    return experiment
 
 
 def _start(
@@ -708,6 +725,26 @@ def _images(config: DataConfig) -> DataConfig:
 
 
 # ── evaluation, prediction, lists ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _with_its_data(
+    source: str, part: str, device: torch.device, data_dir: Path | None, download: bool, quiet: bool
+) -> tuple[Classifier, Dataset]:
+    """A trained network and the images it is to be measured on: those it was made with."""
+    path = Path(source)
+    if source not in shipped.names() and not path.is_file():
+        if not path.exists():
+            raise InputError(f"There is no run folder {source}, {shipped.unknown(source)}")
+        run = Run.open(path)
+        classifier = Classifier.load(run.weights(), device)
+        dataset = _data_of(run, data_dir, download, quiet)
+        run.check_data(dataset, part)
+        return classifier, dataset
+    classifier = load(source, device=str(device))
+    experiment = _moved(shipped.experiment_of(classifier, source), data_dir)
+    dataset = _dataset(experiment, data_dir, download, quiet)
+    shipped.check_data(classifier, dataset, part, source)
+    return classifier, dataset
 
 
 def _sources(pictures: list[str]) -> tuple[list[str], list[str]]:

@@ -16,6 +16,7 @@ from rich.table import Column, Table
 
 from .classifier import Classifier, Prediction
 from .data import DATASETS
+from .deploy import shipped
 from .errors import InputError
 from .experiment import Experiment
 from .models import MODELS
@@ -174,6 +175,33 @@ def models() -> None:
     for name, config in MODELS.items():
         levels = "-".join(str(level.capsules) for level in config(10, 3, 32, 32).levels)
         table.add_row(name, f"capsules {levels}; {(config.__doc__ or '').strip()}")
+    out.print(table)
+
+
+def weights() -> None:
+    found = shipped.names()
+    if not found:
+        out.print("Shipped networks: none in this version.")
+        return
+    table = Table(
+        "network",
+        "data",
+        "test accuracy",
+        "epochs",
+        title="Shipped networks (wcapsnet.load(NAME))",
+        title_justify="left",
+    )
+    for name in found:
+        try:
+            facts = shipped.describe(name)
+        except InputError as error:
+            table.add_row(name, escape(str(error)))
+            continue
+        test, experiment = facts["test"], facts["experiment"]
+        source = experiment["data"]["source"]
+        title = DATASETS[source].title if source in DATASETS else escape(source)
+        right = f"{test['correct'] / test['images']:.2%} ({test['correct']:,} of {test['images']:,})"
+        table.add_row(name, title, right, str(experiment["training"]["epochs"]))
     out.print(table)
 
 

@@ -31,9 +31,9 @@ def checkout(tmp_path):
     for path in (*pages.PAGES, pages.PACKAGED):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / path, tmp_path / path)
-    for place in pages.PLACES:
-        if (ROOT / "results" / place).exists():
-            shutil.copytree(ROOT / "results" / place, tmp_path / "results" / place)
+    for place in (pages.WEIGHTS, *(Path("results") / table for table in pages.PLACES)):
+        if (ROOT / place).exists():
+            shutil.copytree(ROOT / place, tmp_path / place)
     return tmp_path
 
 
@@ -222,7 +222,7 @@ def test_bad_input_is_a_sentence_and_nothing_is_kept(checkout, tmp_path, capsys)
     (checkout / "README.md").write_text("no marks")
     run = finished(tmp_path / "run", "mnist", 9960, seed=60)
     assert main([str(run)], checkout) == 2
-    assert "has no place for what is made" in capsys.readouterr().err
+    assert "has no place for the networks that are made" in capsys.readouterr().err
     assert not (checkout / "results/table-V/mnist/wcapsnet/seed=60").exists()
     assert main([], tmp_path / "elsewhere") == 2
     assert "is not a checkout of wcapsnet" in capsys.readouterr().err

@@ -1,5 +1,5 @@
-"""What the project says of its own runs, made from `results/`: the README's tables, docs/results.md with its training
-curves, and the records inside the package."""
+"""What the project says of its own runs, made from `results/` and the shipped weights: the README's tables and list of
+networks, docs/results.md with its training curves, and the records inside the package."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..atomic import write_text
+from ..classifier import load_tensors
 from ..data import DATASETS
 from ..errors import InputError
 from ..recipes.published import PAPER_TABLES
@@ -16,8 +17,8 @@ from ..training.run import Run
 from . import curves, tables
 from .records import NETWORK, Record, read_records, records_json
 
-BEGIN = "<!-- made by python -m wcapsnet.report; do not edit until the end mark -->"
-END = "<!-- end -->"
+BEGIN, END = "<!-- {}: made by python -m wcapsnet.report -->", "<!-- end of {} -->"
+WEIGHTS = Path("src/wcapsnet/deploy/weights")
 PACKAGED = Path("src/wcapsnet/report/records.json")
 PAGES = (Path("README.md"), Path("docs/results.md"))
 PLACES = ("table-II", "table-III", "table-IV", "table-V")
@@ -48,8 +49,14 @@ def pages(root: Path) -> dict[Path, str]:
     readme, results = PAGES
     made = {
         PACKAGED: records_json(records),
-        readme: _filled(root / readme, tables.markdown([tables.build(n, records) for n in PAPER_TABLES])),
-        results: _filled(root / results, _runs(records) + _curves(records)),
+        readme: _filled(
+            root / readme,
+            {
+                "networks": _networks(root),
+                "tables": tables.markdown([tables.build(n, records) for n in PAPER_TABLES]),
+            },
+        ),
+        results: _filled(root / results, {"runs": _runs(records) + _curves(records)}),
     }
     for dataset in _main(records):
         made[Path("docs") / _figure(dataset)] = _figure_of(root / "results", dataset, records)
@@ -68,12 +75,34 @@ def _text(path: Path) -> str | None:
     return path.read_text(encoding="utf-8") if path.exists() else None
 
 
-def _filled(path: Path, block: str) -> str:
-    before, begin, rest = path.read_text(encoding="utf-8").partition(f"{BEGIN}\n")
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise InputError(f"{path} has no place for what is made from the records: {BEGIN} … {END}.")
-    return f"{before}{begin}\n{block}\n{end}{after}"
+def _filled(path: Path, blocks: dict[str, str]) -> str:
+    """The page, with what stands between the marks of each block replaced."""
+    text = path.read_text(encoding="utf-8")
+    for name, block in blocks.items():
+        first, last = BEGIN.format(name), END.format(name)
+        before, begin, rest = text.partition(first)
+        _, end, after = rest.partition(last)
+        if not begin or not end:
+            raise InputError(f"{path} has no place for the {name} that are made from the records: {first} … {last}.")
+        text = f"{before}{begin}\n\n{block}\n{end}{after}"
+    return text
+
+
+def _networks(root: Path) -> str:
+    files = sorted((root / WEIGHTS).glob("*.safetensors"))
+    if not files:
+        return "No trained network is shipped yet.\n"
+    text = ["| network | data | test images right | epochs, seed | file |", "| --- | --- | --- | --- | --- |"]
+    for file in files:
+        _, facts = load_tensors(file)
+        experiment, test = facts["experiment"], facts["test"]
+        source, training = experiment["data"]["source"], experiment["training"]
+        title = DATASETS[source].title if source in DATASETS else source
+        right = f"{test['correct']:,} of {test['images']:,} ({test['correct'] / test['images']:.2%})"
+        size = f"{facts['stored']}, {file.stat().st_size / 1e6:.1f} MB"
+        card = f"[`{file.stem}`](docs/model-cards/{file.stem}.md)"
+        text.append(f"| {card} | {title} | {right} | {training['epochs']}, {training['seed']} | {size} |")
+    return "\n".join([*text, ""])
 
 
 def _runs(records: Sequence[Record]) -> str:
