@@ -301,6 +301,8 @@ def test_the_card_says_how_good_how_chosen_and_how_to_rebuild_it(made, runs, che
         assert f"| {seed} | {facts['validation_accuracy']:.2%} | {facts['accuracy']:.2%} |" in text
     assert f"wcapsnet train toy --seed {made.run.experiment.training.seed} --precision fp32" in text
     assert "Apache-2.0" in text
+    assert "| trained on | 100 images, as they are; 30 more for validation |" in text
+    assert "the paper's" not in text
     assert f"{NAME}.svg" in text
     assert (checkout / "docs/model-cards" / f"{NAME}.svg").read_text().startswith("<svg")
     assert str(runs) not in text
@@ -320,6 +322,16 @@ def test_a_card_of_a_hundred_classes_names_the_hardest_and_the_easiest(made):
     lines = _by_class(replace(made, test=test, classes=tuple(f"c{r}" for r in range(100))))
     assert lines[4:7] == [f"| c{r} | 2 | 0.0% | c99 (2) |" for r in range(3)]
     assert len(lines) == 14
+
+
+@pytest.mark.parametrize(("name", "figure"), [("cifar10", "93.43%"), ("svhn-ws", "96.56%"), ("svhn", "96.46%")])
+def test_a_card_of_an_experiment_of_the_paper_has_the_papers_figure_beside_ours(name, figure):
+    from wcapsnet.deploy.card import _paper
+
+    assert _paper(recipe(name)) == {"the paper's test accuracy": figure}
+    assert _paper(recipe("fashion-mnist")) == {}
+    shorter = replace(recipe(name), training=recipe(name).training.with_epochs(3))
+    assert _paper(shorter) == {}
 
 
 @pytest.mark.parametrize("name", ["toy", "cifar100-squash", "quick"])

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import shlex
+import statistics
 from typing import TYPE_CHECKING, Any
 
 from ..data import DATASETS
 from ..experiment import Experiment
 from ..network import WCapsNet
 from ..recipes import RECIPES
+from ..recipes.ablations import PAPER_FIGURES
+from ..recipes.published import PAPER_TABLES
+from ..report.records import NETWORK, row_of
 from ..settings import from_dict, to_dict
 from ..training.progress import clock
 from ..training.run import read_json
@@ -125,13 +129,29 @@ def _summary(m: Measured, experiment: Experiment) -> list[str]:
         "what": f"WCapsNet ({levels} capsules, {sum(counts.values()):,} parameters with critics and decoder) on "
         f"{_title(experiment)}",
         "answers": f"one of {len(m.classes)} classes, for {_colors(experiment)} pictures of {height}×{width}",
+        "trained on": f"{m.images['train']:,} images, {_augmentation(experiment)}; {m.images['validation']:,} more for "
+        "validation",
         "test accuracy": f"**{_share(test)}**: {test['correct']:,} of {test['images']:,} images, fp32",
         "validation accuracy": f"{_share(validation)}: {validation['correct']:,} of {validation['images']:,} images",
+        **_paper(experiment),
         "weights": f"epoch {m.facts['epoch']} of {experiment.training.epochs}, seed {experiment.training.seed}",
         "file": f"`{m.name}.safetensors`, {m.bytes / 1e6:.2f} MB, {m.facts['stored']}",
         "checksum": f"`{m.facts['checksum']}` (SHA-256 over weights and metadata, looked at when it is loaded)",
     }
     return ["| | |", "| --- | --- |", *(f"| {name} | {text} |" for name, text in rows.items())]
+
+
+def _augmentation(experiment: Experiment) -> str:
+    data = experiment.data
+    ways = [*(["mirrored"] if data.mirror else []), *([f"shifted by up to {data.shift} pixels"] if data.shift else [])]
+    return " and ".join(ways) or "as they are"
+
+
+def _paper(experiment: Experiment) -> dict[str, str]:
+    """What the paper reports, if this is its experiment in full length."""
+    dataset, row = row_of(experiment) or ("", "")
+    figures = PAPER_TABLES["IV"].rows["WS+CE"] if row == NETWORK else PAPER_FIGURES.get(row, {})
+    return {"the paper's test accuracy": f"{figures[dataset]:.2f}%"} if dataset in figures else {}
 
 
 def _share(counts: dict[str, int]) -> str:
@@ -164,6 +184,10 @@ def _numbers(m: Measured, experiment: Experiment) -> list[str]:
         facts, mark = run.results(), "shipped" if run is m.run else ""
         figures = f"{facts['validation_accuracy']:.2%} | {facts['accuracy']:.2%}"
         text.append(f"| {run.experiment.training.seed} | {figures} | {mark} |")
+    accuracies = [100 * run.results()["accuracy"] for run in m.candidates]
+    if len(accuracies) > 1:
+        spread = f"{statistics.mean(accuracies):.2f} ± {statistics.stdev(accuracies):.2f} %"
+        text += ["", f"Test accuracy over these seeds: {spread} (mean and standard deviation)."]
     counted = m.run.results()["images"] - m.run.results()["errors"]
     if counted != m.facts["test"]["correct"]:
         text += ["", f"The run itself counted {counted:,} right on the machine that trained it."]

@@ -68,6 +68,7 @@ class Measured:
     half: Half
     rounding: Rounding
     classes: tuple[str, ...]
+    images: dict[str, int]  # how many in each part
     bytes: int
 
 
@@ -109,6 +110,7 @@ def ship(name: str, folders: list[Path], root: Path, data_dir: Path | None, devi
         half=half,
         rounding=_rounding(again, dataset),
         classes=dataset.classes,
+        images={part: len(getattr(dataset, part).labels) for part in PARTS},
         bytes=len(content),
     )
     _write(root / PLACE / f"{name}.safetensors", classifier, facts)

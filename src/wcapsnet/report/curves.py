@@ -37,7 +37,7 @@ def svg(title: str, runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
         parts.append(f'<text x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{low + line * step:g} %</text>')
     for epoch in sorted({1, epochs, *(round(epochs * q / 4) for q in (1, 2, 3))} - {0}):
         parts.append(f'<text x="{x(epoch):.1f}" y="{HEIGHT - 14}" text-anchor="middle">{epoch}</text>')
-    parts.append(f'<text x="{WIDTH - RIGHT + 8}" y="{HEIGHT - 14}">epoch</text>')
+    parts.append(f'<text x="{WIDTH - RIGHT + 20}" y="{HEIGHT - 14}">epoch</text>')
     first = next(iter(runs.values()))
     for before, after in pairwise(first):
         if after["lr"] < before["lr"]:
@@ -46,7 +46,8 @@ def svg(title: str, runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     for number, (name, records) in enumerate(runs.items()):
         color = COLORS[number % len(COLORS)]
         for field, width, opacity in (("train_accuracy", 0.8, 0.5), ("validation_accuracy", 1.6, 1)):
-            points = " ".join(f"{x(r['epoch']):.1f},{y(100 * r[field]):.1f}" for r in records)
+            begin = next((i for i, r in enumerate(records) if 100 * r[field] >= low), len(records))
+            points = " ".join(f"{x(r['epoch']):.1f},{y(100 * r[field]):.1f}" for r in records[begin:])
             style = f'stroke="{color}" stroke-width="{width}" opacity="{opacity}"'
             parts.append(f'<polyline fill="none" points="{points}" {style}/>')
         parts.append(f'<text x="{WIDTH - RIGHT + 8}" y="{TOP + 10 + 15 * number}" fill="{color}">{escape(name)}</text>')
