@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
@@ -25,12 +26,12 @@ from .kernels import use as use_kernels
 from .models import MODELS, load
 from .network import ConfigError, WCapsNet
 from .recipes import RECIPES, quick, recipe, suggest
-from .recipes.ablations import TABLES
+from .recipes.ablations import NUMERALS, TABLES
 from .report import tables as paper_tables
 from .report.records import read_records, shipped_records
 from .settings import with_setting
 from .show import err, out
-from .sweep import Sweep, product, with_seeds
+from .sweep import Sweep, adopt, finished_twin, product, with_seeds
 from .training.board import make_board
 from .training.evaluate import Evaluation, evaluate
 from .training.precision import choose_device
@@ -91,10 +92,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Parallel = Annotated[int, typer.Option(min=1, max=MAX_LANES, help="Runs trained at the same time on a GPU.")]
 
 
-class TableName(str, Enum):
-    weighting = "weighting"  # Table II
-    nonlinearity = "nonlinearity"  # Table III
-    routing = "routing"  # Table IV
+def _table(name: str) -> str:
+    table = NUMERALS.get(name.upper(), name.lower())
+    if table not in TABLES:
+        raise typer.BadParameter(f"{name!r} is not one of {', '.join(TABLES)} (or {', '.join(NUMERALS)}).")
+    return table
 
 
 class SplitName(str, Enum):
@@ -266,14 +268,15 @@ def sweep(
 
 @app.command(
     epilog=examples(
-        "wcapsnet ablate routing cifar10 --parallel 4      Table IV with three seeds",
+        "wcapsnet ablate routing cifar10 --parallel 4      Table IV with three seeds; or: wcapsnet ablate IV cifar10",
         "wcapsnet ablate nonlinearity mnist --seeds 1 --epochs 10",
         "wcapsnet ablate weighting photos/                 the same question asked of your own pictures",
     )
 )
 def ablate(
     table: Annotated[
-        TableName, typer.Argument(metavar="TABLE", help="weighting (II), nonlinearity (III), routing (IV).")
+        str,
+        typer.Argument(metavar="TABLE", help="weighting (II), nonlinearity (III), routing (IV).", parser=_table),
     ],
     dataset: Annotated[
         str,
@@ -305,11 +308,11 @@ def ablate(
     experiment, data_dir = _asked(dataset, size, model, chosen, data_dir, changes, epochs, precision, kernels, None)
     planned = [
         one
-        for row, variant in TABLES[table.value].items()
+        for row, variant in TABLES[table].items()
         for one in with_seeds(variant.apply(experiment, f"{experiment.name}-{row.lower()}"), seeds, {"row": row})
     ]
-    folder = out_dir or Path("runs") / f"{experiment.name}-{table.value}"
-    _train_all(Sweep(folder, planned), chosen, parallel, data_dir, download, quiet)
+    folder = out_dir or Path("runs") / f"{experiment.name}-{table}"
+    _train_all(Sweep(folder, planned), chosen, parallel, data_dir, download, quiet, table)
 
 
 class Numeral(str, Enum):
@@ -671,9 +674,15 @@ def _run(trainer: Trainer) -> Evaluation:
 
 
 def _train_all(
-    sweep: Sweep, device: torch.device, parallel: int, data_dir: Path | None, download: bool, quiet: bool
+    sweep: Sweep,
+    device: torch.device,
+    parallel: int,
+    data_dir: Path | None,
+    download: bool,
+    quiet: bool,
+    table: str | None = None,
 ) -> None:
-    """Every run that is not finished; then the table of all."""
+    """Every run that is not finished; then the table of all, which may be one of the paper's."""
     runs = sweep.unfinished
     datasets: dict[DataConfig, Dataset] = {}
 
@@ -684,6 +693,8 @@ def _train_all(
         if _images(run.experiment.data) not in datasets:
             datasets[_images(run.experiment.data)] = _dataset(run.experiment, data_dir, download, quiet)
         _check_fit(run.experiment, load(run.experiment.data))
+    if table:  # the paper's network is a row of every table
+        runs = _not_elsewhere(sweep, runs, load, quiet)
     training = [(run.experiment.model, run.experiment.training) for run in runs]
     for model, wanted, precision in {(model, t.kernels, t.precision) for model, t in training}:
         use_kernels(WCapsNet(model), wanted, precision, device)
@@ -711,12 +722,32 @@ def _train_all(
     finally:
         if sweep.folder.exists():
             sweep.write()
-    show.sweep(sweep)
+    show.sweep(sweep, table)
     failed = [(run, failures.get(run) or run.failure) for run in sweep.runs if not run.finished]
     for run, sentence in failed:
         err.print(f"error: {run.path.name}: {sentence}", style="red", soft_wrap=True, markup=False)
     if failed:
         raise typer.Exit(1)
+
+
+def _not_elsewhere(sweep: Sweep, runs: list[Run], load: Callable[[DataConfig], Dataset], quiet: bool) -> list[Run]:
+    """Without those that a sweep beside this one has finished, on the same images: they are taken from there."""
+    beside = [path.parent for path in sweep.folder.parent.glob("*/sweep.json") if path.parent != sweep.folder]
+    left = []
+    for run in runs:
+        twin = None if Run.is_run(run.path) else finished_twin(run, beside)
+        try:
+            if twin:
+                twin.check_data(load(run.experiment.data))
+        except InputError:
+            twin = None
+        if twin is None:
+            left.append(run)
+            continue
+        adopt(run, twin)
+        if not quiet:
+            show.taken(run, twin)
+    return left
 
 
 def _images(config: DataConfig) -> DataConfig:

@@ -12,7 +12,9 @@ from __future__ import annotations
 import csv
 import io
 import itertools
+import os
 import re
+import shutil
 import statistics
 import sys
 from collections.abc import Iterator
@@ -24,6 +26,7 @@ from . import __version__
 from .atomic import write_text
 from .errors import InputError
 from .experiment import Experiment
+from .network import ConfigError
 from .settings import flat, to_dict, with_setting
 from .training.run import Run, read_experiment, write_json
 
@@ -179,6 +182,31 @@ class Sweep:
             cells = [result["settings"][name] for name in names]
             rows.writerow([result["run"], *cells, result["state"], *(result[f] for f in FIGURES), result["failure"]])
         write_text(self.folder / "sweep.csv", text.getvalue())
+
+
+def finished_twin(run: Run, folders: list[Path]) -> Run | None:
+    """A finished run of the same experiment, whatever it is called, in one of these folders of sweeps."""
+    for path in (path for folder in folders for path in sorted(folder.iterdir()) if Run.is_run(path)):
+        try:
+            twin = Run.open(path)
+        except (InputError, ConfigError):  # somebody else's trouble
+            continue
+        if twin.finished and replace(twin.experiment, name=run.experiment.name) == run.experiment:
+            return twin
+    return None
+
+
+def adopt(run: Run, twin: Run) -> None:
+    """Take a copy of a finished run for one of the same experiment that was not begun."""
+    partial = Run(run.path.with_name(f".{run.path.name}.{os.getpid()}.partial"), run.experiment)
+    try:
+        shutil.copytree(twin.path, partial.path)
+        partial.write_experiment()  # by its own name
+        if run.path.exists():
+            run.path.rmdir()  # nothing is in it, or the run could not have been planned
+        os.replace(partial.path, run.path)
+    finally:
+        shutil.rmtree(partial.path, ignore_errors=True)
 
 
 def _result(run: Run, one: Planned) -> dict[str, Any]:

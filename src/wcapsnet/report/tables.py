@@ -103,13 +103,13 @@ def lines(table: Table, row: str, dataset: str) -> list[str]:
     runs = f"n = {len(accuracies)}, {cell.records[0].epochs} epochs"
     found = [f"{statistics.mean(accuracies):.2f}{spread} ({runs})"]
     if cell.from_paper:
-        found.append(f"{paper}: {_verdict(cell.from_paper)}")
+        found.append(f"{paper}: {verdict(cell.from_paper)}")
     if cell.from_reference:
-        found.append(f"{table.reference}: {_verdict(cell.from_reference)}")
+        found.append(f"{table.reference}: {verdict(cell.from_reference)}")
     return found
 
 
-def _verdict(d: Difference) -> str:
+def verdict(d: Difference) -> str:
     points = f"{100 * d.difference:+.2f}".replace("-", "−")
     said = "larger than noise" if d.larger_than_noise else "within noise"
     return f"{points}, {said} ({d.test}, p {_probability(d.p)})"
