@@ -123,6 +123,11 @@ def test_a_data_set_that_the_paper_lacks_has_a_column_where_it_has_records(runs)
     assert tables.lines(table, "WCapsNet", "fashion-mnist") == ["93.50 (n = 1, 40 epochs)"]
     assert tables.header(table)[-1] == "Fashion-MNIST (not in the paper)"
     assert tables.build("V", []).columns == PAPER_COLUMNS
+    assert tables.build("IV", records).columns == PAPER_COLUMNS  # an ablation has nothing to say of it
+    finished(runs / "g", "fashion-mnist-ws", 9360)
+    table = tables.build("IV", read_records(runs)[0])
+    assert table.columns == (*PAPER_COLUMNS, "fashion-mnist")
+    assert tables.lines(table, "WS", "fashion-mnist")[1].startswith("WS+CE: +0.10, within noise (z")
 
 
 # ── the command ──

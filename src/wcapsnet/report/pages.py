@@ -15,7 +15,7 @@ from ..recipes.published import PAPER_TABLES
 from ..training.progress import clock
 from ..training.run import Run
 from . import curves, tables
-from .records import NETWORK, Record, read_records, records_json
+from .records import NETWORK, Record, in_order, read_records, records_json
 
 BEGIN, END = "<!-- {}: made by python -m wcapsnet.report -->", "<!-- end of {} -->"
 WEIGHTS = Path("src/wcapsnet/deploy/weights")
@@ -37,7 +37,7 @@ def committed(results: Path) -> list[Record]:
             if not Run.is_run(results / record.place):
                 raise InputError(f"The record of {record.row} on {record.dataset} is not at {results / record.place}.")
         records += found
-    return sorted(records, key=lambda r: (list(DATASETS).index(r.dataset), r.place))
+    return in_order(records)
 
 
 def pages(root: Path) -> dict[Path, str]:

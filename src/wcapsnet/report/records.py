@@ -12,7 +12,7 @@ losses in six digits. records.json beside this file has the figures of all, for 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -150,7 +150,7 @@ def read_records(folder: Path) -> tuple[list[Record], list[str]]:
     return in_order(records.values()), left_out
 
 
-def in_order(records: Any) -> list[Record]:
+def in_order(records: Iterable[Record]) -> list[Record]:
     datasets, rows = list(PAPER), [NETWORK, *TABLE_OF]
     return sorted(records, key=lambda r: (datasets.index(r.dataset), rows.index(r.row), r.seed))
 

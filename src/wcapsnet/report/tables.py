@@ -57,12 +57,12 @@ class Table:
 
 
 def build(numeral: str, records: Sequence[Record]) -> Table:
-    """The paper's rows and columns; a data set that the paper does not use has a column once it has a record."""
+    """The paper's rows and columns; another data set has a column in Table V, and where an ablation has a record."""
     paper = PAPER_TABLES[numeral]
     of = {
         row: [r for r in records if r.row == (NETWORK if row == paper.reference else row.lower())] for row in paper.rows
     }
-    found = {record.dataset for row in of.values() for record in row}
+    found = {r.dataset for row, own in of.items() for r in own if numeral == "V" or row != paper.reference}
     columns = (*PAPER_COLUMNS, *(name for name in DATASETS if name in found and name not in PAPER_COLUMNS))
     rows: dict[str, dict[str, Cell]] = {}
     for row, figures in paper.rows.items():
