@@ -713,7 +713,7 @@ def _train_all(
         parallel = 1
     failures: dict[Run, str] = {}
     try:
-        for run, failure in train_together(runs, make, device, parallel, make_board(out, runs, quiet)):
+        for run, failure in train_together(runs, make, device, parallel, make_board(out, sweep.runs, quiet)):
             if failure:
                 failures[run] = failure
             sweep.write()
