@@ -275,11 +275,11 @@ def test_a_folder_of_the_same_name_does_not_hide_it(made, tmp_path, monkeypatch)
 
 
 def test_an_unknown_name_suggests_the_nearest_or_says_that_there_is_none(made, checkout):
-    with pytest.raises(InputError, match=f"nor is it a shipped network; did you mean '{NAME}'"):
+    with pytest.raises(InputError, match=f"nor a shipped network of that name; did you mean '{NAME}'"):
         wcapsnet.load("wcapsnet-toi")
     assert "did you mean" in call("evaluate", "wcapsnet-toi")[2]
     shipped.path_of(NAME).unlink()
-    with pytest.raises(InputError, match=r"this version ships none\.$"):
+    with pytest.raises(InputError, match=r"nor a shipped network of that name: none is shipped yet\.$"):
         wcapsnet.load(NAME)
     assert "none in this version" in call("list", "weights")[1]
 

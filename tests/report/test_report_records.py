@@ -138,7 +138,7 @@ def another_rate(run):
     ("spoil", "says"),
     [
         (unfinished, "is not finished: 40 of 40 epochs are done and none is tested."),
-        (cut_short, "ended after 40 of 40 epochs"),
+        (cut_short, "ended after 39 of 40 epochs"),
         (other_test_set, "was tested on 2000 images"),
         (damaged, "has no field 'epochs'"),
         (shorter, "nearest is wcapsnet on mnist, but training.epochs is 39, not 40."),

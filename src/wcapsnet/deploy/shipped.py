@@ -46,7 +46,7 @@ def describe(name: str) -> dict[str, Any]:
 
 def unknown(source: str) -> str:
     """The end of a sentence about something that is no run folder and no file."""
-    return f"nor is it a shipped network{suggestion(source, names())}" if names() else "and this version ships none."
+    return f"nor a shipped network of that name{suggestion(source, names()) if names() else ': none is shipped yet.'}"
 
 
 def experiment_of(classifier: Classifier, source: str) -> Experiment:
