@@ -441,7 +441,8 @@ def test_every_shipped_network_has_a_card_with_its_number_and_checksum(name):
 @pytest.mark.parametrize("name", shipped.names())
 def test_every_shipped_network_reaches_its_cards_number_to_the_last_image(name):
     code, out, said = call("evaluate", name, "--json", "--device", "cpu")
-    if code:
+    if "are not there" in said:
         pytest.skip(said)
+    assert code == 0, said
     facts = json.loads(out)
     assert facts["images"] - facts["errors"] == shipped.describe(name)["test"]["correct"]

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from .. import __version__
-from ..atomic import write_text
+from ..atomic import replacing, write_text
 from ..classifier import Classifier, save_tensors, sealed
 from ..data import DATASETS, Dataset, load_dataset
 from ..data.loader import DeviceSplit
@@ -113,7 +113,8 @@ def ship(name: str, folders: list[Path], root: Path, data_dir: Path | None, devi
         images={part: len(getattr(dataset, part).labels) for part in PARTS},
         bytes=len(content),
     )
-    _write(root / PLACE / f"{name}.safetensors", classifier, facts)
+    with replacing(root / PLACE / f"{name}.safetensors") as partial:
+        partial.write_bytes(content)
     write_text(root / CARDS / f"{name}.svg", curves.svg(f"{name}: training", {f"seed {_seed(run)}": run.metrics()}))
     write_text(root / CARDS / f"{name}.md", card(measured))
     return measured
