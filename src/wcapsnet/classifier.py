@@ -5,6 +5,7 @@ One safetensors file holds all of it: the weights, and in its metadata the confi
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -58,6 +59,7 @@ class Classifier(nn.Module):
             raise InputError(f"{len(classes)} class names were given for {network.config.classes} classes.")
         self.network = network
         self.classes = tuple(classes)
+        self.facts: dict[str, Any] = {}  # what the file it was loaded from says of it
         # float64, as in the metadata: what is saved again is what was loaded.
         self.normalization = (tuple(mean), tuple(std))
         self.register_buffer("mean", torch.tensor(mean).view(1, -1, 1, 1), persistent=False)
@@ -126,10 +128,13 @@ class Classifier(nn.Module):
             for m, name in enumerate(names)
         ]
 
-    def save(self, path: Path, **more: Any) -> None:
+    def description(self) -> dict[str, Any]:
+        """What it takes to build it, besides its weights."""
         mean, std = self.normalization
-        facts = {"model": to_dict(self.config), "classes": self.classes, "mean": mean, "std": std, **more}
-        save_tensors(path, self.network.state_dict(), facts)
+        return {"model": to_dict(self.config), "classes": self.classes, "mean": mean, "std": std}
+
+    def save(self, path: Path, **more: Any) -> None:
+        save_tensors(path, self.network.state_dict(), {**self.description(), **more})
 
     @staticmethod
     def load(path: Path, device: torch.device | str = "cpu") -> Classifier:
@@ -142,6 +147,7 @@ class Classifier(nn.Module):
             classifier = Classifier(network, facts["classes"], facts["mean"], facts["std"])
         except (RuntimeError, TypeError, ValueError) as error:
             raise InputError(f"The weights in {path} do not fit the network they describe.") from error
+        classifier.facts = facts
         return classifier.to(device).eval()
 
 
@@ -172,7 +178,24 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         described = None
     if not isinstance(described, dict):
         raise InputError(f"{path} was not written by wcapsnet: it does not say which network its weights belong to.")
+    if "checksum" in described and described["checksum"] != checksum(tensors, described):
+        raise InputError(f"{path} is damaged: its weights or their description do not match its checksum.")
     return tensors, described
+
+
+def sealed(tensors: dict[str, Tensor], facts: dict[str, Any]) -> dict[str, Any]:
+    """`facts` with a checksum, which is looked at whenever they are loaded."""
+    return {**facts, "checksum": checksum(tensors, facts)}
+
+
+def checksum(tensors: dict[str, Tensor], facts: dict[str, Any]) -> str:
+    """SHA-256 of all tensors and of all facts but the checksum."""
+    described = {name: value for name, value in facts.items() if name != "checksum"}
+    digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def _readable(picture: Picture) -> Any:

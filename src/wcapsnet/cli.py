@@ -1,9 +1,10 @@
-"""The command line: `wcapsnet demo | train | sweep | ablate | evaluate | predict | bench | list`."""
+"""The command line: `wcapsnet demo | train | sweep | ablate | tables | evaluate | predict | bench | list`."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
@@ -18,16 +19,19 @@ from .bench.command import EXAMPLES, bench
 from .classifier import Classifier, Prediction
 from .data import DATASETS, DataConfig, Dataset, default_data_dir, image_files, load_dataset, scan_folder
 from .data.loader import DeviceSplit
+from .deploy import shipped
 from .errors import InputError
 from .experiment import Experiment
 from .kernels import use as use_kernels
 from .models import MODELS, load
 from .network import ConfigError, WCapsNet
 from .recipes import RECIPES, quick, recipe, suggest
-from .recipes.ablations import TABLES
+from .recipes.ablations import NUMERALS, TABLES
+from .report import tables as paper_tables
+from .report.records import read_records, shipped_records
 from .settings import with_setting
 from .show import err, out
-from .sweep import Sweep, product, with_seeds
+from .sweep import Sweep, adopt, finished_twin, product, with_seeds
 from .training.board import make_board
 from .training.evaluate import Evaluation, evaluate
 from .training.precision import choose_device
@@ -88,10 +92,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Parallel = Annotated[int, typer.Option(min=1, max=MAX_LANES, help="Runs trained at the same time on a GPU.")]
 
 
-class TableName(str, Enum):
-    weighting = "weighting"  # Table II
-    nonlinearity = "nonlinearity"  # Table III
-    routing = "routing"  # Table IV
+def _table(name: str) -> str:
+    table = NUMERALS.get(name.upper(), name.lower())
+    if table not in TABLES:
+        raise typer.BadParameter(f"{name!r} is not one of {', '.join(TABLES)} (or {', '.join(NUMERALS)}).")
+    return table
 
 
 class SplitName(str, Enum):
@@ -263,14 +268,15 @@ def sweep(
 
 @app.command(
     epilog=examples(
-        "wcapsnet ablate routing cifar10 --parallel 4      Table IV with three seeds",
+        "wcapsnet ablate routing cifar10 --parallel 4      Table IV with three seeds; or: wcapsnet ablate IV cifar10",
         "wcapsnet ablate nonlinearity mnist --seeds 1 --epochs 10",
         "wcapsnet ablate weighting photos/                 the same question asked of your own pictures",
     )
 )
 def ablate(
     table: Annotated[
-        TableName, typer.Argument(metavar="TABLE", help="weighting (II), nonlinearity (III), routing (IV).")
+        str,
+        typer.Argument(metavar="TABLE", help="weighting (II), nonlinearity (III), routing (IV).", parser=_table),
     ],
     dataset: Annotated[
         str,
@@ -302,53 +308,108 @@ def ablate(
     experiment, data_dir = _asked(dataset, size, model, chosen, data_dir, changes, epochs, precision, kernels, None)
     planned = [
         one
-        for row, variant in TABLES[table.value].items()
+        for row, variant in TABLES[table].items()
         for one in with_seeds(variant.apply(experiment, f"{experiment.name}-{row.lower()}"), seeds, {"row": row})
     ]
-    folder = out_dir or Path("runs") / f"{experiment.name}-{table.value}"
-    _train_all(Sweep(folder, planned), chosen, parallel, data_dir, download, quiet)
+    folder = out_dir or Path("runs") / f"{experiment.name}-{table}"
+    _train_all(Sweep(folder, planned), chosen, parallel, data_dir, download, quiet, table)
+
+
+class Numeral(str, Enum):
+    II = "II"  # weighting
+    III = "III"  # non-linearity
+    IV = "IV"  # routing
+    V = "V"  # comparison
+    all = "all"
 
 
 @app.command(
-    "evaluate", epilog=examples("wcapsnet evaluate runs/demo", "wcapsnet evaluate runs/demo --split validation --json")
+    epilog=examples(
+        "wcapsnet tables                               Tables II to V: ours, from the records of this project",
+        "wcapsnet tables IV --records runs/            from your own full-length runs",
+        "wcapsnet tables --markdown > tables.md",
+    )
+)
+def tables(
+    table: Annotated[
+        Numeral, typer.Argument(metavar="[II|III|IV|V|all]", help="Which table.", case_sensitive=False)
+    ] = Numeral.all,
+    records: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="A folder of runs or records; default: those inside the package.", show_default=False),
+    ] = None,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """The paper's Tables II to V with ours beside them, and which differences are larger than the noise."""
+    if as_markdown and as_json:
+        raise InputError("Choose one of --markdown and --json.")
+    found, left_out = read_records(records) if records else (shipped_records(), [])
+    numerals = [n.value for n in Numeral if table in (n, Numeral.all) and n != Numeral.all]
+    built = [paper_tables.build(numeral, found) for numeral in numerals]
+    if as_json:
+        typer.echo(json.dumps(paper_tables.as_json(built), ensure_ascii=False))
+    elif as_markdown:
+        typer.echo(paper_tables.markdown(built), nl=False)
+    else:
+        show.paper_tables(built)
+    if left_out:
+        runs = "1 run stands" if len(left_out) == 1 else f"{len(left_out)} runs stand"
+        err.print(f"{runs} in no table:", style="yellow")
+        for line in left_out:
+            err.print(f"  {line}", markup=False, soft_wrap=True)
+
+
+@app.command(
+    "evaluate",
+    epilog=examples(
+        "wcapsnet evaluate runs/demo",
+        "wcapsnet evaluate runs/demo --split validation --json",
+        "wcapsnet evaluate wcapsnet-cifar10 --data-dir ~/data     the number of its model card, to the last image",
+    ),
 )
 def evaluate_command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    run: Annotated[str, typer.Argument(metavar="RUN|NAME", help="A run folder, or a shipped network.")],
     split: Annotated[SplitName, typer.Option(help="Which part of its data set.")] = SplitName.test,
     data_dir: DataDir = None,
+    download: Download = False,
     device: Device = "auto",
     precision: Annotated[str, typer.Option(help="fp32 or bf16.")] = "fp32",
     as_json: AsJson = False,
 ) -> None:
-    """Measure a run's best weights on its own data: nothing needs to be typed again."""
-    folder, chosen = Run.open(run), choose_device(device)
+    """Measure a run's best weights, or a shipped network, on its own data: nothing needs to be typed again."""
+    chosen = choose_device(device)
     if precision not in ("fp32", "bf16"):
         raise InputError(f"--precision is fp32 or bf16, not {precision!r}.")
-    classifier = Classifier.load(folder.weights(), chosen)
-    dataset = _data_of(folder, data_dir, False, as_json)
-    folder.check_data(dataset, split.value)
+    classifier, dataset = _with_its_data(run, split.value, chosen, data_dir, download, as_json)
     part = getattr(dataset, split.value)
     result = evaluate(classifier.network, DeviceSplit(part, *classifier.normalization, chosen), precision)
     if as_json:
-        facts = {"run": str(run), "split": split.value, **result.summary(classifier.classes)}
+        facts = {"run": run, "split": split.value, **result.summary(classifier.classes)}
         typer.echo(json.dumps(facts, ensure_ascii=False))
         return
     out.print(
         f"{split.value} accuracy [bold]{result.accuracy:.2%}[/] on {len(part.labels):,} images, "
         f"cross entropy {result.loss:.4f}"
     )
+    if split == SplitName.test and precision == "fp32" and "test" in classifier.facts:
+        right, said = int(result.confusion.diag().sum()), classifier.facts["test"]["correct"]
+        out.print(f"{right:,} images right; its model card says {said:,}.")
     show.accuracy_by_class(result, classifier.classes)
 
 
 @app.command(
     epilog=examples(
         "wcapsnet predict runs/demo digit.png",
+        "wcapsnet predict wcapsnet-cifar10 photo.jpg            a shipped network",
         "wcapsnet predict runs/photos holiday/ --csv > answers.csv",
         "cat cat.jpg | wcapsnet predict runs/photos - --json",
     )
 )
 def predict(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder or a .safetensors file.")],
+    run: Annotated[
+        str, typer.Argument(metavar="RUN|NAME", help="A run folder, a shipped network or a .safetensors file.")
+    ],
     pictures: Annotated[list[str], typer.Argument(metavar="IMAGE", help="Files, folders, or - for standard input.")],
     top: Annotated[int, typer.Option(min=1, help="How many classes to show.")] = 3,
     device: Device = "auto",
@@ -380,6 +441,7 @@ app.command(epilog=examples(*EXAMPLES))(bench)
 class Kind(str, Enum):
     recipes = "recipes"
     models = "models"
+    weights = "weights"
     datasets = "datasets"
     runs = "runs"
 
@@ -389,11 +451,13 @@ def list_command(
     kind: Annotated[Optional[Kind], typer.Argument(help="Only these.", show_default=False)] = None,  # noqa: UP045
     runs: Annotated[Path, typer.Option(help="Where run folders lie.")] = Path("runs"),
 ) -> None:
-    """What there is: recipes, models, data sets, runs."""
+    """What there is: recipes, models, shipped networks, data sets, runs."""
     if kind in (None, Kind.recipes):
         show.recipes()
     if kind in (None, Kind.models):
         show.models()
+    if kind in (None, Kind.weights):
+        show.weights()
     if kind in (None, Kind.datasets):
         show.datasets()
     if kind in (None, Kind.runs):
@@ -526,10 +590,13 @@ def _remembered(folder: Path) -> Path | None:
 
 def _data_of(run: Run, data_dir: Path | None, download: bool, quiet: bool) -> Dataset:
     """A run's own data; for a folder of pictures that was moved, --data-dir is its new place."""
-    experiment = run.experiment
+    return _dataset(_moved(run.experiment, data_dir), data_dir or _remembered(run.path), download, quiet)
+
+
+def _moved(experiment: Experiment, data_dir: Path | None) -> Experiment:
     if data_dir and experiment.data.source not in DATASETS:
-        experiment = replace(experiment, data=replace(experiment.data, source=str(data_dir)))
-    return _dataset(experiment, data_dir or _remembered(run.path), download, quiet)
+        return replace(experiment, data=replace(experiment.data, source=str(data_dir)))
+    return experiment
 
 
 def _start(
@@ -607,9 +674,15 @@ def _run(trainer: Trainer) -> Evaluation:
 
 
 def _train_all(
-    sweep: Sweep, device: torch.device, parallel: int, data_dir: Path | None, download: bool, quiet: bool
+    sweep: Sweep,
+    device: torch.device,
+    parallel: int,
+    data_dir: Path | None,
+    download: bool,
+    quiet: bool,
+    table: str | None = None,
 ) -> None:
-    """Every run that is not finished; then the table of all."""
+    """Every run that is not finished; then the table of all, which may be one of the paper's."""
     runs = sweep.unfinished
     datasets: dict[DataConfig, Dataset] = {}
 
@@ -620,6 +693,8 @@ def _train_all(
         if _images(run.experiment.data) not in datasets:
             datasets[_images(run.experiment.data)] = _dataset(run.experiment, data_dir, download, quiet)
         _check_fit(run.experiment, load(run.experiment.data))
+    if table:  # the paper's network is a row of every table
+        runs = _not_elsewhere(sweep, runs, load, quiet)
     training = [(run.experiment.model, run.experiment.training) for run in runs]
     for model, wanted, precision in {(model, t.kernels, t.precision) for model, t in training}:
         use_kernels(WCapsNet(model), wanted, precision, device)
@@ -638,7 +713,7 @@ def _train_all(
         parallel = 1
     failures: dict[Run, str] = {}
     try:
-        for run, failure in train_together(runs, make, device, parallel, make_board(out, runs, quiet)):
+        for run, failure in train_together(runs, make, device, parallel, make_board(out, sweep.runs, quiet)):
             if failure:
                 failures[run] = failure
             sweep.write()
@@ -647,12 +722,32 @@ def _train_all(
     finally:
         if sweep.folder.exists():
             sweep.write()
-    show.sweep(sweep)
+    show.sweep(sweep, table)
     failed = [(run, failures.get(run) or run.failure) for run in sweep.runs if not run.finished]
     for run, sentence in failed:
         err.print(f"error: {run.path.name}: {sentence}", style="red", soft_wrap=True, markup=False)
     if failed:
         raise typer.Exit(1)
+
+
+def _not_elsewhere(sweep: Sweep, runs: list[Run], load: Callable[[DataConfig], Dataset], quiet: bool) -> list[Run]:
+    """Without those that a sweep beside this one has finished, on the same images: they are taken from there."""
+    beside = [path.parent for path in sweep.folder.parent.glob("*/sweep.json") if path.parent != sweep.folder]
+    left = []
+    for run in runs:
+        twin = None if Run.is_run(run.path) else finished_twin(run, beside)
+        try:
+            if twin:
+                twin.check_data(load(run.experiment.data))
+        except InputError:
+            twin = None
+        if twin is None:
+            left.append(run)
+            continue
+        adopt(run, twin)
+        if not quiet:
+            show.taken(run, twin)
+    return left
 
 
 def _images(config: DataConfig) -> DataConfig:
@@ -661,6 +756,26 @@ def _images(config: DataConfig) -> DataConfig:
 
 
 # ── evaluation, prediction, lists ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _with_its_data(
+    source: str, part: str, device: torch.device, data_dir: Path | None, download: bool, quiet: bool
+) -> tuple[Classifier, Dataset]:
+    """A trained network and the images it is to be measured on: those it was made with."""
+    path = Path(source)
+    if source not in shipped.names() and not path.is_file():
+        if not path.exists():
+            raise InputError(f"There is no run folder {source}, {shipped.unknown(source)}")
+        run = Run.open(path)
+        classifier = Classifier.load(run.weights(), device)
+        dataset = _data_of(run, data_dir, download, quiet)
+        run.check_data(dataset, part)
+        return classifier, dataset
+    classifier = load(source, device=str(device))
+    experiment = _moved(shipped.experiment_of(classifier, source), data_dir)
+    dataset = _dataset(experiment, data_dir, download, quiet)
+    shipped.check_data(classifier, dataset, part, source)
+    return classifier, dataset
 
 
 def _sources(pictures: list[str]) -> tuple[list[str], list[str]]:

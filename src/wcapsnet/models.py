@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .classifier import Classifier
+from .deploy import shipped
 from .errors import InputError
 from .network import CIFAR10_LEVELS, CIFAR100_LEVELS, Level, WCapsNet, WCapsNetConfig
 from .settings import from_dict, suggestion, to_dict
@@ -70,13 +71,16 @@ def _sides(size: object) -> tuple[int, int]:
 
 
 def load(source: str | Path, *, device: str = "cpu") -> Classifier:
-    """A trained classifier from a run folder (its best weights) or a .safetensors file, ready to predict.
+    """A trained classifier, ready to predict: by the name of a shipped network (see `wcapsnet list weights`), from a
+    run folder (its best weights) or a .safetensors file.
 
     `device` is cpu, cuda, cuda:N or auto.
     """
+    if source in shipped.names():
+        return shipped.load(str(source), choose_device(device))
     path = Path(source)
     if path.is_dir():
         path = Run.open(path).weights()
     elif not path.exists():
-        raise InputError(f"There is no run folder or weights file at {source}.")
+        raise InputError(f"There is no run folder or weights file at {source}, {shipped.unknown(str(source))}")
     return Classifier.load(path, choose_device(device))

@@ -57,6 +57,14 @@ def with_setting(value: T, assignment: str) -> T:
     return from_dict(type(value), data)
 
 
+def flat(content: Any, path: str = "") -> dict[str, Any]:
+    """Nested fields by their full names, as --set takes them."""
+    if isinstance(content, (dict, list)) and content:
+        items = content.items() if isinstance(content, dict) else enumerate(content)
+        return {k: v for key, value in items for k, v in flat(value, f"{path}.{key}" if path else str(key)).items()}
+    return {path: content}
+
+
 def suggestion(name: str, known: typing.Iterable[str], path: str = "") -> str:
     """The end of a sentence about a name that is not known: the nearest one, or all."""
     known = list(known)

@@ -16,11 +16,15 @@ from rich.table import Column, Table
 
 from .classifier import Classifier, Prediction
 from .data import DATASETS
+from .deploy import shipped
 from .errors import InputError
 from .experiment import Experiment
 from .models import MODELS
 from .network import ConfigError, WCapsNet
 from .recipes import PAPER, ROWS, SMALL
+from .recipes.published import PAPER_TABLES
+from .report import ablation as report_ablation
+from .report import tables as report
 from .sweep import Sweep
 from .training.evaluate import Evaluation
 from .training.progress import clock
@@ -55,8 +59,8 @@ def sweep_begins(sweep: Sweep, unfinished: list[Run], parallel: int, device: tor
         out.print("On a CPU the runs follow one another: --parallel is for GPUs.")
 
 
-def sweep(sweep: Sweep) -> None:
-    """A line a run; with several seeds a line a setting below."""
+def sweep(sweep: Sweep, table_name: str | None = None) -> None:
+    """A line a run; with several seeds a line a setting below. An ablation's rows are held against each other."""
     results, means = sweep.results(), sweep.means()
     names = [escape(name) for name in results[0]["settings"]]
     table = Table(*names, "best validation", "test", "epochs", "time")
@@ -69,7 +73,9 @@ def sweep(sweep: Sweep) -> None:
             figures[1] = result["state"]
         table.add_row(*map(escape, result["settings"].values()), *figures)
     out.print(table)
-    if any(mean["runs"] > 1 for mean in means):
+    if table_name:
+        ablation(sweep, table_name)
+    elif any(mean["runs"] > 1 for mean in means):
         table = Table(*(name for name in names if name != "seed"), "seeds", "best validation", "test")
         for mean in means:
             cells = [
@@ -82,8 +88,44 @@ def sweep(sweep: Sweep) -> None:
     out.print(f"The figures are in [bold]{escape(str(sweep.folder / 'sweep.csv'))}[/] and sweep.json.", soft_wrap=True)
 
 
+def ablation(sweep: Sweep, table_name: str) -> None:
+    """Means over seeds, the paper's figures if this was its experiment, and what the differences are worth."""
+    rows, numeral = report_ablation.rows(sweep, table_name), report_ablation.numeral_of(table_name)
+    reference = PAPER_TABLES[numeral].reference
+    fair = any(row.paper for row in rows)
+    columns = ["row", "seeds", "test", *(["paper", "from the paper"] if fair else []), f"from {reference}"]
+    table = Table(*columns, title=f"Table {numeral}: {PAPER_TABLES[numeral].title}", title_justify="left")
+    for row in rows:
+        s = row.sample
+        test = _percent(s.mean, s.variance**0.5 if len(s.accuracies) > 1 else None) if s else ""
+        cells = [row.name, str(len(s.accuracies) if s else 0), test]
+        if fair:
+            cells += ["" if row.paper is None else f"{row.paper:.2f} %"]
+            cells += [report.verdict(row.from_paper) if row.from_paper else ""]
+        table.add_row(*map(escape, cells), report.verdict(row.from_reference) if row.from_reference else "")
+    out.print(table)
+    for line in report.LEGEND[1:]:
+        out.print(line, markup=False, soft_wrap=True)
+
+
+def taken(run: Run, twin: Run) -> None:
+    out.print(f"{run.path.name} is the same experiment as {twin.path}, and is taken from there.", markup=False)
+
+
 def _percent(value: float, deviation: float | None = None) -> str:
     return f"{value:.2%}" if deviation is None else f"{100 * value:.2f} ± {100 * deviation:.2f} %"
+
+
+def paper_tables(tables: list[report.Table]) -> None:
+    for table in tables:
+        shown = Table(*report.header(table), title=table.title, title_justify="left", show_lines=True)
+        for row in report.body(table):
+            shown.add_row(*(escape("\n".join(cell)) for cell in row))
+        out.print(shown)
+        for note in table.notes:
+            out.print(note, markup=False, soft_wrap=True)
+    for line in report.LEGEND:
+        out.print(line, markup=False, soft_wrap=True)
 
 
 def mean_weights(test: Evaluation, classes: tuple[str, ...]) -> None:
@@ -161,6 +203,33 @@ def models() -> None:
     for name, config in MODELS.items():
         levels = "-".join(str(level.capsules) for level in config(10, 3, 32, 32).levels)
         table.add_row(name, f"capsules {levels}; {(config.__doc__ or '').strip()}")
+    out.print(table)
+
+
+def weights() -> None:
+    found = shipped.names()
+    if not found:
+        out.print("Shipped networks: none in this version.")
+        return
+    table = Table(
+        "network",
+        "data",
+        "test accuracy",
+        "epochs",
+        title="Shipped networks (wcapsnet.load(NAME))",
+        title_justify="left",
+    )
+    for name in found:
+        try:
+            facts = shipped.describe(name)
+        except InputError as error:
+            table.add_row(name, escape(str(error)))
+            continue
+        test, experiment = facts["test"], facts["experiment"]
+        source = experiment["data"]["source"]
+        title = DATASETS[source].title if source in DATASETS else escape(source)
+        right = f"{test['correct'] / test['images']:.2%} ({test['correct']:,} of {test['images']:,})"
+        table.add_row(name, title, right, str(experiment["training"]["epochs"]))
     out.print(table)
 
 

@@ -12,7 +12,9 @@ from __future__ import annotations
 import csv
 import io
 import itertools
+import os
 import re
+import shutil
 import statistics
 import sys
 from collections.abc import Iterator
@@ -24,7 +26,8 @@ from . import __version__
 from .atomic import write_text
 from .errors import InputError
 from .experiment import Experiment
-from .settings import to_dict, with_setting
+from .network import ConfigError
+from .settings import flat, to_dict, with_setting
 from .training.run import Run, read_experiment, write_json
 
 MAX_NAME = 120
@@ -140,7 +143,7 @@ class Sweep:
     def _run(path: Path, one: Planned) -> Run:
         if not Run.is_run(path):
             return Run.at(path, one.experiment)
-        begun, asked = _flat(to_dict(read_experiment(path / "experiment.json"))), _flat(to_dict(one.experiment))
+        begun, asked = flat(to_dict(read_experiment(path / "experiment.json"))), flat(to_dict(one.experiment))
         for field in sorted({**begun, **asked}):
             if begun.get(field) != asked.get(field):
                 raise InputError(
@@ -181,6 +184,31 @@ class Sweep:
         write_text(self.folder / "sweep.csv", text.getvalue())
 
 
+def finished_twin(run: Run, folders: list[Path]) -> Run | None:
+    """A finished run of the same experiment, whatever it is called, in one of these folders of sweeps."""
+    for path in (path for folder in folders for path in sorted(folder.iterdir()) if Run.is_run(path)):
+        try:
+            twin = Run.open(path)
+        except (InputError, ConfigError):  # somebody else's trouble
+            continue
+        if twin.finished and replace(twin.experiment, name=run.experiment.name) == run.experiment:
+            return twin
+    return None
+
+
+def adopt(run: Run, twin: Run) -> None:
+    """Take a copy of a finished run for one of the same experiment that was not begun."""
+    partial = Run(run.path.with_name(f".{run.path.name}.{os.getpid()}.partial"), run.experiment)
+    try:
+        shutil.copytree(twin.path, partial.path)
+        partial.write_experiment()  # by its own name
+        if run.path.exists():
+            run.path.rmdir()  # nothing is in it, or the run could not have been planned
+        os.replace(partial.path, run.path)
+    finally:
+        shutil.rmtree(partial.path, ignore_errors=True)
+
+
 def _result(run: Run, one: Planned) -> dict[str, Any]:
     figures: dict[str, Any] = dict.fromkeys(FIGURES)
     failure = run.failure
@@ -199,11 +227,3 @@ def _mean(results: list[dict[str, Any]]) -> dict[str, Any]:
         facts[name] = statistics.mean(values) if values else None
         facts[f"{name}_std"] = statistics.stdev(values) if len(values) > 1 else None
     return facts
-
-
-def _flat(content: Any, path: str = "") -> dict[str, Any]:
-    """Nested fields by their full names, as --set takes them."""
-    if isinstance(content, (dict, list)) and content:
-        items = content.items() if isinstance(content, dict) else enumerate(content)
-        return {k: v for key, value in items for k, v in _flat(value, f"{path}.{key}" if path else str(key)).items()}
-    return {path: content}

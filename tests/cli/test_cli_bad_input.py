@@ -31,7 +31,7 @@ CASES = {
     "device not there": (("train", "toy", "--device", "cuda:77"), "'cuda:77' is not there"),
     "precision": (("train", "toy", "--precision", "fp16"), "training.precision is 'fp16'"),
     "resume nothing": (("train", "--resume", "nowhere"), "nowhere is not a run folder"),
-    "evaluate nothing": (("evaluate", "nowhere"), "nowhere is not a run folder"),
+    "evaluate nothing": (("evaluate", "nowhere"), "There is no run folder nowhere, nor a shipped network"),
     "predict with nothing": (("predict", "nowhere", "a.png"), "no run folder or weights file at nowhere"),
     "demo device": (("demo", "--device", "tpu"), "There is no device 'tpu'"),
 }

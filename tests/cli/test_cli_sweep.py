@@ -4,6 +4,7 @@ import csv
 import json
 import shlex
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from cli_helpers import SMALL, call, same_weights, sentence
 
 import wcapsnet.cli as cli
 import wcapsnet.sweep as sweep_module
-from wcapsnet.recipes import RECIPES
+from wcapsnet.data import DATASETS
+from wcapsnet.recipes import ABLATIONS, PAPER, RECIPES, ROWS
+from wcapsnet.recipes.published import PAPER_TABLES
 from wcapsnet.sweep import product
 from wcapsnet.training.board import Board
 from wcapsnet.training.progress import Progress
@@ -280,6 +283,75 @@ def test_ablate_works_for_pictures_and_goes_on_after_ctrl_c(pictures):
     runs = content("runs/fruit-nonlinearity")["runs"]
     assert [run["settings"]["row"] for run in runs] == ["squash", "tilt"]
     assert all(run["state"] == "finished" for run in runs)
+
+
+def test_a_table_can_be_named_by_its_numeral(toy):
+    assert call("ablate", "iii", "toy", "--seeds", 1, "--epochs", 1, "-q").code == 0
+    assert [run["settings"]["row"] for run in content("runs/toy-nonlinearity")["runs"]] == ["squash", "tilt"]
+
+
+def test_ablate_holds_rows_against_the_reference_row(toy):
+    answer = call("ablate", "nonlinearity", "toy", "--seeds", 2, "--epochs", 1)
+    assert answer.code == 0, answer
+    means = {mean["settings"]["row"]: mean for mean in content("runs/toy-nonlinearity")["means"]}
+    line = next(line for line in answer.out.splitlines() if "squash" in line and "noise" in line)
+    difference = 100 * (means["squash"]["test_accuracy"] - means["tilt"]["test_accuracy"])
+    assert f"{difference:+.2f}".replace("-", "−") in line
+    assert "from tilt" in answer.out
+    assert "Welch's t-test" in answer.out
+    assert "from the paper" not in answer.out
+
+
+def test_the_papers_figures_stand_beside_its_experiments_in_full_length_alone(toy, monkeypatch):
+    monkeypatch.setitem(PAPER, "toy", RECIPES["toy"])
+    monkeypatch.setitem(ABLATIONS, "toy-squash", lambda: ROWS["squash"].apply(RECIPES["toy"](), "toy-squash"))
+    for row, figure in (("squash", 40.0), ("tilt", 41.25)):
+        monkeypatch.setitem(PAPER_TABLES["III"].rows[row], "toy", figure)
+    whole = call("ablate", "nonlinearity", "toy", "--seeds", 1, "-q")
+    assert whole.code == 0, whole
+    assert "from the paper" in whole.out
+    assert "40.00 %" in whole.out
+    assert "41.25 %" in whole.out
+    shorter = call("ablate", "nonlinearity", "toy", "--seeds", 1, "--epochs", 1, "--out", "short", "-q")
+    assert "from the paper" not in shorter.out
+    assert "41.25 %" not in shorter.out
+
+
+def test_the_row_that_tables_share_is_trained_once(toy):
+    assert call("ablate", "routing", "toy", "--seeds", 2, "-q").code == 0
+    trained = []
+    with pytest.MonkeyPatch.context() as patch:
+        together = cli.train_together
+        patch.setattr(cli, "train_together", lambda runs, *rest: (trained.extend(runs), together(runs, *rest))[1])
+        answer = call("ablate", "weighting", "toy", "--seeds", 2)
+    assert answer.code == 0, answer
+    assert [run.path.name for run in trained] == [f"row=normalized,seed={seed}" for seed in (0, 1)]
+    assert "row=softmax,seed=1 is the same experiment as runs/toy-routing/row=WS+CE,seed=1" in answer.out
+    assert [run["state"] for run in content("runs/toy-weighting")["runs"]] == ["finished"] * 4
+    one, other = Path("runs/toy-weighting/row=softmax,seed=0"), Path("runs/toy-routing/row=WS+CE,seed=0")
+    assert same_weights(one / "best.safetensors", other / "best.safetensors")
+    assert json.loads((one / "experiment.json").read_text())["name"] == "toy-softmax"
+    assert call("evaluate", one, "--json").code == 0
+    again = call("ablate", "weighting", "toy", "--seeds", 2)
+    assert "4 runs in runs/toy-weighting, 4 of them done before" in again.out
+    assert "taken from there" not in again.out
+
+
+def test_a_run_on_other_images_or_one_that_cannot_be_read_is_not_taken(toy, monkeypatch):
+    assert call("ablate", "routing", "toy", "--seeds", 1, "--epochs", 1, "-q").code == 0
+    Path("runs/toy-routing/row=WS,seed=0/experiment.json").write_text("broken")
+    info = DATASETS["toy"]
+
+    def other(root):
+        raw = info.read(root)
+        raw.train.images[0] = 0
+        return raw
+
+    monkeypatch.setitem(DATASETS, "toy", replace(info, read=other))
+    answer = call("ablate", "weighting", "toy", "--seeds", 1, "--epochs", 1)
+    assert answer.code == 0, answer
+    assert "taken from there" not in answer.out
+    assert all(run["state"] == "finished" for run in content("runs/toy-weighting")["runs"])
 
 
 @pytest.mark.parametrize("command", [("everything", "toy"), ("routing",)])

@@ -28,7 +28,7 @@ def _ablation(base: Callable[[], Experiment], dataset: str, row: str) -> Callabl
 
     figure = PAPER_FIGURES.get(row, {}).get(dataset)
     reached = f"{figure} % in the paper" if figure else "not in the paper"
-    experiment.__doc__ = f"{dataset} with {row!r} of {TABLE_OF[row]}: {reached}. As long as {dataset}."
+    experiment.__doc__ = f"{dataset} with {row!r} of Table {TABLE_OF[row]}: {reached}. As long as {dataset}."
     return experiment
 
 

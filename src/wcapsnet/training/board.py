@@ -41,11 +41,16 @@ class _Slow(Progress):
     interval = 5.0  # a look waits for the device, and only serves to notice divergence early
 
 
+def _over(run: Run) -> bool:
+    return run.finished or run.failure is not None
+
+
 class PlainBoard(Board):
     """A line an epoch and a line a run."""
 
     def __init__(self, console: Console, runs: list[Run]):
-        self.console, self.total, self.count = console, len(runs), 0
+        self.console, self.total = console, len(runs)
+        self.count = sum(map(_over, runs))  # those that were over before
 
     def row(self, run: Run) -> Progress:
         return _Lines(self, run)
@@ -88,7 +93,7 @@ class LiveBoard(PlainBoard):
         )
         self.rows: dict[Run, TaskID] = {}
         self.epochs = {run: run.experiment.training.epochs for run in runs}
-        self.at = dict.fromkeys(runs, 0.0)  # epochs done of each
+        self.at = {run: float(self.epochs[run]) if _over(run) else 0.0 for run in runs}  # epochs done of each
         self.images, self.done, self.since = 0.0, 0.0, 0.0  # images and epochs since the clock started
         self.all = self.bar.add_task("", total=sum(self.epochs.values()), figures="starting")
 
@@ -159,6 +164,7 @@ class _Row(Progress):
 
 
 def make_board(console: Console, runs: list[Run], quiet: bool = False) -> Board:
+    """`runs`: all, those that are over included."""
     if quiet:
         return Board()
     return LiveBoard(console, runs) if console.is_terminal else PlainBoard(console, runs)

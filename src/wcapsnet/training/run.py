@@ -70,8 +70,11 @@ class Run:
                 raise InputError(f"Another run has just begun in {self.path}; choose another folder with --out.")
             self.path = free_path(self._numbered)
         self.write_json("environment.json", environment)
-        self.write_json("experiment.json", {"version": __version__, **to_dict(self.experiment)})
+        self.write_experiment()
         self.file(".taken").unlink()
+
+    def write_experiment(self) -> None:
+        self.write_json("experiment.json", {"version": __version__, **to_dict(self.experiment)})
 
     def _take(self) -> bool:
         self.path.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,249 @@
+"""Model cards: one page for each shipped network."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import statistics
+from typing import TYPE_CHECKING, Any
+
+from ..data import DATASETS
+from ..experiment import Experiment
+from ..network import WCapsNet
+from ..recipes import RECIPES
+from ..recipes.ablations import PAPER_FIGURES
+from ..recipes.published import PAPER_TABLES
+from ..report.records import NETWORK, row_of
+from ..settings import from_dict, to_dict
+from ..training.progress import clock
+from ..training.run import read_json
+
+if TYPE_CHECKING:
+    from .ship import Measured
+
+DATA_LICENCES = {
+    "mnist": "MNIST (Y. LeCun, C. Cortes, C. J. C. Burges): CC BY-SA 3.0",
+    "sample": "MNIST (Y. LeCun, C. Cortes, C. J. C. Burges): CC BY-SA 3.0",
+    "fashion-mnist": "Fashion-MNIST (Zalando SE): MIT",
+    "cifar10": "CIFAR-10 (A. Krizhevsky, 2009): pictures from the web, offered without a licence of their own",
+    "cifar100": "CIFAR-100 (A. Krizhevsky, 2009): pictures from the web, offered without a licence of their own",
+    "svhn": "SVHN (Y. Netzer et al., 2011): for non-commercial use",
+}
+OPTIONS = {"training.seed": "--seed", "training.precision": "--precision", "training.kernels": "--kernels"}
+
+
+def card(m: Measured) -> str:
+    experiment = from_dict(Experiment, m.facts["experiment"])
+    return "\n".join(
+        [
+            f"# {m.name}",
+            "",
+            *_summary(m, experiment),
+            "",
+            f"![Training curve of {m.name}]({m.name}.svg)",
+            "",
+            "## Use",
+            "",
+            "```python",
+            "import wcapsnet",
+            "",
+            f'model = wcapsnet.load("{m.name}")',
+            'model.predict("picture.png")',
+            "```",
+            "",
+            "```",
+            f"wcapsnet predict {m.name} picture.png",
+            f"wcapsnet evaluate {m.name} --data-dir DIR",
+            "```",
+            "",
+            *_preprocessing(m, experiment),
+            "",
+            "## Numbers",
+            "",
+            *_numbers(m, experiment),
+            "",
+            "## Limits",
+            "",
+            *_limits(m, experiment),
+            "",
+            "## How to rebuild it",
+            "",
+            "```",
+            rebuild(experiment),
+            "```",
+            "",
+            *_provenance(m),
+            "",
+            "## Licence",
+            "",
+            f"The weights: Apache-2.0, as the package. The data: {_licence(experiment)}.",
+            "",
+        ]
+    )
+
+
+def rebuild(experiment: Experiment) -> str:
+    """The command that repeats a training: the nearest recipe, and what is different."""
+    asked = _leaves(to_dict(experiment))
+
+    def differences(name: str) -> dict[str, Any]:
+        has = _leaves(to_dict(RECIPES[name]()))
+        always = {field: asked[field] for field in ("training.seed", "training.precision")}
+        changed = {field: value for field, value in asked.items() if has.get(field) != value and field != "name"}
+        return {**always, **changed}
+
+    name = min(RECIPES, key=lambda name: len(differences(name)))
+    words = ["wcapsnet", "train", name]
+    for field, value in differences(name).items():
+        words += [OPTIONS[field], str(value)] if field in OPTIONS else ["--set", f"{field}={_typed(value)}"]
+    return " ".join(map(shlex.quote, words))
+
+
+def _leaves(content: dict[str, Any], path: str = "") -> dict[str, Any]:
+    """Fields by their full names; a list is one value, as its length may differ."""
+    found: dict[str, Any] = {}
+    for key, value in content.items():
+        found |= _leaves(value, f"{path}{key}.") if isinstance(value, dict) else {f"{path}{key}": value}
+    return found
+
+
+def _typed(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _title(experiment: Experiment) -> str:
+    source = experiment.data.source
+    return DATASETS[source].title if source in DATASETS else f"the pictures of {source}"
+
+
+def _licence(experiment: Experiment) -> str:
+    return DATA_LICENCES.get(experiment.data.source, "whatever holds for its pictures")
+
+
+def _summary(m: Measured, experiment: Experiment) -> list[str]:
+    counts = WCapsNet(experiment.model).parameter_counts()
+    levels = "-".join(str(level.capsules) for level in experiment.model.levels)
+    test, validation = m.facts["test"], m.facts["validation"]
+    height, width = experiment.model.height, experiment.model.width
+    rows = {
+        "what": f"WCapsNet ({levels} capsules, {sum(counts.values()):,} parameters with critics and decoder) on "
+        f"{_title(experiment)}",
+        "answers": f"one of {len(m.classes)} classes, for {_colors(experiment)} pictures of {height}×{width}",
+        "trained on": f"{m.images['train']:,} images, {_augmentation(experiment)}; {m.images['validation']:,} more for "
+        "validation",
+        "test accuracy": f"**{_share(test)}**: {test['correct']:,} of {test['images']:,} images, fp32",
+        "validation accuracy": f"{_share(validation)}: {validation['correct']:,} of {validation['images']:,} images",
+        **_paper(experiment),
+        "weights": f"epoch {m.facts['epoch']} of {experiment.training.epochs}, seed {experiment.training.seed}",
+        "file": f"`{m.name}.safetensors`, {m.bytes / 1e6:.2f} MB, {m.facts['stored']}",
+        "checksum": f"`{m.facts['checksum']}` (SHA-256 over weights and metadata, looked at when it is loaded)",
+    }
+    return ["| | |", "| --- | --- |", *(f"| {name} | {text} |" for name, text in rows.items())]
+
+
+def _augmentation(experiment: Experiment) -> str:
+    data = experiment.data
+    ways = [*(["mirrored"] if data.mirror else []), *([f"shifted by up to {data.shift} pixels"] if data.shift else [])]
+    return " and ".join(ways) or "as they are"
+
+
+def _paper(experiment: Experiment) -> dict[str, str]:
+    """What the paper reports, if this is its experiment in full length."""
+    dataset, row = row_of(experiment) or ("", "")
+    figures = PAPER_TABLES["IV"].rows["WS+CE"] if row == NETWORK else PAPER_FIGURES.get(row, {})
+    return {"the paper's test accuracy": f"{figures[dataset]:.2f}%"} if dataset in figures else {}
+
+
+def _share(counts: dict[str, int]) -> str:
+    return f"{counts['correct'] / counts['images']:.2%}"
+
+
+def _colors(experiment: Experiment) -> str:
+    return {1: "gray", 3: "colour"}.get(experiment.model.channels, f"{experiment.model.channels}-channel")
+
+
+def _preprocessing(m: Measured, experiment: Experiment) -> list[str]:
+    mean, std = (", ".join(f"{value:.6g}" for value in m.facts[name]) for name in ("mean", "std"))
+    size = f"{experiment.model.height}×{experiment.model.width}"
+    return [
+        f"Any picture is taken: it is scaled to cover {size}, cropped to its centre, made {_colors(experiment)}, "
+        f"divided by 255 and normalised with mean ({mean}) and standard deviation ({std}).",
+        "",
+        f"Classes: {', '.join(m.classes)}.",
+    ]
+
+
+def _numbers(m: Measured, experiment: Experiment) -> list[str]:
+    text = [
+        "All runs to choose from. The one with the best validation accuracy was taken; the test set had no say.",
+        "",
+        "| seed | validation | test | |",
+        "| --- | --- | --- | --- |",
+    ]
+    for run in m.candidates:
+        facts, mark = run.results(), "shipped" if run is m.run else ""
+        figures = f"{facts['validation_accuracy']:.2%} | {facts['accuracy']:.2%}"
+        text.append(f"| {run.experiment.training.seed} | {figures} | {mark} |")
+    accuracies = [100 * run.results()["accuracy"] for run in m.candidates]
+    if len(accuracies) > 1:
+        spread = f"{statistics.mean(accuracies):.2f} ± {statistics.stdev(accuracies):.2f} %"
+        text += ["", f"Test accuracy over these seeds: {spread} (mean and standard deviation)."]
+    counted = m.run.results()["images"] - m.run.results()["errors"]
+    if counted != m.facts["test"]["correct"]:
+        text += ["", f"The run itself counted {counted:,} right on the machine that trained it."]
+    half = (
+        f"Stored in half precision it would answer {m.half.flips:,} validation and test images differently "
+        f"({m.half.correct:,} test images right), so it is stored in single precision."
+        if m.half.flips
+        else "Half-precision storage changes no answer on validation and test images."
+    )
+    r = m.rounding
+    text += [
+        "",
+        f"{half} On the test images, single and double precision differ by up to {r.error:.1g} in a logit and in "
+        f"{r.flips} answers; the closest answer leads by {r.margin:.1g}.",
+        "",
+        *_by_class(m),
+    ]
+    return text
+
+
+def _by_class(m: Measured) -> list[str]:
+    confusion = m.test.confusion
+    total, right = confusion.sum(1), confusion.diag()
+    seen = [r for r in range(len(m.classes)) if total[r]]
+    order = sorted(seen, key=lambda r: (float(right[r] / total[r]), r))
+    shown = seen if len(seen) <= 12 else [*order[:5], *order[-5:]]
+    text = [] if len(seen) <= 12 else ["The five classes it finds hardest and the five it finds easiest:", ""]
+    text += ["| class | test images | right | most often taken for |", "| --- | --- | --- | --- |"]
+    for r in shown:
+        others = confusion[r].clone()
+        others[r] = 0
+        taken = f"{m.classes[int(others.argmax())]} ({int(others.max())})" if others.max() > 0 else ""
+        text.append(f"| {m.classes[r]} | {int(total[r])} | {float(right[r] / total[r]):.1%} | {taken} |")
+    return text
+
+
+def _limits(m: Measured, experiment: Experiment) -> list[str]:
+    believed, right = float(m.test.probability.double().mean()), m.test.accuracy
+    return [
+        f"- It knows {len(m.classes)} classes and answers with one of them whatever the picture shows.",
+        f"- It was trained and measured on {_title(experiment)} alone; other pictures of the same things look "
+        "different, and nothing was measured on them.",
+        f"- Its probabilities are not calibrated: on the test images it gives its answers {believed:.1%} on "
+        f"average, and {right:.1%} of them are right.",
+        "- It is meant for research and teaching.",
+    ]
+
+
+def _provenance(m: Measured) -> list[str]:
+    environment = read_json(m.run.file("environment.json")) if m.run.file("environment.json").exists() else {}
+    known = [environment.get("hardware"), environment.get("torch") and f"PyTorch {environment['torch']}"]
+    where = ", ".join(part for part in known if part)
+    seconds = clock(m.run.results()["seconds"])
+    return [
+        f"That took {seconds}{f' on {where}' if where else ''}. On a GPU, sums are taken in another order "
+        "every time, so the same command gives a network much like it, not the same one.",
+        "",
+        f"The file and this page are made from the run folder by `python -m wcapsnet.deploy.ship {m.name} RUN`.",
+    ]

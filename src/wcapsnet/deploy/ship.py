@@ -1,0 +1,247 @@
+"""`python -m wcapsnet.deploy.ship NAME RUN …`, in a checkout: make a shipped network and its model card.
+
+RUN … are finished runs of one experiment with different seeds, or folders of them; the one with the best validation
+accuracy is taken, and the test set has no say. Its weights are stored in half precision if that changes no answer on
+the validation and test images, else in single precision. The file is loaded again and must give the same answer on
+every test image before it takes its place.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import re
+import sys
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .. import __version__
+from ..atomic import replacing, write_text
+from ..classifier import Classifier, save_tensors, sealed
+from ..data import DATASETS, Dataset, load_dataset
+from ..data.loader import DeviceSplit
+from ..errors import InputError
+from ..models import MODELS
+from ..network import ConfigError
+from ..recipes import RECIPES
+from ..report import curves, pages
+from ..report.records import FREE, run_folders
+from ..settings import flat, to_dict
+from ..training.evaluate import Evaluation, evaluate
+from ..training.precision import arithmetic, choose_device
+from ..training.run import PARTS, Run
+from .card import card
+
+PLACE = Path("src/wcapsnet/deploy/weights")
+CARDS = Path("docs/model-cards")
+
+
+class Half(NamedTuple):
+    """What storing the weights in half precision would do."""
+
+    flips: int  # validation and test images that are answered differently
+    correct: int  # test images answered rightly
+
+
+class Rounding(NamedTuple):
+    """How far the answers are from depending on the order in which a machine adds numbers."""
+
+    error: float  # the largest difference between a logit in single and in double precision
+    margin: float  # the smallest lead of an answer over the next one, in logits
+    flips: int  # test images that double precision answers differently
+
+
+@dataclass(frozen=True)
+class Measured:
+    """All that a model card says."""
+
+    name: str
+    run: Run
+    candidates: list[Run]
+    facts: dict[str, Any]
+    test: Evaluation
+    half: Half
+    rounding: Rounding
+    classes: tuple[str, ...]
+    images: dict[str, int]  # how many in each part
+    bytes: int
+
+
+def ship(name: str, folders: list[Path], root: Path, data_dir: Path | None, device: torch.device) -> Measured:
+    _check_name(name)
+    pages.pages(root)  # a checkout, in order
+    candidates = _candidates(folders)
+    run = best_on_validation(candidates)
+    dataset = _data(run, data_dir)
+    classifier = Classifier.load(run.weights(), device)
+    test, validation = (_evaluate(classifier, dataset, part) for part in ("test", "validation"))
+    halved = _in_half_precision(classifier)
+    half_test, half_validation = (_evaluate(halved, dataset, part) for part in ("test", "validation"))
+    flips = sum(int((a.predicted != b.predicted).sum()) for a, b in ((test, half_test), (validation, half_validation)))
+    half = Half(flips, _counts(half_test)["correct"])
+    facts = {
+        "name": name,
+        "version": __version__,
+        "experiment": _experiment(run),
+        "epoch": run.results()["best_epoch"],
+        "stored": "float32" if half.flips else "float16",
+        "fingerprint": dataset.fingerprint(*PARTS),
+        "validation": _counts(validation),
+        "test": _counts(test),
+    }
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place) / "weights.safetensors"
+        _write(path, classifier, facts)
+        again = Classifier.load(path, device)
+        if not torch.equal(_evaluate(again, dataset, "test").predicted, test.predicted):
+            raise RuntimeError(f"{name} answers differently after reloading; nothing was written.")
+        content = path.read_bytes()
+    measured = Measured(
+        name=name,
+        run=run,
+        candidates=candidates,
+        facts=again.facts,
+        test=test,
+        half=half,
+        rounding=_rounding(again, dataset),
+        classes=dataset.classes,
+        images={part: len(getattr(dataset, part).labels) for part in PARTS},
+        bytes=len(content),
+    )
+    with replacing(root / PLACE / f"{name}.safetensors") as partial:
+        partial.write_bytes(content)
+    write_text(root / CARDS / f"{name}.svg", curves.svg(f"{name}: training", {f"seed {_seed(run)}": run.metrics()}))
+    write_text(root / CARDS / f"{name}.md", card(measured))
+    return measured
+
+
+def _check_name(name: str) -> None:
+    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name) or name in MODELS or name in RECIPES:
+        raise InputError(f"{name!r} cannot name a shipped network; choose one such as wcapsnet-cifar10.")
+
+
+def _candidates(folders: list[Path]) -> list[Run]:
+    runs = [Run.open(path) for folder in folders for path in run_folders(folder)]
+    if not runs:
+        raise InputError("Name finished runs, or folders of them.")
+    first = flat(to_dict(runs[0].experiment))
+    for run in runs:
+        if not run.finished:
+            raise InputError(f"{run.path} is not finished, so it cannot be shipped.")
+        fields = flat(to_dict(run.experiment))
+        for field in {**first, **fields}:
+            if field not in FREE and first.get(field) != fields.get(field):
+                raise InputError(
+                    f"{run.path} and {runs[0].path} are different experiments: {field} is {fields.get(field)} and "
+                    f"{first.get(field)}."
+                )
+    return sorted(runs, key=_seed)
+
+
+def _seed(run: Run) -> int:
+    return run.experiment.training.seed
+
+
+def best_on_validation(runs: list[Run]) -> Run:
+    """By validation accuracy; of equal ones the lower validation loss, then the smaller seed."""
+
+    def merit(run: Run) -> tuple[float, float, int]:
+        facts = run.results()
+        return facts["validation_accuracy"], -run.metrics()[facts["best_epoch"] - 1]["validation_loss"], -_seed(run)
+
+    return max(runs, key=merit)
+
+
+def _data(run: Run, data_dir: Path | None) -> Dataset:
+    config = run.experiment.data
+    if data_dir and config.source not in DATASETS:
+        config = replace(config, source=str(data_dir))
+    dataset = load_dataset(config, data_dir=data_dir)
+    run.check_data(dataset)
+    return dataset
+
+
+def _experiment(run: Run) -> dict[str, Any]:
+    """Without the place of somebody's pictures."""
+    experiment = run.experiment
+    source = experiment.data.source
+    if source not in DATASETS:
+        experiment = replace(experiment, data=replace(experiment.data, source=Path(source).name))
+    return dict(to_dict(experiment))
+
+
+def _split(classifier: Classifier, dataset: Dataset, part: str) -> DeviceSplit:
+    return DeviceSplit(getattr(dataset, part), *classifier.normalization, classifier.mean.device)
+
+
+def _evaluate(classifier: Classifier, dataset: Dataset, part: str) -> Evaluation:
+    return evaluate(classifier.network, _split(classifier, dataset, part))
+
+
+def _counts(evaluation: Evaluation) -> dict[str, int]:
+    right = int((evaluation.predicted == evaluation.labels).sum())
+    return {"correct": right, "images": len(evaluation.labels)}
+
+
+def _halved(tensor: Tensor) -> Tensor:
+    return tensor.half() if tensor.is_floating_point() else tensor
+
+
+def _in_half_precision(classifier: Classifier) -> Classifier:
+    """The network as it would be after storing it in half precision; it computes in single precision."""
+    rounded = copy.deepcopy(classifier)
+    rounded.network.load_state_dict({name: _halved(t) for name, t in classifier.network.state_dict().items()})
+    return rounded
+
+
+def _write(path: Path, classifier: Classifier, facts: dict[str, Any]) -> None:
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in classifier.network.state_dict().items()}
+    if facts["stored"] == "float16":
+        tensors = {name: _halved(tensor) for name, tensor in tensors.items()}
+    save_tensors(path, tensors, sealed(tensors, {**classifier.description(), **facts}))
+
+
+@torch.no_grad()
+def _rounding(classifier: Classifier, dataset: Dataset) -> Rounding:
+    network, exact = classifier.network, copy.deepcopy(classifier.network).double()
+    error, margin, flips = 0.0, float("inf"), 0
+    for images, _ in _split(classifier, dataset, "test").batches(250):
+        with arithmetic("fp32", images.device):
+            logits = network.class_logits(network(images))
+        double = exact.class_logits(exact(images.double()))
+        error = max(error, float((logits - double).abs().max()))
+        two = logits.topk(2).values
+        margin = min(margin, float((two[:, 0] - two[:, 1]).min()))
+        flips += int((logits.argmax(1) != double.argmax(1)).sum())
+    return Rounding(error, margin, flips)
+
+
+def main(arguments: list[str], root: Path) -> int:
+    parser = argparse.ArgumentParser("python -m wcapsnet.deploy.ship", description=(__doc__ or "").partition("\n\n")[2])
+    parser.add_argument("name", help="such as wcapsnet-cifar10")
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="finished runs, or folders of them")
+    parser.add_argument("--data-dir", type=Path, help="where the data set lies, or the pictures")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    given = parser.parse_args(arguments)
+    try:
+        measured = ship(given.name, given.runs, root, given.data_dir, choose_device(given.device))
+        stale = pages.write(root)
+    except (InputError, ConfigError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    counts = measured.facts["test"]
+    print(f"{given.name}: {measured.run.path}, {counts['correct']:,} of {counts['images']:,} test images right")
+    half = f"half precision answers {measured.half.flips} validation and test images differently"
+    print(f"stored as {measured.facts['stored']}, {measured.bytes / 1e6:.2f} MB: {half}")
+    for path in (PLACE / f"{given.name}.safetensors", CARDS / f"{given.name}.md", CARDS / f"{given.name}.svg", *stale):
+        print(f"wrote {path}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], Path()))

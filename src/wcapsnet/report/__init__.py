@@ -1,0 +1,1 @@
+"""Run folders → the paper's tables, with ours beside them."""

@@ -1,0 +1,53 @@
+"""An ablation that somebody ran: its rows held against the reference row and, where that is fair, against the paper."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..recipes.ablations import NUMERALS
+from ..recipes.published import PAPER_TABLES
+from ..sweep import Sweep
+from ..training.run import Run
+from .noise import Difference, Sample, compare
+from .records import row_of
+
+
+class Row(NamedTuple):
+    name: str
+    paper: float | None  # in %; only beside the paper's experiment in full length
+    sample: Sample | None  # test accuracies of the finished runs
+    from_paper: Difference | None
+    from_reference: Difference | None
+
+
+def numeral_of(table: str) -> str:
+    return next(numeral for numeral, name in NUMERALS.items() if name == table)
+
+
+def rows(sweep: Sweep, table: str) -> list[Row]:
+    """`table`: weighting, nonlinearity or routing; every planned run of `sweep` has a setting `row`."""
+    published = PAPER_TABLES[numeral_of(table)]
+    runs: dict[str, list[Run]] = {}
+    for run, planned in zip(sweep.runs, sweep.planned, strict=True):
+        runs.setdefault(planned.settings["row"], []).append(run)
+    samples = {name: _sample([run for run in of if run.finished]) for name, of in runs.items()}
+    reference = samples.get(published.reference)
+    found = []
+    for name, of in runs.items():
+        sample, dataset = samples[name], (row_of(of[0].experiment) or ("", ""))[0]
+        paper = published.rows[name].get(dataset)
+        found.append(
+            Row(
+                name,
+                paper,
+                sample,
+                compare(sample, Sample((paper / 100,), sample.images)) if sample and paper else None,
+                compare(sample, reference) if sample and reference and name != published.reference else None,
+            )
+        )
+    return found
+
+
+def _sample(runs: list[Run]) -> Sample | None:
+    facts = [run.results() for run in runs]
+    return Sample(tuple(f["accuracy"] for f in facts), facts[0]["images"]) if facts else None

@@ -1,0 +1,150 @@
+"""What the project says of its own runs, made from `results/` and the shipped weights: the README's tables and list of
+networks, docs/results.md with its training curves, and the records inside the package."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..atomic import write_text
+from ..classifier import load_tensors
+from ..data import DATASETS
+from ..errors import InputError
+from ..recipes.published import PAPER_TABLES
+from ..training.progress import clock
+from ..training.run import Run
+from . import curves, tables
+from .records import NETWORK, Record, in_order, read_records, records_json
+
+BEGIN, END = "<!-- {}: made by python -m wcapsnet.report -->", "<!-- end of {} -->"
+WEIGHTS = Path("src/wcapsnet/deploy/weights")
+PACKAGED = Path("src/wcapsnet/report/records.json")
+PAGES = (Path("README.md"), Path("docs/results.md"))
+PLACES = ("table-II", "table-III", "table-IV", "table-V")
+
+
+def committed(results: Path) -> list[Record]:
+    """The records of the tables, each of which must be one and lie in its place."""
+    records: list[Record] = []
+    for place in PLACES:
+        if not (results / place).is_dir():
+            continue
+        found, left_out = read_records(results / place)
+        if left_out:
+            raise InputError(left_out[0])
+        for record in found:
+            if not Run.is_run(results / record.place):
+                raise InputError(f"The record of {record.row} on {record.dataset} is not at {results / record.place}.")
+        records += found
+    return in_order(records)
+
+
+def pages(root: Path) -> dict[Path, str]:
+    """Every file that is made, by its path below `root`, with what belongs into it."""
+    for page in PAGES:
+        if not (root / page).is_file():
+            raise InputError(f"{root} is not a checkout of wcapsnet: it has no {page}.")
+    records = committed(root / "results")
+    readme, results = PAGES
+    made = {
+        PACKAGED: records_json(records),
+        readme: _filled(
+            root / readme,
+            {
+                "networks": _networks(root),
+                "tables": tables.markdown([tables.build(n, records) for n in PAPER_TABLES]),
+            },
+        ),
+        results: _filled(root / results, {"runs": _runs(records) + _curves(records)}),
+    }
+    for dataset in _main(records):
+        made[Path("docs") / _figure(dataset)] = _figure_of(root / "results", dataset, records)
+    return made
+
+
+def write(root: Path) -> list[Path]:
+    """Bring all of them up to date; those that were not."""
+    stale = {path: text for path, text in pages(root).items() if _text(root / path) != text}
+    for path, text in stale.items():
+        write_text(root / path, text)
+    return list(stale)
+
+
+def _text(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.exists() else None
+
+
+def _filled(path: Path, blocks: dict[str, str]) -> str:
+    """The page, with what stands between the marks of each block replaced."""
+    text = path.read_text(encoding="utf-8")
+    for name, block in blocks.items():
+        first, last = BEGIN.format(name), END.format(name)
+        before, begin, rest = text.partition(first)
+        _, end, after = rest.partition(last)
+        if not begin or not end:
+            raise InputError(f"{path} has no place for the {name} that are made from the records: {first} … {last}.")
+        text = f"{before}{begin}\n\n{block}\n{end}{after}"
+    return text
+
+
+def _networks(root: Path) -> str:
+    files = sorted((root / WEIGHTS).glob("*.safetensors"))
+    if not files:
+        return "No trained network is shipped yet.\n"
+    text = ["| network | data | test images right | epochs, seed | file |", "| --- | --- | --- | --- | --- |"]
+    for file in files:
+        _, facts = load_tensors(file)
+        experiment, test = facts["experiment"], facts["test"]
+        source, training = experiment["data"]["source"], experiment["training"]
+        title = DATASETS[source].title if source in DATASETS else source
+        right = f"{test['correct']:,} of {test['images']:,} ({test['correct'] / test['images']:.2%})"
+        size = f"{facts['stored']}, {file.stat().st_size / 1e6:.1f} MB"
+        card = f"[`{file.stem}`](docs/model-cards/{file.stem}.md)"
+        text.append(f"| {card} | {title} | {right} | {training['epochs']}, {training['seed']} | {size} |")
+    return "\n".join([*text, ""])
+
+
+def _runs(records: Sequence[Record]) -> str:
+    if not records:
+        return "No full-length run is recorded yet.\n"
+    text = [
+        "| data set | row | seed | epochs | best epoch | validation | test | time | trained |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for r in records:
+        figures = f"{r.validation_accuracy:.2%} | {r.accuracy:.2%} ({r.correct:,} of {r.images:,}) | {clock(r.seconds)}"
+        where = f"{r.precision} on {r.hardware}, {r.started[:10]}"
+        title = DATASETS[r.dataset].title
+        text.append(f"| {title} | {r.row} | {r.seed} | {r.epochs} | {r.best_epoch} | {figures} | {where} |")
+    total = clock(sum(r.seconds for r in records))
+    runs = "1 run" if len(records) == 1 else f"{len(records)} runs"
+    return "\n".join([*text, "", f"{runs}, {total} in all; where several shared a card, each counts in full.", ""])
+
+
+def _main(records: Sequence[Record]) -> list[str]:
+    """Data sets on which the paper's network was trained."""
+    return list(dict.fromkeys(record.dataset for record in records if record.row == NETWORK))
+
+
+def _figure(dataset: str) -> str:
+    return f"images/curves-{dataset}.svg"
+
+
+def _curves(records: Sequence[Record]) -> str:
+    text = ""
+    for dataset in _main(records):
+        times = [r.seconds for r in records if (r.dataset, r.row) == (dataset, NETWORK)]
+        text += f"\n![Training curves on {DATASETS[dataset].title}]({_figure(dataset)})\n\n"
+        seeds = "one seed" if len(times) == 1 else f"{len(times)} seeds"
+        text += f"The paper's network on {DATASETS[dataset].title}: {seeds}, {clock(statistics.mean(times))} a run.\n"
+    return text
+
+
+def _figure_of(results: Path, dataset: str, records: Sequence[Record]) -> str:
+    runs = {
+        f"seed {record.seed}": Run.open(results / record.place).metrics()
+        for record in records
+        if (record.dataset, record.row) == (dataset, NETWORK)
+    }
+    return curves.svg(f"{DATASETS[dataset].title}: accuracy, validation thick, training thin", runs)

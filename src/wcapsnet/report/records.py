@@ -1,0 +1,202 @@
+"""The records of full-length runs, in one place per table:
+
+    results/table-II/DATASET/normalized/seed=N/
+    results/table-III/DATASET/squash/seed=N/
+    results/table-IV/DATASET/{ws,ce,random,uniform}/seed=N/
+    results/table-V/DATASET/wcapsnet/seed=N/      the paper's network: also softmax of II, tilt of III, WS+CE of IV
+
+Each holds experiment.json, environment.json, metrics.jsonl and test.json of its run folder: no weights, no paths, and
+losses in six digits. records.json beside this file has the figures of all, for an installed package.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from ..atomic import write_text
+from ..data import DATASETS
+from ..errors import InputError
+from ..experiment import Experiment
+from ..network import ConfigError
+from ..recipes import ABLATIONS, PAPER
+from ..recipes.ablations import TABLE_OF
+from ..settings import flat, from_dict, to_dict
+from ..training.run import Run, read_json, write_json
+
+NETWORK = "wcapsnet"  # the row that all tables share
+# How a run is computed and what it is called make it no other experiment; the seed is what it may differ in.
+FREE = ("name", "training.seed", "training.precision", "training.kernels", "training.cuda_graph")
+
+
+@dataclass(frozen=True)
+class Record:
+    """A finished run of a row, as long as the paper's."""
+
+    dataset: str
+    row: str
+    seed: int
+    epochs: int
+    best_epoch: int
+    validation_accuracy: float
+    correct: int
+    images: int
+    seconds: float
+    precision: str
+    hardware: str
+    started: str
+
+    @property
+    def accuracy(self) -> float:
+        return self.correct / self.images
+
+    @property
+    def place(self) -> Path:
+        table = "V" if self.row == NETWORK else TABLE_OF[self.row]
+        return Path(f"table-{table}") / self.dataset / self.row / f"seed={self.seed}"
+
+
+def row_of(experiment: Experiment) -> tuple[str, str] | None:
+    """The data set and row of Tables II to V that an experiment is, with any seed."""
+    asked = _essence(experiment)
+    return next((key for key, wanted in _rows() if wanted == asked), None)
+
+
+def _rows() -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
+    for dataset, base in PAPER.items():
+        yield (dataset, NETWORK), _essence(base())
+    for name, ablation in ABLATIONS.items():
+        dataset, _, row = name.rpartition("-")
+        yield (dataset, row), _essence(ablation())
+
+
+def _essence(experiment: Experiment) -> dict[str, Any]:
+    return {field: value for field, value in flat(to_dict(experiment)).items() if field not in FREE}
+
+
+def _nearest(experiment: Experiment) -> str:
+    """What tells an experiment from the row that it is nearest to."""
+    asked = _essence(experiment)
+
+    def differing(wanted: dict[str, Any]) -> list[str]:
+        return [field for field in {**wanted, **asked} if wanted.get(field) != asked.get(field)]
+
+    (dataset, row), wanted = min(_rows(), key=lambda item: len(differing(item[1])))
+    fields = differing(wanted)
+    shown = ", ".join(f"{field} is {asked.get(field)}, not {wanted.get(field)}" for field in fields[:3])
+    return f"nearest is {row} on {dataset}, but {shown}" + (f" and {len(fields) - 3} more" if len(fields) > 3 else "")
+
+
+def read_record(path: Path) -> Record:
+    """Of a run folder or a committed record; refused unless it may stand in a table."""
+    run = Run.open(path)
+    row = row_of(run.experiment)
+    if row is None:
+        raise InputError(f"{path} is no row of the paper's tables: {_nearest(run.experiment)}.")
+    epochs = run.experiment.training.epochs
+    if not run.finished:
+        raise InputError(
+            f"{path} is not finished: {len(run.metrics())} of {epochs} epochs are done and none is tested."
+        )
+    test, environment = run.results(), read_json(run.file("environment.json"))
+    try:
+        done = min(test["epochs"], len(run.metrics()))
+        if done != epochs:
+            raise InputError(f"{path} ended after {done} of {epochs} epochs, so it stands in no table.")
+        if test["images"] != DATASETS[row[0]].test_images:
+            raise InputError(f"{path} was tested on {test['images']} images, not on all of {row[0]}.")
+        return Record(
+            dataset=row[0],
+            row=row[1],
+            seed=run.experiment.training.seed,
+            epochs=epochs,
+            best_epoch=test["best_epoch"],
+            validation_accuracy=test["validation_accuracy"],
+            correct=test["images"] - test["errors"],
+            images=test["images"],
+            seconds=test["seconds"],
+            precision=run.experiment.training.precision,
+            hardware=environment["hardware"],
+            started=environment["started"],
+        )
+    except KeyError as error:
+        raise InputError(f"The record in {path} is damaged: it has no field {error}.") from error
+
+
+def run_folders(path: Path) -> list[Path]:
+    """A run folder itself, or all below a folder of them."""
+    if not path.is_dir():
+        raise InputError(f"There is no folder {path}.")
+    return [path] if Run.is_run(path) else sorted(found.parent for found in path.rglob("experiment.json"))
+
+
+def read_records(folder: Path) -> tuple[list[Record], list[str]]:
+    """All runs below a folder that may stand in a table, and why the others may not, a sentence each."""
+    records: dict[Path, Record] = {}
+    left_out: list[str] = []
+    for path in run_folders(folder):
+        try:
+            record = read_record(path)
+        except (InputError, ConfigError) as error:
+            left_out.append(str(error))
+            continue
+        if record.place in records:
+            left_out.append(f"{path} has the seed {record.seed} of another run of the same row.")
+        else:
+            records[record.place] = record
+    return in_order(records.values()), left_out
+
+
+def in_order(records: Iterable[Record]) -> list[Record]:
+    datasets, rows = list(PAPER), [NETWORK, *TABLE_OF]
+    return sorted(records, key=lambda r: (datasets.index(r.dataset), rows.index(r.row), r.seed))
+
+
+def shipped_records() -> list[Record]:
+    """Those inside the package."""
+    content = (resources.files(__package__) / "records.json").read_text(encoding="utf-8")
+    return [from_dict(Record, record) for record in json.loads(content)]
+
+
+def records_json(records: list[Record]) -> str:
+    """A line a record."""
+    lines = ",\n".join(json.dumps(to_dict(record)) for record in records)
+    return f"[\n{lines}\n]\n" if lines else "[]\n"
+
+
+def keep(path: Path, results: Path) -> Path:
+    """Copy the record of a finished run to its place below `results`."""
+    run, record = Run.open(path), read_record(path)
+    place = results / record.place
+    if Run.is_run(place) and read_record(place) != record:
+        raise InputError(f"{place} holds another run with the seed {record.seed}; train {path} with another seed.")
+    environment = _without_paths(read_json(run.file("environment.json")))
+    write_json(place / "environment.json", environment)
+    write_json(place / "experiment.json", read_json(run.file("experiment.json")))
+    lines = (json.dumps({name: _rounded(value) for name, value in epoch.items()}) for epoch in run.metrics())
+    write_text(place / "metrics.jsonl", "".join(f"{line}\n" for line in lines))
+    facts = (f"  {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}" for name, value in run.results().items())
+    write_text(place / "test.json", "{\n" + ",\n".join(facts) + "\n}\n")  # a matrix on a line: a tenth of the size
+    return place
+
+
+def _rounded(value: Any) -> Any:
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def _without_paths(environment: dict[str, Any]) -> dict[str, Any]:
+    """Where somebody's files lay is nobody's business."""
+    kept: list[str] = []
+    words = iter(environment["command"])
+    for word in words:
+        option, equals, _ = word.partition("=")
+        if option in ("--data-dir", "--out", "--resume"):
+            if not equals:
+                next(words, None)
+        else:
+            kept.append(Path(word).name if Path(word).is_absolute() else word)
+    return {**environment, "command": kept, "data_dir": None}

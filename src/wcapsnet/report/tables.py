@@ -1,0 +1,185 @@
+"""Tables II to V with ours beside the paper's."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..data import DATASETS
+from ..recipes.published import PAPER_COLUMNS, PAPER_TABLES
+from .noise import LEVEL, Difference, Sample, compare
+from .records import NETWORK, Record
+
+NOT_AT_HAND = {"svhn": "not measured: data set not at hand"}
+DASH = "–"
+LEGEND = (
+    "A cell holds our test accuracy in %, mean ± standard deviation over n seeds (a dash where no full-length run is "
+    "recorded); then how far it is, in points, from the paper's figure, taken as one run; then how far from the "
+    f"table's reference row. Larger than noise: p < {LEVEL}, two-sided, not corrected for the number of comparisons.",
+    "Welch: Welch's t-test. t1: Student's t where one side is a single run, to which the other side's spread over "
+    "seeds is lent.",
+    "z: single runs only (or seeds that agree to the last image), so the spread over seeds is unknown; the binomial "
+    "standard error of the test set stands in for it. A difference above it asks for more seeds; it is no finding yet.",
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    paper: float | None  # in %
+    records: tuple[Record, ...] = ()
+    from_paper: Difference | None = None
+    from_reference: Difference | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    numeral: str
+    columns: tuple[str, ...]  # data sets
+    rows: dict[str, dict[str, Cell]]
+
+    @property
+    def title(self) -> str:
+        return f"Table {self.numeral}: {PAPER_TABLES[self.numeral].title}"
+
+    @property
+    def reference(self) -> str:
+        return PAPER_TABLES[self.numeral].reference
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        return PAPER_TABLES[self.numeral].parameters
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return PAPER_TABLES[self.numeral].notes
+
+
+def build(numeral: str, records: Sequence[Record]) -> Table:
+    """The paper's rows and columns; another data set has a column in Table V, and where an ablation has a record."""
+    paper = PAPER_TABLES[numeral]
+    of = {
+        row: [r for r in records if r.row == (NETWORK if row == paper.reference else row.lower())] for row in paper.rows
+    }
+    found = {r.dataset for row, own in of.items() for r in own if numeral == "V" or row != paper.reference}
+    columns = (*PAPER_COLUMNS, *(name for name in DATASETS if name in found and name not in PAPER_COLUMNS))
+    rows: dict[str, dict[str, Cell]] = {}
+    for row, figures in paper.rows.items():
+        rows[row] = {}
+        for dataset in columns:
+            ours = [record for record in of[row] if record.dataset == dataset]
+            reference = [record for record in of[paper.reference] if record.dataset == dataset]
+            rows[row][dataset] = _cell(figures.get(dataset), ours, [] if row == paper.reference else reference)
+    return Table(numeral, columns, rows)
+
+
+def _cell(paper: float | None, ours: list[Record], reference: list[Record]) -> Cell:
+    if not ours:
+        return Cell(paper)
+    sample = _sample(ours)
+    return Cell(
+        paper,
+        tuple(ours),
+        compare(sample, Sample((paper / 100,), sample.images)) if paper is not None else None,
+        compare(sample, _sample(reference)) if reference else None,
+    )
+
+
+def _sample(records: list[Record]) -> Sample:
+    return Sample(tuple(record.accuracy for record in records), records[0].images)
+
+
+def lines(table: Table, row: str, dataset: str) -> list[str]:
+    """What stands in a cell: ours, how far the paper's is from it, and how far the reference row."""
+    cell = table.rows[row][dataset]
+    paper = "" if cell.paper is None else f"paper {cell.paper:.2f}"
+    if not cell.records:
+        measurable = row.lower() == table.reference.lower() or table.numeral != "V"
+        ours = NOT_AT_HAND.get(dataset, DASH) if measurable else ""
+        return [line for line in (ours, paper) if line] or [DASH]
+    accuracies = [100 * record.accuracy for record in cell.records]
+    spread = f" ± {statistics.stdev(accuracies):.2f}" if len(accuracies) > 1 else ""
+    runs = f"n = {len(accuracies)}, {cell.records[0].epochs} epochs"
+    found = [f"{statistics.mean(accuracies):.2f}{spread} ({runs})"]
+    if cell.from_paper:
+        found.append(f"{paper}: {verdict(cell.from_paper)}")
+    if cell.from_reference:
+        found.append(f"{table.reference}: {verdict(cell.from_reference)}")
+    return found
+
+
+def verdict(d: Difference) -> str:
+    points = f"{100 * d.difference:+.2f}".replace("-", "−")
+    said = "larger than noise" if d.larger_than_noise else "within noise"
+    return f"{points}, {said} ({d.test}, p {_probability(d.p)})"
+
+
+def _probability(p: float) -> str:
+    return f"= {p:.2f}" if p >= 0.01 else f"= {p:.3f}" if p >= 0.001 else "< 0.001"
+
+
+def header(table: Table) -> list[str]:
+    columns = [
+        DATASETS[d].title if d in PAPER_COLUMNS else f"{DATASETS[d].title} (not in the paper)" for d in table.columns
+    ]
+    return ["network", "parameters", *columns] if table.parameters else ["variant", *columns]
+
+
+def body(table: Table) -> list[list[list[str]]]:
+    """The cells of every row, each as its lines."""
+    sizes = table.parameters
+    return [
+        [[row], *([[sizes[row]]] if sizes else []), *(lines(table, row, dataset) for dataset in table.columns)]
+        for row in table.rows
+    ]
+
+
+def markdown(tables: Sequence[Table]) -> str:
+    text: list[str] = []
+    for table in tables:
+        names = header(table)
+        text += [f"**{table.title}**", "", f"| {' | '.join(names)} |", f"| {' | '.join(['---'] * len(names))} |"]
+        text += [f"| {' | '.join('<br>'.join(cell) for cell in row)} |" for row in body(table)]
+        text += ["", *(f"{note}\n" for note in table.notes)]
+    return "\n".join([*text, *(f"- {line}" for line in LEGEND)]) + "\n"
+
+
+def as_json(tables: Sequence[Table]) -> dict[str, Any]:
+    return {
+        "level": LEVEL,
+        "tables": {
+            table.numeral: {
+                "title": table.title,
+                "reference": table.reference,
+                "rows": {
+                    row: {dataset: _cell_json(cell, dataset) for dataset, cell in cells.items()}
+                    for row, cells in table.rows.items()
+                },
+            }
+            for table in tables
+        },
+    }
+
+
+def _cell_json(cell: Cell, dataset: str) -> dict[str, Any]:
+    facts: dict[str, Any] = {"paper": cell.paper, "ours": None}
+    if not cell.records:
+        return facts | ({"why": NOT_AT_HAND[dataset]} if dataset in NOT_AT_HAND else {})
+    accuracies = [100 * record.accuracy for record in cell.records]
+    facts["ours"] = {
+        "mean": statistics.mean(accuracies),
+        "std": statistics.stdev(accuracies) if len(accuracies) > 1 else None,
+        "n": len(accuracies),
+        "epochs": cell.records[0].epochs,
+        "seeds": [record.seed for record in cell.records],
+        "accuracies": accuracies,
+    }
+    for name, d in (("from_paper", cell.from_paper), ("from_reference", cell.from_reference)):
+        facts[name] = d and {
+            "points": 100 * d.difference,
+            "test": d.test,
+            "p": d.p,
+            "larger_than_noise": d.larger_than_noise,
+        }
+    return facts

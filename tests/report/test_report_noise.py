@@ -1,0 +1,83 @@
+"""Is a difference larger than the noise? Worked by hand, and against SciPy."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+from scipy.special import betainc
+
+from wcapsnet.report.noise import Sample, compare, incomplete_beta, normal_tail, student_tail
+
+
+@pytest.mark.parametrize("freedom", [1, 1.3, 2, 3.7, 10, 29.5, 400])
+@pytest.mark.parametrize("t", [0.0, 1e-3, 0.3, 1.0, 2.5, 12.7, 60.0, -4.3])
+def test_students_tail_is_scipys(t, freedom):
+    assert student_tail(t, freedom) == pytest.approx(2 * stats.t.sf(abs(t), freedom), rel=1e-9, abs=1e-300)
+
+
+@given(st.floats(0.5, 200), st.floats(0.5, 5), st.floats(0, 1))
+def test_the_incomplete_beta_function_is_scipys(a, b, x):
+    assert incomplete_beta(a, b, x) == pytest.approx(betainc(a, b, x), rel=1e-8, abs=1e-12)
+
+
+def test_students_tail_worked_by_hand():
+    # one degree of freedom is the Cauchy distribution: P(|T| ≥ 1) = ½; two: P(|T| ≥ t) = 1 − t/√(2 + t²)
+    assert student_tail(1, 1) == pytest.approx(0.5)
+    assert student_tail(3, 2) == pytest.approx(1 - 3 / math.sqrt(11))
+    assert student_tail(math.inf, 2) == 0.0
+
+
+def test_the_normal_tail_is_scipys():
+    for z in (0.0, 0.5, 1.96, -3, 9):
+        assert normal_tail(z) == pytest.approx(2 * stats.norm.sf(abs(z)), rel=1e-9)
+
+
+@given(
+    st.lists(st.integers(9000, 9999), min_size=2, max_size=5, unique=True),
+    st.lists(st.integers(9000, 9999), min_size=2, max_size=5, unique=True),
+)
+def test_with_seeds_on_both_sides_it_is_welchs_test(one, other):
+    a, b = [n / 1e4 for n in one], [n / 1e4 for n in other]
+    found = compare(Sample(tuple(a), 10000), Sample(tuple(b), 10000))
+    assert found.test == "Welch"
+    assert found.p == pytest.approx(stats.ttest_ind(a, b, equal_var=False).pvalue, rel=1e-6)
+    swapped = compare(Sample(tuple(b), 10000), Sample(tuple(a), 10000))
+    assert (swapped.difference, swapped.p) == pytest.approx((-found.difference, found.p))
+
+
+def test_a_single_run_borrows_the_other_sides_spread():
+    # .93 .94 .95: mean .94, s = .01;  t = (.94 − .90) / (.01 √(1 + ⅓)) = 2√3 = 3.464 with 2 degrees of freedom
+    found = compare(Sample((0.93, 0.94, 0.95), 10000), Sample((0.90,), 10000))
+    assert found.test == "t1"
+    assert found.difference == pytest.approx(0.04)
+    assert found.p == pytest.approx(1 - math.sqrt(12 / 14))
+    assert not found.larger_than_noise
+    assert found.p == pytest.approx(stats.ttest_ind([0.93, 0.94, 0.95], [0.90]).pvalue)
+    assert compare(Sample((0.90,), 10000), Sample((0.93, 0.94, 0.95), 10000)).p == pytest.approx(found.p)
+
+
+def test_two_single_runs_are_held_against_the_test_sets_own_error():
+    # p = .9: √(.09/10000) = .003 on both sides, √2 · .003 = .004243 together
+    def p(difference):
+        return compare(Sample((0.9 + difference,), 10000), Sample((0.9,), 10000))
+
+    assert p(0.004).test == "z"
+    assert not p(0.004).larger_than_noise
+    assert p(0.009).larger_than_noise
+    assert compare(Sample((0.9,), 10000), Sample((0.9,), 10000)).p == 1.0
+    assert compare(Sample((0.904,), 10000), Sample((0.9,), 10000)).p == pytest.approx(
+        2 * stats.norm.sf(0.004 / math.sqrt(0.09 / 1e4 + 0.904 * 0.096 / 1e4))
+    )
+
+
+def test_seeds_that_agree_by_chance_are_not_taken_for_no_noise_at_all():
+    found = compare(Sample((0.9, 0.9), 10000), Sample((0.901,), 10000))
+    assert found.test == "z"
+    assert not found.larger_than_noise
+
+
+def test_a_perfect_score_does_not_divide_by_zero():
+    assert compare(Sample((1.0,), 10), Sample((1.0,), 10)).p == 1.0
+    assert compare(Sample((1.0,), 10), Sample((0.0,), 10)).p == 0.0

@@ -1,0 +1,232 @@
+"""Which runs may stand in a table, where their records lie, and that all that is made of them is up to date."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from report_helpers import finished
+
+from wcapsnet.errors import InputError
+from wcapsnet.recipes import ABLATIONS, PAPER, recipe
+from wcapsnet.report import pages
+from wcapsnet.report.__main__ import main
+from wcapsnet.report.records import (
+    NETWORK,
+    keep,
+    read_record,
+    read_records,
+    records_json,
+    row_of,
+    shipped_records,
+)
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A copy of what is made from the records, and of the records."""
+    for path in (*pages.PAGES, pages.PACKAGED):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / path, tmp_path / path)
+    for place in (pages.WEIGHTS, *(Path("results") / table for table in pages.PLACES)):
+        if (ROOT / place).exists():
+            shutil.copytree(ROOT / place, tmp_path / place)
+    return tmp_path
+
+
+# ── rows ──
+
+
+def test_every_recipe_of_the_paper_is_its_own_row_with_any_seed_and_however_it_is_computed():
+    for name in PAPER:
+        assert row_of(recipe(name)) == (name, NETWORK)
+    for name in ABLATIONS:
+        dataset, row = name.rsplit("-", 1)
+        experiment = recipe(name)
+        training = replace(experiment.training, seed=7, precision="bf16", kernels="plain", cuda_graph=False)
+        assert row_of(replace(experiment, name="else", training=training)) == (dataset, row)
+
+
+def test_other_settings_are_no_row():
+    base = recipe("cifar10")
+    assert row_of(recipe("quick")) is None
+    assert row_of(replace(base, training=base.training.with_epochs(30))) is None
+    assert row_of(replace(base, training=replace(base.training, patience=50))) is None
+    assert row_of(replace(base, data=replace(base.data, mirror=False))) is None
+
+
+# ── keeping ──
+
+
+def test_a_run_is_kept_in_the_place_of_its_table(tmp_path):
+    places = {
+        "cifar10": "table-V/cifar10/wcapsnet/seed=3",
+        "cifar100-normalized": "table-II/cifar100/normalized/seed=3",
+        "fashion-mnist-squash": "table-III/fashion-mnist/squash/seed=3",
+        "mnist-uniform": "table-IV/mnist/uniform/seed=3",
+    }
+    for name, place in places.items():
+        run = finished(tmp_path / "runs" / name, name, 9000, seed=3)
+        assert keep(run, tmp_path / "results") == tmp_path / "results" / place
+        kept = tmp_path / "results" / place
+        assert sorted(p.name for p in kept.iterdir()) == [
+            "environment.json",
+            "experiment.json",
+            "metrics.jsonl",
+            "test.json",
+        ]
+        assert read_record(kept) == read_record(run)
+        assert json.loads((kept / "test.json").read_text()) == json.loads((run / "test.json").read_text())
+
+
+def test_a_record_has_no_paths_and_six_digits(tmp_path):
+    kept = keep(finished(tmp_path / "run", "mnist", 9960), tmp_path / "results")
+    environment = json.loads((kept / "environment.json").read_text())
+    assert environment["command"] == ["wcapsnet", "train", "x", "x", "-q"]
+    assert environment["data_dir"] is None
+    assert environment["hardware"] == "NVIDIA H200"
+    lines = (kept / "metrics.jsonl").read_text().splitlines()
+    assert len(lines) == 40
+    assert json.loads(lines[0])["total"] == 0.333333
+
+
+def test_keeping_a_run_again_changes_nothing_and_another_run_with_its_seed_is_refused(tmp_path):
+    run = finished(tmp_path / "run", "mnist", 9960)
+    first = keep(run, tmp_path / "results")
+    before = {p: p.read_bytes() for p in first.iterdir()}
+    assert keep(run, tmp_path / "results") == first
+    assert {p: p.read_bytes() for p in first.iterdir()} == before
+    with pytest.raises(InputError, match="holds another run with the seed 0"):
+        keep(finished(tmp_path / "other", "mnist", 9961), tmp_path / "results")
+    assert {p: p.read_bytes() for p in first.iterdir()} == before
+
+
+def unfinished(run):
+    (run / "test.json").unlink()
+
+
+def cut_short(run):
+    text = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(text[:-1]))
+
+
+def other_test_set(run):
+    facts = json.loads((run / "test.json").read_text())
+    (run / "test.json").write_text(json.dumps({**facts, "images": 2000}))
+
+
+def damaged(run):
+    (run / "test.json").write_text("{}")
+
+
+def shorter(run):
+    asked = json.loads((run / "experiment.json").read_text())
+    asked["training"]["epochs"] = 39
+    (run / "experiment.json").write_text(json.dumps(asked))
+
+
+def another_rate(run):
+    asked = json.loads((run / "experiment.json").read_text())
+    asked["training"]["lr"] = 0.05
+    (run / "experiment.json").write_text(json.dumps(asked))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (unfinished, "is not finished: 40 of 40 epochs are done and none is tested."),
+        (cut_short, "ended after 39 of 40 epochs"),
+        (other_test_set, "was tested on 2000 images"),
+        (damaged, "has no field 'epochs'"),
+        (shorter, "nearest is wcapsnet on mnist, but training.epochs is 39, not 40."),
+        (another_rate, "nearest is wcapsnet on mnist, but training.lr is 0.05, not 0.1."),
+    ],
+)
+def test_what_may_not_stand_in_a_table_is_refused_in_a_sentence(tmp_path, spoil, says):
+    run = finished(tmp_path / "run", "mnist", 9960)
+    spoil(run)
+    with pytest.raises(InputError, match=r"\.$") as error:
+        keep(run, tmp_path / "results")
+    assert says in str(error.value)
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_folder_of_runs_gives_those_that_may_and_says_of_the_others_why_not(tmp_path):
+    finished(tmp_path / "a" / "seed=0", "mnist", 9960)
+    finished(tmp_path / "a" / "seed=1", "mnist", 9970, seed=1)
+    finished(tmp_path / "b", "mnist", 9950)
+    finished(tmp_path / "c", "mnist-ws", 9950, epochs=41)
+    records, left_out = read_records(tmp_path)
+    assert [(r.row, r.seed, r.correct) for r in records] == [(NETWORK, 0, 9960), (NETWORK, 1, 9970)]
+    assert len(left_out) == 2
+    assert "b has the seed 0 of another run" in left_out[0]
+    assert "training.epochs is 41, not 40" in left_out[1]
+
+
+# ── what is made of them ──
+
+
+def test_everything_that_is_made_from_the_committed_records_agrees_with_them():
+    for path, text in pages.pages(ROOT).items():
+        assert (ROOT / path).read_text(encoding="utf-8") == text, f"{path} is stale: run python -m wcapsnet.report"
+
+
+def test_the_records_in_the_package_are_the_committed_ones():
+    assert shipped_records() == pages.committed(ROOT / "results")
+
+
+def test_a_record_that_is_added_or_changed_makes_readme_page_and_package_stale(checkout, tmp_path):
+    assert pages.write(checkout) == []
+    place = keep(finished(tmp_path / "run", "fashion-mnist", 9210, seed=40), checkout / "results")
+    figure = Path("docs/images/curves-fashion-mnist.svg")
+    assert set(pages.write(checkout)) == {*pages.PAGES, pages.PACKAGED, figure}
+    assert "92.10" in (checkout / "README.md").read_text()
+    assert "9,210 of 10,000" in (checkout / "docs/results.md").read_text()
+    assert pages.write(checkout) == []
+    facts = json.loads((place / "test.json").read_text())
+    (place / "test.json").write_text(json.dumps({**facts, "errors": facts["errors"] - 1}))
+    assert set(pages.write(checkout)) == {*pages.PAGES, pages.PACKAGED}
+    lines = (place / "metrics.jsonl").read_text().splitlines()
+    lines[5] = lines[4].replace('"epoch": 5', '"epoch": 6')
+    (place / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    assert pages.write(checkout) == [figure]
+
+
+def test_a_committed_record_in_a_wrong_place_is_noticed(checkout, tmp_path):
+    place = keep(finished(tmp_path / "run", "mnist", 9960, seed=41), checkout / "results")
+    place.rename(place.with_name("seed=42"))
+    with pytest.raises(InputError, match="is not at"):
+        pages.pages(checkout)
+
+
+def test_one_command_keeps_a_whole_sweep_and_writes_the_pages(checkout, tmp_path, capsys):
+    for seed in (50, 51):
+        finished(tmp_path / "sweep" / f"seed={seed}", "mnist", 9960 + seed, seed=seed)
+    finished(tmp_path / "sweep" / "short", "mnist", 9960, epochs=3)
+    assert main([str(tmp_path / "sweep")], checkout) == 1
+    said = capsys.readouterr()
+    assert said.out.count("→ results/table-V/mnist/wcapsnet/seed=5") == 2
+    assert "wrote README.md" in said.out
+    assert said.err.startswith("error: ")
+    assert "training.epochs is 3, not 40" in said.err
+    assert len(said.err.splitlines()) == 1
+    assert {50, 51} <= {record.seed for record in pages.committed(checkout / "results")}
+
+
+def test_bad_input_is_a_sentence_and_nothing_is_kept(checkout, tmp_path, capsys):
+    assert main([str(tmp_path / "nowhere")], checkout) == 2
+    assert "There is no folder" in capsys.readouterr().err
+    (checkout / "README.md").write_text("no marks")
+    run = finished(tmp_path / "run", "mnist", 9960, seed=60)
+    assert main([str(run)], checkout) == 2
+    assert "has no place for the networks that are made" in capsys.readouterr().err
+    assert not (checkout / "results/table-V/mnist/wcapsnet/seed=60").exists()
+    assert main([], tmp_path / "elsewhere") == 2
+    assert "is not a checkout of wcapsnet" in capsys.readouterr().err
+
+
+def test_records_without_any_are_valid_json():
+    assert json.loads(records_json([])) == []

@@ -1,0 +1,225 @@
+"""`wcapsnet tables`: the paper's figures, and ours beside them."""
+
+import json
+import sys
+import xml.etree.ElementTree as ET
+
+import pytest
+from report_helpers import finished
+
+from wcapsnet import cli
+from wcapsnet.recipes.ablations import NUMERALS, PAPER_FIGURES, TABLES
+from wcapsnet.recipes.published import PAPER_COLUMNS, PAPER_TABLES
+from wcapsnet.report import curves, tables
+from wcapsnet.report.records import read_records
+
+
+def call(*words):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["wcapsnet", *map(str, words)])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+    return int(end.value.code or 0)
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """CIFAR-10: three seeds of WS+CE and of Uniform, one of WS and squash; MNIST: one of WS+CE; Fashion-MNIST: one."""
+    folder = tmp_path / "runs"
+    for seed, (reference, uniform) in enumerate(((9340, 9300), (9350, 9290), (9360, 9310))):
+        finished(folder / f"a{seed}", "cifar10", reference, seed)
+        finished(folder / f"b{seed}", "cifar10-uniform", uniform, seed)
+    finished(folder / "c", "cifar10-ws", 9349)
+    finished(folder / "d", "cifar10-squash", 9200)
+    finished(folder / "e", "mnist", 9970)
+    finished(folder / "f", "fashion-mnist", 9350)
+    return folder
+
+
+# ── the paper ──
+
+
+def test_the_papers_tables_have_the_rows_that_can_be_trained_and_its_columns():
+    for numeral, name in NUMERALS.items():
+        assert list(PAPER_TABLES[numeral].rows) == list(TABLES[name])
+        assert PAPER_TABLES[numeral].reference in PAPER_TABLES[numeral].rows
+        for figures in PAPER_TABLES[numeral].rows.values():
+            assert tuple(figures) == PAPER_COLUMNS
+    assert set(PAPER_TABLES["V"].parameters) == set(PAPER_TABLES["V"].rows)
+
+
+def test_the_papers_network_has_the_same_figures_in_tables_two_to_four():
+    shared = [table.rows[table.reference] for table in PAPER_TABLES.values()]
+    assert shared[0] == shared[1] == shared[2] == {"cifar10": 93.43, "cifar100": 70.39, "svhn": 96.46, "mnist": 99.68}
+    assert shared[3] == shared[0] | {"svhn": 96.56}
+
+
+def test_the_papers_figures_row_by_row():
+    # CIFAR-10, CIFAR-100, SVHN, MNIST as printed
+    printed = {
+        "normalized": (93.04, 69.75, 96.33, 99.58),
+        "squash": (92.91, 64.42, 96.51, 99.64),
+        "ws": (92.54, 69.10, 96.56, 99.60),
+        "ce": (93.05, 70.30, 96.39, 99.65),
+        "random": (91.90, 66.81, 96.20, 99.49),
+        "uniform": (93.00, 70.14, 96.37, 99.64),
+    }
+    assert {row: tuple(figures.values()) for row, figures in PAPER_FIGURES.items()} == printed
+
+
+# ── ours ──
+
+
+def cell(runs, numeral, row, dataset):
+    table = tables.build(numeral, read_records(runs)[0])
+    return tables.lines(table, row, dataset)
+
+
+def test_a_cell_says_mean_deviation_seeds_epochs_and_what_the_differences_are_worth(runs):
+    # 93.40 93.50 93.60: mean 93.50, s = 0.10;  from 93.43: t = .07/(.1 √(4/3)) = .606, ν = 2, p = 1 − t/√(2 + t²)
+    assert cell(runs, "IV", "WS+CE", "cifar10") == [
+        "93.50 ± 0.10 (n = 3, 300 epochs)",
+        "paper 93.43: +0.07, within noise (t1, p = 0.61)",
+    ]
+    # 93.00 ± 0.10 against 93.50 ± 0.10: t = .5/(.1 √(2/3)) = 6.124, ν = 4, p = .0036
+    assert cell(runs, "IV", "Uniform", "cifar10") == [
+        "93.00 ± 0.10 (n = 3, 300 epochs)",
+        "paper 93.00: +0.00, within noise (t1, p = 1.00)",
+        "WS+CE: −0.50, larger than noise (Welch, p = 0.004)",
+    ]
+
+
+def test_a_single_run_has_no_deviation_and_borrows_what_it_is_compared_by(runs):
+    # from the paper: .95 points in single runs;  z = .0095/√(.9349·.0651/1e4 + .9254·.0746/1e4) = 2.64
+    assert cell(runs, "IV", "WS", "cifar10") == [
+        "93.49 (n = 1, 300 epochs)",
+        "paper 92.54: +0.95, larger than noise (z, p = 0.008)",
+        "WS+CE: −0.01, within noise (t1, p = 0.94)",
+    ]
+
+
+def test_the_shared_row_stands_in_every_table(runs):
+    for numeral, row in (("II", "softmax"), ("III", "tilt"), ("IV", "WS+CE"), ("V", "WCapsNet")):
+        assert cell(runs, numeral, row, "cifar10")[0] == "93.50 ± 0.10 (n = 3, 300 epochs)"
+    assert cell(runs, "III", "squash", "cifar10")[2].startswith("tilt: −1.50, larger than noise (t1")
+
+
+def test_what_is_not_measured_is_a_dash_and_svhn_says_why(runs):
+    assert cell(runs, "II", "normalized", "cifar10") == ["–", "paper 93.04"]
+    assert cell(runs, "II", "softmax", "svhn") == ["not measured: data set not at hand", "paper 96.46"]
+    assert cell(runs, "V", "VGG 19", "mnist") == ["–"]
+    assert cell(runs, "V", "DeepCaps", "svhn") == ["paper 97.16"]
+
+
+def test_own_runs_on_svhn_fill_its_column(tmp_path):
+    finished(tmp_path / "run", "svhn", 25000)
+    assert cell(tmp_path, "IV", "WS+CE", "svhn")[0] == "96.04 (n = 1, 40 epochs)"
+
+
+def test_a_data_set_that_the_paper_lacks_has_a_column_where_it_has_records(runs):
+    records, _ = read_records(runs)
+    table = tables.build("V", records)
+    assert table.columns == (*PAPER_COLUMNS, "fashion-mnist")
+    assert tables.lines(table, "WCapsNet", "fashion-mnist") == ["93.50 (n = 1, 40 epochs)"]
+    assert tables.header(table)[-1] == "Fashion-MNIST (not in the paper)"
+    assert tables.build("V", []).columns == PAPER_COLUMNS
+    assert tables.build("IV", records).columns == PAPER_COLUMNS  # an ablation has nothing to say of it
+    finished(runs / "g", "fashion-mnist-ws", 9360)
+    table = tables.build("IV", read_records(runs)[0])
+    assert table.columns == (*PAPER_COLUMNS, "fashion-mnist")
+    assert tables.lines(table, "WS", "fashion-mnist")[1].startswith("WS+CE: +0.10, within noise (z")
+
+
+# ── the command ──
+
+
+def test_the_command_prints_all_tables_or_one(runs, capsys):
+    assert call("tables", "--records", runs) == 0
+    said = capsys.readouterr()
+    for numeral in ("II", "III", "IV", "V"):
+        assert f"Table {numeral}:" in said.out
+    assert "93.50 ± 0.10" in said.out
+    assert "Welch's t-test" in said.out
+    assert said.err == ""
+    assert call("tables", "iv", "--records", runs) == 0
+    said = capsys.readouterr().out
+    assert "Table IV" in said
+    assert "Table II:" not in said
+
+
+def test_the_command_without_records_takes_those_of_the_package(capsys):
+    assert call("tables") == 0
+    assert "Table V" in capsys.readouterr().out
+
+
+def test_json_holds_every_figure(runs, capsys):
+    assert call("tables", "IV", "--json", "--records", runs) == 0
+    content = json.loads(capsys.readouterr().out)
+    found = content["tables"]["IV"]["rows"]["Uniform"]["cifar10"]
+    assert found["paper"] == 93.0
+    assert found["ours"]["accuracies"] == pytest.approx([93.0, 92.9, 93.1])
+    assert (found["ours"]["n"], found["ours"]["epochs"], found["ours"]["seeds"]) == (3, 300, [0, 1, 2])
+    assert found["from_reference"]["points"] == pytest.approx(-0.5)
+    assert found["from_reference"]["larger_than_noise"] is True
+    assert content["tables"]["IV"]["rows"]["CE"]["svhn"] == {
+        "paper": 96.39,
+        "ours": None,
+        "why": "not measured: data set not at hand",
+    }
+
+
+def test_markdown_has_a_row_for_each_and_the_same_number_of_cells_in_all(runs, capsys):
+    assert call("tables", "--markdown", "--records", runs) == 0
+    blocks = capsys.readouterr().out.split("**Table")[1:]
+    assert [sum(line.startswith("| ") for line in block.splitlines()) for block in blocks] == [4, 4, 7, 9]
+    for block in blocks:
+        assert len({line.count("|") for line in block.splitlines() if line.startswith("| ")}) == 1
+
+
+def test_runs_that_stand_in_no_table_are_named(runs, capsys):
+    finished(runs / "short", "mnist", 9960, epochs=4)
+    assert call("tables", "II", "--records", runs) == 0
+    said = capsys.readouterr()
+    assert "1 run stands in no table:" in said.err
+    assert "training.epochs is 4, not 40" in said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--records", "nowhere"), "There is no folder nowhere."),
+        (("--markdown", "--json"), "Choose one of --markdown and --json."),
+        (("VI",), "Usage"),
+    ],
+)
+def test_bad_input_is_answered(words, says, capsys):
+    assert call("tables", *words) == 2
+    assert says in capsys.readouterr().err
+
+
+# ── curves ──
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 40, 300])
+@pytest.mark.parametrize("level", [0.0, 0.1, 0.7, 0.9968, 1.0])
+def test_curves_are_well_formed_and_inside_of_their_panel(epochs, level):
+    records = [
+        {"epoch": e, "lr": 0.1 if e < epochs / 2 else 0.01, "train_accuracy": level, "validation_accuracy": level}
+        for e in range(1, epochs + 1)
+    ]
+    text = curves.svg("a < b", {"seed 0": records, "seed 1": records[:1]})
+    lines = [e for e in ET.fromstring(text).iter() if e.tag.endswith("polyline")]
+    assert len(lines) == 4
+    points = [tuple(map(float, point.split(","))) for line in lines for point in line.attrib["points"].split()]
+    assert all(curves.LEFT <= x <= curves.WIDTH - curves.RIGHT for x, _ in points)
+    assert all(curves.TOP <= y <= curves.HEIGHT - curves.BOTTOM for _, y in points)
+    assert len(text) < 20_000
+
+
+def test_a_curve_of_hand_worked_points():
+    # two epochs at 90 % and 95 %, the grid begins at 90: the first at the bottom, the second half way up
+    records = [{"epoch": e, "lr": 0.1, "train_accuracy": a, "validation_accuracy": a} for e, a in ((1, 0.9), (2, 0.95))]
+    text = curves.svg("", {"seed 0": records})
+    bottom, middle = curves.HEIGHT - curves.BOTTOM, (curves.TOP + curves.HEIGHT - curves.BOTTOM) / 2
+    right = curves.WIDTH - curves.RIGHT
+    assert f'points="{curves.LEFT:.1f},{bottom:.1f} {right:.1f},{middle:.1f}"' in text
