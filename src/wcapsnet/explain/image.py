@@ -1,0 +1,158 @@
+"""One image: what every level chose, where, and what that did to the prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..network import Trace, WCapsNet
+from ..network.routing import kept
+from .mode import evaluating
+from .survey import block_weights
+
+
+@dataclass(frozen=True)
+class ImageExplanation:
+    """What happened to one image. Levels, capsules, positions and classes count from 0. Tensors are on the CPU."""
+
+    probabilities: Tensor  # (N,): over the real classes
+    logits: Tensor  # (r,): with "none of these" where the network has it
+    fitness: tuple[Tensor, ...]  # a of each level: (n,), and (n, i, j) for the last
+    weights: tuple[Tensor, ...]  # b of each level: (n,), and (n, i, j) for the last
+    contributions: Tensor  # (r, n, i, j): what each vector of the last level adds to each logit; the sum is the logit
+    vector: Tensor  # (k,): the best capsule of the last level
+    place: tuple[int, int, int]  # its n, i, j
+    position: Tensor  # (2,): x and y in [-1, 1], as the decoder gets them
+    reconstruction: Tensor  # (ch, h, w), normalised as the input is
+    without: tuple[Tensor, ...]  # for each level (n, N): probabilities with that block off; nan for an only capsule
+
+    @property
+    def predicted(self) -> int:
+        return int(self.probabilities.argmax())
+
+    @property
+    def winners(self) -> tuple[int, ...]:
+        """The capsule with the largest weight in each level; in the last, the one the best vector is of."""
+        return (*(int(b.argmax()) for b in self.weights[:-1]), self.place[0])
+
+    def block_weights(self, level: int) -> Tensor:
+        """(n,): in the last level, the sum over positions"""
+        return block_weights(self.weights[level][None])[0]
+
+    def heat(self) -> Tensor:
+        """(n, h, w): the last level's weights, laid over the image"""
+        return over_image(self.weights[-1], *self.reconstruction.shape[-2:])
+
+    def contribution_heat(self, target: int | None = None) -> Tensor:
+        """(n, h, w): contributions to the logit of `target`, by default the predicted class, laid over the image"""
+        target = self.predicted if target is None else target
+        return over_image(self.contributions[target], *self.reconstruction.shape[-2:])
+
+    def summary(self, classes: Sequence[str], target: int | None = None) -> dict[str, Any]:
+        """Plain values, ready for JSON. `target` is the class explained, by default the predicted one."""
+        target = self.predicted if target is None else target
+        names = [*classes, "none of these"][: len(self.logits)]
+        n, i, j = self.place
+        return {
+            "class": classes[self.predicted],
+            "probability": float(self.probabilities[self.predicted]),
+            "probabilities": dict(zip(classes, self.probabilities.tolist(), strict=True)),
+            "logits": dict(zip(names, self.logits.tolist(), strict=True)),
+            "explained": classes[target],
+            "levels": [
+                {
+                    "fitness": a.tolist(),
+                    "weights": b.tolist(),
+                    "block_weights": self.block_weights(level).tolist(),
+                    "winner": self.winners[level],
+                    "probability_without": [
+                        None if p.isnan() else float(p) for p in self.without[level][:, target].unbind()
+                    ],
+                }
+                for level, (a, b) in enumerate(zip(self.fitness, self.weights, strict=True))
+            ],
+            "contributions": self.contributions[target].tolist(),
+            "best_capsule": {"capsule": n, "row": i, "column": j, "vector": self.vector.tolist()},
+        }
+
+
+def explain_image(network: WCapsNet, image: Tensor) -> ImageExplanation:
+    """`image` is (ch, h, w), normalised: one of what `Classifier.preprocess` returns."""
+    return explain_images(network, image[None])[0]
+
+
+@torch.no_grad()
+def explain_images(network: WCapsNet, images: Tensor) -> list[ImageExplanation]:
+    """(m, ch, h, w) → one explanation each, in fp32"""
+    with evaluating(network), torch.autocast(images.device.type, enabled=False):
+        trace = network.trace(images)
+        parts = contributions(trace, network.projection).cpu()
+        off = [p.cpu() for p in without_each_block(network, images)]
+    output = trace.output
+    routings = [(r.fitness.float().cpu(), r.weights.float().cpu()) for r in output.routings]
+    probabilities = network.class_logits(output).softmax(1).cpu()
+    logits, reconstruction = output.logits.cpu(), output.reconstruction.cpu()
+    vector, position = output.best.vector.cpu(), output.best.position.cpu()
+    places = output.best.place.tolist()
+    return [
+        ImageExplanation(
+            probabilities=probabilities[m],
+            logits=logits[m],
+            fitness=tuple(a[m] for a, _ in routings),
+            weights=tuple(b[m] for _, b in routings),
+            contributions=parts[m],
+            vector=vector[m],
+            place=(places[m][0], places[m][1], places[m][2]),
+            position=position[m],
+            reconstruction=reconstruction[m],
+            without=tuple(p[m] for p in off),
+        )
+        for m in range(len(images))
+    ]
+
+
+def contributions(trace: Trace, w: Tensor) -> Tensor:
+    """(m, r, n, i, j):  b_nij Σ_k c_nijk W_kr,  the terms of Eq. 14, which has no others"""
+    b, c = trace.output.routings[-1].weights.float(), trace.capsules.float()
+    return torch.einsum("mnij,mnkij,kr->mrnij", b, c, w.float())
+
+
+def over_image(maps: Tensor, height: int, width: int) -> Tensor:
+    """(n, i, j) → (n, h, w), bilinear"""
+    return F.interpolate(maps[None].float(), (height, width), mode="bilinear", align_corners=False)[0]
+
+
+@torch.no_grad()
+def without_each_block(network: WCapsNet, images: Tensor) -> tuple[Tensor, ...]:
+    """For each level (m, n, N): probabilities with capsule n of that level switched off, all others on.
+
+    The same as `network.trace(images, keep)` for every capsule, but what lies before the level is computed once.
+    A level's only capsule cannot be switched off: nan.
+    """
+    answers = []
+    with evaluating(network):
+        x = network.init_conv(images)
+        last = len(network.capsules) - 1
+        for level, (capsules, router) in enumerate(zip(network.capsules, network.routers, strict=True)):
+            c = capsules(x)  # (m, n, k, i, j)
+            b = router(c).weights
+            m, n = b.shape[:2]
+            if n == 1:
+                logits = images.new_full((m, network.config.outputs), torch.nan)
+            else:
+                others = ~torch.eye(n, dtype=torch.bool, device=b.device)
+                each = kept(b.repeat_interleave(n, 0), others.repeat(m, 1)).unflatten(0, (m, n))  # (m, off, n, …)
+                if level < last:
+                    routed = torch.einsum("mon,mnkij->mokij", each.to(c.dtype), c).flatten(0, 1)
+                    logits = network.trace_from(level + 1, routed).output.logits
+                else:
+                    logits = torch.einsum("monij,mnkij,kr->mor", each, c.float(), network.projection).flatten(0, 1)
+            answers.append(logits[:, : network.config.classes].softmax(1).unflatten(0, (m, n)))
+            if level < last:
+                x = torch.einsum("mn,mnkij->mkij", b.to(c.dtype), c)
+    return tuple(answers)
