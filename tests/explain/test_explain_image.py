@@ -188,9 +188,11 @@ def test_heat_maps_are_as_large_as_the_image_and_keep_what_is_even():
     assert one.heat().shape == (2, 10, 14)
     assert one.contribution_heat().shape == (2, 10, 14)
     assert not torch.equal(one.contribution_heat(0), one.contribution_heat(1))
-    close(over_image(torch.full((2, 5, 7), 0.3), 10, 14), torch.full((2, 10, 14), 0.3), 1e-6)
+    close(over_image(torch.full((2, 5, 7), 0.3), (10, 14), 2), torch.full((2, 10, 14), 0.3), 1e-6)
     # (0 1) over four columns: pixel centres at ¼ and ¾ of a cell
-    close(over_image(torch.tensor([[[0.0, 1.0]]]), 1, 4), torch.tensor([[[0.0, 0.25, 0.75, 1.0]]]), 1e-6)
+    close(over_image(torch.tensor([[[0.0, 1.0]]]), (1, 4), 2), torch.tensor([[[0.0, 0.25, 0.75, 1.0]]]), 1e-6)
+    # a position that reaches over the border is cut there, and does not move the others
+    close(over_image(torch.tensor([[[0.0, 1.0]]]), (1, 3), 2), torch.tensor([[[0.0, 0.25, 0.75]]]), 1e-6)
 
 
 @pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)

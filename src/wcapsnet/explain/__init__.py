@@ -19,26 +19,34 @@ from .capsule import (
     traverse_capsule,
     vector_range,
 )
+from .faithfulness import Faithfulness, available_methods, faithfulness, mean_and_margin
 from .image import ImageExplanation, contributions, explain_image, explain_images, over_image, without_each_block
+from .probes import Probe, probe_levels
 from .specialization import LevelSpecialization, Specialization, specialization
 from .survey import Survey, survey
 
 __all__ = [
     "CapsuleExplanation",
+    "Faithfulness",
     "ImageExplanation",
     "LevelSpecialization",
     "Neighbours",
+    "Probe",
     "Range",
     "Specialization",
     "Survey",
     "Traversal",
+    "available_methods",
     "contributions",
     "decode",
     "explain_capsule",
     "explain_image",
     "explain_images",
+    "faithfulness",
+    "mean_and_margin",
     "nearest",
     "over_image",
+    "probe_levels",
     "specialization",
     "survey",
     "traverse",

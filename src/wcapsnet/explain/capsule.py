@@ -42,8 +42,8 @@ class Range(NamedTuple):
     center: Tensor  # (k,): medians
     low: Tensor  # (k,): 5 % quantiles
     high: Tensor  # (k,): 95 % quantiles
-    position: Tensor  # (2,): median x and y
     images: int  # how many images it was seen in
+    typical: int  # the image whose vector is nearest to the center, each element in units of its range
 
 
 class Traversal(NamedTuple):
@@ -64,7 +64,7 @@ def explain_capsule(
     of_level = found.levels[level]
     mean, margin = of_level.mean[:, capsule], of_level.margin[:, capsule]
     above = mean - margin.nan_to_num(torch.inf) > of_level.usage[capsule]
-    order = mean.nan_to_num(-1).argsort(descending=True, stable=True)
+    order = mean.nan_to_num(-1).sort(descending=True, stable=True).indices
     return CapsuleExplanation(
         level=level,
         capsule=capsule,
@@ -94,7 +94,9 @@ def vector_range(survey: Survey, capsule: int | None = None) -> Range:
         raise InputError(f"Capsule {capsule} of the last level is the best of none of {len(survey):,} images.")
     vectors = survey.vectors[chosen]
     low, center, high = (torch.quantile(vectors, q, dim=0) for q in (0.05, 0.5, 0.95))
-    return Range(center, low, high, survey.positions[chosen].median(0).values, len(vectors))
+    distance = ((vectors - center) / (high - low).clamp_min(1e-12)).square().sum(1)
+    typical = int(chosen.nonzero()[distance.argmin()])
+    return Range(center, low, high, len(vectors), typical)
 
 
 @torch.no_grad()
@@ -121,9 +123,9 @@ def traverse(
 
 
 def traverse_capsule(network: WCapsNet, survey: Survey, capsule: int, steps: int = 7) -> Traversal:
-    """From the median of a last-level block's best vectors, over the range they have."""
+    """From the most typical of a last-level block's best vectors, over the range that they have."""
     seen = vector_range(survey, capsule)
-    return traverse(network, seen.center, seen.position, seen.low, seen.high, steps)
+    return traverse(network, survey.vectors[seen.typical], survey.positions[seen.typical], seen.low, seen.high, steps)
 
 
 def _check(survey: Survey, level: int, capsule: int) -> None:

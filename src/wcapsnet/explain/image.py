@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,7 @@ class ImageExplanation:
     position: Tensor  # (2,): x and y in [-1, 1], as the decoder gets them
     reconstruction: Tensor  # (ch, h, w), normalised as the input is
     without: tuple[Tensor, ...]  # for each level (n, N): probabilities with that block off; nan for an only capsule
+    stride: int  # pixels a side below one position of the last level
 
     @property
     def predicted(self) -> int:
@@ -46,12 +48,12 @@ class ImageExplanation:
 
     def heat(self) -> Tensor:
         """(n, h, w): the last level's weights, laid over the image"""
-        return over_image(self.weights[-1], *self.reconstruction.shape[-2:])
+        return over_image(self.weights[-1], self.reconstruction.shape[-2:], self.stride)
 
     def contribution_heat(self, target: int | None = None) -> Tensor:
         """(n, h, w): contributions to the logit of `target`, by default the predicted class, laid over the image"""
         target = self.predicted if target is None else target
-        return over_image(self.contributions[target], *self.reconstruction.shape[-2:])
+        return over_image(self.contributions[target], self.reconstruction.shape[-2:], self.stride)
 
     def summary(self, classes: Sequence[str], target: int | None = None) -> dict[str, Any]:
         """Plain values, ready for JSON. `target` is the class explained, by default the predicted one."""
@@ -98,7 +100,7 @@ def explain_images(network: WCapsNet, images: Tensor) -> list[ImageExplanation]:
     probabilities = network.class_logits(output).softmax(1).cpu()
     logits, reconstruction = output.logits.cpu(), output.reconstruction.cpu()
     vector, position = output.best.vector.cpu(), output.best.position.cpu()
-    places = output.best.place.tolist()
+    places, stride = output.best.place.tolist(), pixels_per_cell(network)
     return [
         ImageExplanation(
             probabilities=probabilities[m],
@@ -111,6 +113,7 @@ def explain_images(network: WCapsNet, images: Tensor) -> list[ImageExplanation]:
             position=position[m],
             reconstruction=reconstruction[m],
             without=tuple(p[m] for p in off),
+            stride=stride,
         )
         for m in range(len(images))
     ]
@@ -122,9 +125,15 @@ def contributions(trace: Trace, w: Tensor) -> Tensor:
     return torch.einsum("mnij,mnkij,kr->mrnij", b, c, w.float())
 
 
-def over_image(maps: Tensor, height: int, width: int) -> Tensor:
-    """(n, i, j) → (n, h, w), bilinear"""
-    return F.interpolate(maps[None].float(), (height, width), mode="bilinear", align_corners=False)[0]
+def pixels_per_cell(network: WCapsNet) -> int:
+    """The side of the square of pixels below one position of the last level."""
+    return math.prod(level.stride for level in network.config.levels)
+
+
+def over_image(maps: Tensor, size: Sequence[int], stride: int) -> Tensor:
+    """(n, i, j) → (n, h, w) of `size` (h, w), bilinear; every position stands over a square of `stride` pixels a side"""
+    whole = (maps.shape[1] * stride, maps.shape[2] * stride)  # the last squares may reach over the border (D18)
+    return F.interpolate(maps[None].float(), whole, mode="bilinear", align_corners=False)[0, :, : size[0], : size[1]]
 
 
 @torch.no_grad()
