@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from wcapsnet.data import Split
+from wcapsnet.data.loader import DeviceSplit
 from wcapsnet.network import Level, WCapsNet, WCapsNetConfig
 
 LAST = torch.tensor([[[1.0, 2.0], [3.0, 4.0]], [[4.0, 3.0], [2.0, 1.0]]])  # /20: b of the last level
@@ -48,6 +50,14 @@ class Fixed(nn.Module):
         return self.a.to(c).expand(len(c), *self.a.shape)
 
 
+class Partial(nn.Module):
+    """Fitness ln(3, 1) for an image that is bright on the whole, ln(1, 3) for one that is dark"""
+
+    def forward(self, c: Tensor) -> Tensor:
+        bright = c[:, 0].flatten(1).mean(1) > 0
+        return torch.where(bright[:, None], torch.tensor([3.0, 1.0]), torch.tensor([1.0, 3.0])).log()
+
+
 def toy() -> WCapsNet:
     config = WCapsNetConfig(
         classes=2,
@@ -68,6 +78,13 @@ def toy() -> WCapsNet:
     network.routers[1].critic = Fixed(LAST.log())
     network.projection = nn.Parameter(torch.eye(2))
     return network.eval()
+
+
+def split_of(images: Tensor, labels: list[int]) -> DeviceSplit:
+    """Images that reach the network as they are given here, to 1/255: their values lie in [−1, 1]."""
+    pixels = ((images + 1) * 127.5).round().to(torch.uint8)
+    channels = images.shape[1]
+    return DeviceSplit(Split(pixels, torch.tensor(labels)), (0.5,) * channels, (0.5,) * channels, torch.device("cpu"))
 
 
 def quadrants(*values: float) -> Tensor:

@@ -131,7 +131,7 @@ def pixels_per_cell(network: WCapsNet) -> int:
 
 
 def over_image(maps: Tensor, size: Sequence[int], stride: int) -> Tensor:
-    """(n, i, j) → (n, h, w) of `size` (h, w), bilinear; every position stands over a square of `stride` pixels a side"""
+    """(n, i, j) → (n, h, w), bilinear; every position stands over a square of `stride` pixels a side"""
     whole = (maps.shape[1] * stride, maps.shape[2] * stride)  # the last squares may reach over the border (D18)
     return F.interpolate(maps[None].float(), whole, mode="bilinear", align_corners=False)[0, :, : size[0], : size[1]]
 

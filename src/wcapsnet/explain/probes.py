@@ -13,9 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..errors import InputError
 from .survey import Survey
 
-PENALTIES = (1.0, 0.1, 0.01, 0.001, 0.0001)  # on the squares of the weights; features are standardised
+PENALTIES = (0.1, 0.01, 0.001, 0.0001)  # on the squares of the weights; features are standardised
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,9 @@ class LinearProbe:
     def fit(self, penalty: float) -> LinearProbe:
         """From where it is: going through penalties from strong to weak, each step is a small one."""
         weight, offset = self.weight.clone().requires_grad_(), self.offset.clone().requires_grad_()
-        optimizer = torch.optim.LBFGS([weight, offset], max_iter=40, line_search_fn="strong_wolfe")
+        optimizer = torch.optim.LBFGS(
+            [weight, offset], max_iter=25, tolerance_grad=1e-4, tolerance_change=1e-6, line_search_fn="strong_wolfe"
+        )
 
         def loss() -> Tensor:
             optimizer.zero_grad()
@@ -54,9 +57,14 @@ class LinearProbe:
         self.weight, self.offset = weight.detach(), offset.detach()
         return self
 
+    def scores(self, x: Tensor) -> Tensor:
+        return self._standardized(x) @ self.weight + self.offset
+
     def accuracy(self, x: Tensor, labels: Tensor) -> float:
-        scores = self._standardized(x) @ self.weight + self.offset
-        return float((scores.argmax(1) == labels).double().mean())
+        return float((self.scores(x).argmax(1) == labels).double().mean())
+
+    def loss(self, x: Tensor, labels: Tensor) -> float:
+        return float(F.cross_entropy(self.scores(x), labels))
 
     def _standardized(self, x: Tensor) -> Tensor:
         return (x - self.center) / self.scale
@@ -67,7 +75,7 @@ def probe_levels(fit: Survey, test: Survey) -> tuple[Probe, ...]:
     if not fit.routed or not test.routed:
         raise ValueError("Probes need what the levels route on: survey(…, routed=True).")
     if len(fit) < 2:
-        raise ValueError("A probe needs at least two images to learn from.")
+        raise InputError("A probe needs at least two images to learn from.")
     classes = fit.probabilities.shape[1]
     most_frequent = int(fit.counts.argmax())
     by_chance = float((test.labels == most_frequent).double().mean())
@@ -78,9 +86,14 @@ def probe_levels(fit: Survey, test: Survey) -> tuple[Probe, ...]:
         for each in PENALTIES[: PENALTIES.index(penalty) + 1]:
             probe.fit(each)
         accuracy = probe.accuracy(x_test, test.labels)
-        margin = 1.96 * math.sqrt(accuracy * (1 - accuracy) / len(test))
-        probes.append(Probe(level, x.shape[1], accuracy, margin, by_chance, penalty))
+        probes.append(Probe(level, x.shape[1], accuracy, share_margin(accuracy, len(test)), by_chance, penalty))
     return tuple(probes)
+
+
+def share_margin(share: float, images: int) -> float:
+    """Half the 95 % confidence interval of a share, after Agresti and Coull: two hits and two misses are added."""
+    share = (share * images + 2) / (images + 4)
+    return 1.96 * math.sqrt(share * (1 - share) / (images + 4))
 
 
 def _penalty(x: Tensor, labels: Tensor, classes: int) -> float:
@@ -88,5 +101,5 @@ def _penalty(x: Tensor, labels: Tensor, classes: int) -> float:
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
     held, rest = order[: max(1, len(x) // 5)], order[max(1, len(x) // 5) :]
     probe = LinearProbe(x[rest], labels[rest], classes)
-    served = {penalty: probe.fit(penalty).accuracy(x[held], labels[held]) for penalty in PENALTIES}
-    return max(PENALTIES, key=served.__getitem__)  # the stronger where two are as good
+    losses = {penalty: probe.fit(penalty).loss(x[held], labels[held]) for penalty in PENALTIES}
+    return min(PENALTIES, key=losses.__getitem__)

@@ -5,8 +5,11 @@ Maps are summed up on the way; what is kept of an image is a few hundred numbers
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -14,10 +17,13 @@ from torch import Tensor
 
 from ..classifier import winning_capsules
 from ..data.loader import DeviceSplit
+from ..errors import InputError
 from ..network import Trace, WCapsNet
 from ..training.evaluate import Evaluation
 from ..training.precision import arithmetic
+from .mode import evaluating
 
+T = TypeVar("T")
 POOL = 4  # routed outputs are averaged to at most 4×4 places for the probes
 
 
@@ -72,7 +78,6 @@ class Survey:
         )
 
 
-@torch.no_grad()
 def survey(
     network: WCapsNet,
     split: DeviceSplit,
@@ -87,28 +92,30 @@ def survey(
     `routed` keeps what the probes need. `progress` is told how many images are done.
     """
     if len(split) == 0:
-        raise ValueError("There are no images to look at.")
+        raise InputError("There are no images to look at.")
     # Small batches stay in a CPU's caches; on a GPU as much memory as 500 images of CIFAR's size take.
     most = 16 if split.labels.device.type == "cpu" else 500
     batch_size = batch_size or max(1, min(most, most * 32 * 32 // (network.config.height * network.config.width)))
-    was_training = network.training
-    network.eval()
-    try:
-        maps, parts = _MapSums(network), []
-        done = 0
-        for images, labels in split.batches(batch_size):
-            with arithmetic(precision, images.device):
-                trace = network.trace(images)
-            maps.add(trace.output.routings[-1].weights, labels)
-            parts.append(_facts(network, images, labels, trace, routed))
-            done += len(labels)
+
+    @torch.no_grad()  # here: every thread has a mode of its own
+    def look(start: int) -> tuple[list[Tensor], Tensor]:
+        images, labels = split.take(slice(start, start + batch_size))
+        with arithmetic(precision, images.device):
+            trace = network.trace(images)
+        return _facts(network, images, labels, trace, routed), trace.output.routings[-1].weights
+
+    maps, parts = _MapSums(network), []
+    starts = range(0, len(split), batch_size)
+    with evaluating(network), closing(_each(look, starts, split.labels.device)) as answers:
+        for start, (facts, weights) in zip(starts, answers, strict=True):
+            maps.add(weights, facts[0])
+            parts.append(facts)
             if progress:
-                progress(done)
-    finally:
-        network.train(was_training)
-    facts = [torch.cat(column).cpu() for column in zip(*parts, strict=True)]
+                progress(min(start + batch_size, len(split)))
+    labels, probabilities, capsules, vectors, places, positions, squared_error, cross_entropy, *rest = (
+        torch.cat(column).cpu() for column in zip(*parts, strict=True)
+    )
     levels = len(network.config.levels)
-    labels, probabilities, capsules, vectors, places, positions, squared_error, cross_entropy, *rest = facts
     mean, variance = maps.result()
     return Survey(
         labels=labels,
@@ -124,6 +131,21 @@ def survey(
         cross_entropy=cross_entropy,
         routed=tuple(rest[levels:]),
     )
+
+
+def _each(work: Callable[[int], T], starts: Iterable[int], device: torch.device) -> Generator[T, None, None]:
+    """What `work` answers, in order. On a CPU a thread a batch: that is twice as fast as two threads in one batch."""
+    threads = torch.get_num_threads()
+    if device.type != "cpu" or threads == 1:
+        yield from map(work, starts)
+        return
+    torch.set_num_threads(1)
+    pool = ThreadPoolExecutor(threads)
+    try:
+        yield from pool.map(work, starts)
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(threads)
 
 
 def _facts(network: WCapsNet, images: Tensor, labels: Tensor, trace: Trace, routed: bool) -> list[Tensor]:
