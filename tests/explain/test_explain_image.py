@@ -100,10 +100,10 @@ def test_an_explanation_says_what_the_network_says(routing, changes):
     with torch.no_grad():
         output = network(images)
     for m, one in enumerate(explain_images(network, images)):
-        close(one.logits, output.logits[m], 1e-5)
-        close(one.probabilities, output.logits[m, : network.config.classes].softmax(0), 1e-5)
-        close(one.reconstruction, output.reconstruction[m], 1e-5)
-        close(one.vector, output.best.vector[m], 1e-5)
+        close(one.logits, output.logits[m], 1e-5, 1e-6)
+        close(one.probabilities, output.logits[m, : network.config.classes].softmax(0), 1e-5, 1e-6)
+        close(one.reconstruction, output.reconstruction[m], 1e-5, 1e-6)
+        close(one.vector, output.best.vector[m], 1e-5, 1e-6)
         for a, b, routing_ in zip(one.fitness, one.weights, output.routings, strict=True):
             close(a, routing_.fitness[m], 1e-6)
             close(b, routing_.weights[m], 1e-6)
@@ -125,8 +125,8 @@ def test_switching_off_the_quick_way_is_switching_off_by_the_whole_network(routi
                 keep[index] = torch.arange(level.capsules) != off
                 trace = network.trace(images, keep)
                 assert (trace.output.routings[index].weights[:, off] == 0).all()
-                close(trace.output.routings[index].weights.flatten(1).sum(1), torch.ones(len(images)), 1e-5)
-                close(quick[index][:, off], network.class_logits(trace.output).softmax(1), 1e-5)
+                close(trace.output.routings[index].weights.flatten(1).sum(1), torch.ones(len(images)), 1e-5, 1e-6)
+                close(quick[index][:, off], network.class_logits(trace.output).softmax(1), 1e-5, 1e-6)
 
 
 def test_keeping_all_changes_nothing():
@@ -134,7 +134,7 @@ def test_keeping_all_changes_nothing():
     images = images_for(network)
     everything = [torch.ones(level.capsules, dtype=torch.bool) for level in network.config.levels]
     with torch.no_grad():
-        close(network.trace(images, everything).output.logits, network(images).logits, 1e-5)
+        close(network.trace(images, everything).output.logits, network(images).logits, 1e-5, 1e-6)
         assert torch.equal(network.trace(images).output.logits, network(images).logits)
 
 
@@ -145,7 +145,7 @@ def test_each_image_may_have_blocks_of_its_own_switched_off():
     with torch.no_grad():
         together = network.trace(images, [each, None]).output.logits
         for m in range(2):
-            close(together[m], network.trace(images[m : m + 1], [each[m], None]).output.logits[0], 1e-5)
+            close(together[m], network.trace(images[m : m + 1], [each[m], None]).output.logits[0], 1e-5, 1e-6)
 
 
 @pytest.mark.parametrize(

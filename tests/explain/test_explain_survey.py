@@ -56,7 +56,7 @@ def test_mean_weights_of_each_class_worked_by_hand():
     close(first.chosen_overall, torch.tensor([0.25, 0.75]), 0)
     close(last.mean, torch.full((2, 2), 0.5), 1e-6)
     close(specialization(seen).map_mean, (LAST / 20).expand(2, 2, 2, 2), 1e-6)
-    close(specialization(seen).map_margin, torch.zeros(2, 2, 2, 2), 1e-5)
+    close(specialization(seen).map_margin, torch.zeros(2, 2, 2, 2), 1e-5, 1e-6)
 
 
 @pytest.mark.parametrize("batch_size", [None, 1, 7, 100])
@@ -78,9 +78,9 @@ def test_a_survey_agrees_with_evaluation_however_it_is_shared_out(batch_size, th
     assert torch.equal(mine.capsules, theirs.capsules)
     assert mine.loss == pytest.approx(theirs.loss, rel=1e-5)
     assert seen.accuracy == theirs.accuracy
-    close(mine.probability, theirs.probability, 1e-5)
+    close(mine.probability, theirs.probability, 1e-5, 1e-6)
     for a, b in zip(mine.mean_weights, theirs.mean_weights, strict=True):
-        close(a, b, 1e-5)
+        close(a, b, 1e-5, 1e-6)
 
 
 @pytest.mark.parametrize("weighting", ["softmax", "normalized"])
@@ -98,14 +98,14 @@ def test_a_survey_keeps_what_every_image_gave(weighting, fitness, levels):
         trace = network.trace(images)
     output = trace.output
     assert torch.equal(seen.labels, labels)
-    close(seen.probabilities, network.class_logits(output).softmax(1), 1e-5)
+    close(seen.probabilities, network.class_logits(output).softmax(1), 1e-5, 1e-6)
     for b, routing in zip(seen.weights, output.routings, strict=True):
-        close(b, routing.weights.flatten(2).sum(2) if routing.weights.dim() > 2 else routing.weights, 1e-5)
-        close(b.sum(1), torch.ones(len(b)), 1e-5)
-    close(seen.vectors, output.best.vector, 1e-5)
+        close(b, routing.weights.flatten(2).sum(2) if routing.weights.dim() > 2 else routing.weights, 1e-5, 1e-6)
+        close(b.sum(1), torch.ones(len(b)), 1e-5, 1e-6)
+    close(seen.vectors, output.best.vector, 1e-5, 1e-6)
     assert torch.equal(seen.places, output.best.place)
     close(seen.positions, output.best.position, 0)
-    close(seen.squared_error, (output.reconstruction - images).square().mean((1, 2, 3)), 1e-5)
+    close(seen.squared_error, (output.reconstruction - images).square().mean((1, 2, 3)), 1e-5, 1e-6)
     for r in range(config.classes):
         of_class = output.routings[-1].weights[labels == r].double()
         close(seen.map_mean[r], of_class.mean(0).float(), 1e-6)
@@ -118,7 +118,7 @@ def test_a_survey_keeps_what_every_image_gave(weighting, fitness, levels):
         assert x.shape[1] == routed.shape[1] * places
         means = x.unflatten(1, (routed.shape[1], places)).mean(2)
         if routed.shape[2] % 4 == routed.shape[3] % 4 == 0:  # cells of the same size
-            close(means, routed.mean((2, 3)), 1e-5)
+            close(means, routed.mean((2, 3)), 1e-5, 1e-6)
 
 
 def test_a_class_without_images_and_one_with_a_single_image_are_said_to_be_unknown():

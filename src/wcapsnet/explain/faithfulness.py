@@ -71,6 +71,8 @@ def faithfulness(
     for method in chosen:
         if method not in METHODS:
             raise InputError(f"There is no method {method!r}{suggestion(method, METHODS)}")
+        if method not in available_methods():
+            raise InputError(f"{method} needs captum; install it with: pip install 'wcapsnet[explain]'.")
     if baseline not in BASELINES:
         raise InputError(f"There is no baseline {baseline!r}{suggestion(baseline, BASELINES)}")
     if steps < 1:

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..errors import InputError
 from .survey import Survey
 
-PENALTIES = (0.1, 0.01, 0.001, 0.0001)  # on the squares of the weights; features are standardised
+PENALTIES = (1.0, 0.1, 0.01, 0.001, 0.0001)  # on the squares of the weights; features are standardised
 
 
 @dataclass(frozen=True)
