@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch import Tensor
 from ..errors import InputError
 from ..network import BestCapsule, WCapsNet
 from .mode import evaluating
-from .specialization import Specialization
+from .specialization import Specialization, plain
 from .survey import Survey
 
 
@@ -28,12 +29,34 @@ class CapsuleExplanation:
     margin: Tensor  # (N,): half the 95 % confidence interval
     classes: tuple[int, ...]  # its classes: those that give it more than all images do on average, most first
 
+    def summary(self, survey: Survey, classes: Sequence[str]) -> dict[str, Any]:
+        """Plain values, ready for JSON"""
+        return {
+            "level": self.level + 1,
+            "capsule": self.capsule,
+            "wins": self.wins,
+            "classes": [classes[r] for r in self.classes],
+            "mean": dict(zip(classes, plain(self.mean), strict=True)),
+            "margin": dict(zip(classes, plain(self.margin), strict=True)),
+            "favourites": [
+                {"image": index, "class": classes[int(survey.labels[index])], "weight": weight}
+                for index, weight in zip(self.images.tolist(), self.weights.tolist(), strict=True)
+            ],
+        }
+
 
 class Neighbours(NamedTuple):
     """Images of a survey, nearest first."""
 
     images: Tensor  # (count,)
     distances: Tensor  # (count,): Euclidean, between best capsule vectors
+
+    def summary(self, survey: Survey, classes: Sequence[str]) -> list[dict[str, Any]]:
+        """Plain values, ready for JSON"""
+        return [
+            {"image": index, "class": classes[int(survey.labels[index])], "distance": distance}
+            for index, distance in zip(self.images.tolist(), self.distances.tolist(), strict=True)
+        ]
 
 
 class Range(NamedTuple):

@@ -14,6 +14,7 @@ from torch import Tensor
 from ..network import Trace, WCapsNet
 from ..network.routing import kept
 from .mode import evaluating
+from .specialization import plain
 from .survey import block_weights
 
 
@@ -30,12 +31,17 @@ class ImageExplanation:
     place: tuple[int, int, int]  # its n, i, j
     position: Tensor  # (2,): x and y in [-1, 1], as the decoder gets them
     reconstruction: Tensor  # (ch, h, w), normalised as the input is
-    without: tuple[Tensor, ...]  # for each level (n, N): probabilities with that block off; nan for an only capsule
+    without_logits: tuple[Tensor, ...]  # for each level (n, r): logits with that block off; nan for an only capsule
     stride: int  # pixels a side below one position of the last level
 
     @property
     def predicted(self) -> int:
         return int(self.probabilities.argmax())
+
+    @property
+    def without(self) -> tuple[Tensor, ...]:
+        """For each level (n, N): probabilities with that block switched off; nan for a level's only capsule"""
+        return tuple(logits[:, : len(self.probabilities)].softmax(1) for logits in self.without_logits)
 
     @property
     def winners(self) -> tuple[int, ...]:
@@ -72,9 +78,8 @@ class ImageExplanation:
                     "weights": b.tolist(),
                     "block_weights": self.block_weights(level).tolist(),
                     "winner": self.winners[level],
-                    "probability_without": [
-                        None if p.isnan() else float(p) for p in self.without[level][:, target].unbind()
-                    ],
+                    "probability_without": plain(self.without[level][:, target]),
+                    "logit_without": plain(self.without_logits[level][:, target]),
                 }
                 for level, (a, b) in enumerate(zip(self.fitness, self.weights, strict=True))
             ],
@@ -94,7 +99,7 @@ def explain_images(network: WCapsNet, images: Tensor) -> list[ImageExplanation]:
     with evaluating(network), torch.autocast(images.device.type, enabled=False):
         trace = network.trace(images)
         parts = contributions(trace, network.projection).cpu()
-        off = [p.cpu() for p in without_each_block(network, images)]
+        off = [logits.cpu() for logits in without_each_block(network, images)]
     output = trace.output
     routings = [(r.fitness.float().cpu(), r.weights.float().cpu()) for r in output.routings]
     probabilities = network.class_logits(output).softmax(1).cpu()
@@ -112,7 +117,7 @@ def explain_images(network: WCapsNet, images: Tensor) -> list[ImageExplanation]:
             place=(places[m][0], places[m][1], places[m][2]),
             position=position[m],
             reconstruction=reconstruction[m],
-            without=tuple(p[m] for p in off),
+            without_logits=tuple(logits[m] for logits in off),
             stride=stride,
         )
         for m in range(len(images))
@@ -138,7 +143,7 @@ def over_image(maps: Tensor, size: Sequence[int], stride: int) -> Tensor:
 
 @torch.no_grad()
 def without_each_block(network: WCapsNet, images: Tensor) -> tuple[Tensor, ...]:
-    """For each level (m, n, N): probabilities with capsule n of that level switched off, all others on.
+    """For each level (m, n, r): logits with capsule n of that level switched off, all others on.
 
     The same as `network.trace(images, keep)` for every capsule, but what lies before the level is computed once.
     A level's only capsule cannot be switched off: nan.
@@ -161,7 +166,7 @@ def without_each_block(network: WCapsNet, images: Tensor) -> tuple[Tensor, ...]:
                     logits = network.trace_from(level + 1, routed).output.logits
                 else:
                     logits = torch.einsum("monij,mnkij,kr->mor", each, c.float(), network.projection).flatten(0, 1)
-            answers.append(logits[:, : network.config.classes].softmax(1).unflatten(0, (m, n)))
+            answers.append(logits.unflatten(0, (m, n)))
             if level < last:
                 x = torch.einsum("mn,mnkij->mkij", b.to(c.dtype), c)
     return tuple(answers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -43,6 +44,26 @@ class LevelSpecialization:
     def capsules(self) -> int:
         return self.mean.shape[1]
 
+    def summary(self) -> dict[str, Any]:
+        """Plain values, ready for JSON; what is unknown is null. Numbers of images and rows are by class."""
+        return {
+            "level": self.level + 1,
+            "capsules": self.capsules,
+            "mean": plain(self.mean),
+            "margin": plain(self.margin),
+            "usage": plain(self.usage),
+            "chosen": plain(self.chosen),
+            "chosen_overall": plain(self.chosen_overall),
+            "information": self.information,
+            "information_by_chance": self.information_by_chance,
+            "information_chosen": self.information_chosen,
+            "information_chosen_by_chance": self.information_chosen_by_chance,
+            "effective": self.effective,
+            "effective_chosen": self.effective_chosen,
+            "effective_per_image": self.effective_per_image,
+            "findings": list(self.findings),
+        }
+
 
 @dataclass(frozen=True)
 class Specialization:
@@ -53,6 +74,21 @@ class Specialization:
     @property
     def findings(self) -> tuple[str, ...]:
         return tuple(finding for level in self.levels for finding in level.findings)
+
+    def summary(self) -> dict[str, Any]:
+        """Plain values, ready for JSON; what is unknown is null."""
+        return {
+            "levels": [level.summary() for level in self.levels],
+            "map_mean": plain(self.map_mean),
+            "map_margin": plain(self.map_margin),
+        }
+
+
+def plain(values: Tensor) -> list[Any]:
+    """Nested lists, null for nan"""
+    if values.dim() > 1:
+        return [plain(row) for row in values]
+    return [None if math.isnan(value) else value for value in values.tolist()]
 
 
 def specialization(survey: Survey) -> Specialization:
