@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twins import close, tiny
-from wcapsnet import InputError, Level, RoutingConfig, WCapsNet
-from wcapsnet.explain import specialization, survey
+from wcapsnet import Classifier, InputError, Level, RoutingConfig, WCapsNet
+from wcapsnet.explain import Specialization, Survey, probe_levels, show, specialization, survey
 from wcapsnet.explain.specialization import (
     confidence_margin,
     effective_number,
@@ -165,6 +165,26 @@ def test_what_stops_a_survey_leaves_the_threads_as_they_were():
         torch.set_num_threads(before)
 
 
+def test_a_survey_is_kept_in_a_file_with_what_it_is_of(tmp_path):
+    network = WCapsNet(tiny(levels=(Level(2, 2, 4, 2),) * 3, height=16, width=16)).eval()
+    for routed in (False, True):
+        seen = survey(network, random_split(network.config), routed=routed)
+        seen.save(tmp_path / "seen.safetensors", split="test", images="abc")
+        same, facts = Survey.load(tmp_path / "seen.safetensors")
+        assert facts == {"split": "test", "images": "abc"}
+        assert vars(same).keys() == vars(seen).keys()
+        for name, value in vars(seen).items():
+            one, other = (v if isinstance(v, tuple) else (v,) for v in (value, getattr(same, name)))
+            assert len(one) == len(other)
+            assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True)), name
+
+
+def test_a_file_that_holds_no_survey_is_refused(tmp_path):
+    Classifier(WCapsNet(tiny()), ("a", "b", "c"), (0.5,) * 2, (0.5,) * 2).save(tmp_path / "weights.safetensors")
+    with pytest.raises(InputError, match="does not hold a survey"):
+        Survey.load(tmp_path / "weights.safetensors")
+
+
 # ── information ──
 
 
@@ -276,3 +296,40 @@ def test_an_only_capsule_has_not_collapsed():
     assert level.findings == ()
     assert level.information == 0
     assert level.effective == 1
+
+
+# ── in words ──
+
+
+def test_whether_deeper_levels_specialise_more_is_said():
+    def found(*shares):
+        """Levels in which that share of the images chooses the capsule of its class, and the others the other's"""
+        levels = []
+        for share in shares:
+            right = round(50 * share)
+            b = torch.tensor([[0.9, 0.1]] * right + [[0.1, 0.9]] * (50 - right))
+            levels.append(level_of(torch.cat([b, b.flip(1)]), [0] * 50 + [1] * 50))
+        return Specialization(tuple(levels), torch.zeros(0), torch.zeros(0)).trend
+
+    # I = 1 − H(share), in bits: shares of .5, .9 and 1 tell 0, .531 and 1
+    assert (
+        found(0.5, 0.9, 1.0)
+        == "What the winning capsule tells of the class rises with every level: 0.000 → 0.531 → 1.000."
+    )
+    assert "falls with every level: 1.000 → 0.531." in found(1.0, 0.9)
+    assert "rises and falls" in found(0.5, 1.0, 0.9)
+    assert "nothing can be said" in found(0.9)
+
+
+@pytest.mark.parametrize("classes", [2, 10, 100])
+def test_a_data_set_is_shown_however_many_its_classes(classes, capsys):
+    torch.manual_seed(0)
+    network = WCapsNet(tiny(classes=classes, levels=(Level(20, 2, 2, 2), Level(1, 2, 3, 1), Level(3, 2, 3, 1)))).eval()
+    seen = survey(network, random_split(network.config, 23), routed=True)
+    names = [f"[class {r}]" for r in range(classes)]  # brackets are rich's own language
+    show.dataset(specialization(seen), probe_levels(seen, seen), seen, names)
+    said = capsys.readouterr().out
+    assert "[class 1]" in said
+    assert "Level 1: mean weights" in said
+    assert "Level 2: mean weights" not in said
+    assert "Level 3: mean weights" in said

@@ -129,6 +129,7 @@ def dataset(found: Specialization, probes: Sequence[Probe], seen: Survey, classe
         "class and capsule, from 0 (none) to 1 (as much as that many capsules can tell).",
         soft_wrap=True,
     )
+    out.print(found.trend, soft_wrap=True)
     for finding in found.findings:
         out.print(f"[yellow]{escape(finding)}[/]", soft_wrap=True)
     for level in found.levels:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -75,9 +76,28 @@ class Specialization:
     def findings(self) -> tuple[str, ...]:
         return tuple(finding for level in self.levels for finding in level.findings)
 
+    @property
+    def trend(self) -> str:
+        """Whether deeper levels specialise more, in words and numbers. Levels with one capsule have no part in it."""
+        several = [level for level in self.levels if level.capsules > 1]
+        if len(several) < 2:
+            return "There are not two levels that select, so nothing can be said of depth."
+        told = [level.information_chosen for level in several]
+        steps = [after > before for before, after in itertools.pairwise(told)]
+        does = (
+            "rises with every level"
+            if all(steps)
+            else "falls with every level"
+            if not any(steps)
+            else "rises and falls"
+        )
+        numbers = " → ".join(f"{value:.3f}" for value in told)
+        return f"What the winning capsule tells of the class {does}: {numbers}."
+
     def summary(self) -> dict[str, Any]:
         """Plain values, ready for JSON; what is unknown is null."""
         return {
+            "trend": self.trend,
             "levels": [level.summary() for level in self.levels],
             "map_mean": plain(self.map_mean),
             "map_margin": plain(self.map_margin),

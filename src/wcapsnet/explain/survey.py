@@ -9,13 +9,14 @@ from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..classifier import winning_capsules
+from ..classifier import load_tensors, save_tensors, winning_capsules
 from ..data.loader import DeviceSplit
 from ..errors import InputError
 from ..network import Trace, WCapsNet
@@ -60,6 +61,25 @@ class Survey:
     @property
     def accuracy(self) -> float:
         return float((self.labels == self.predicted).double().mean())
+
+    def save(self, path: Path, **facts: Any) -> None:
+        """One safetensors file; `facts` are kept with it, such as which weights and images the survey is of."""
+        named = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        for name in ("weights", "routed"):
+            named |= {f"{name}.{level}": tensor for level, tensor in enumerate(getattr(self, name))}
+        save_tensors(path, named, {"survey": facts})
+
+    @staticmethod
+    def load(path: Path) -> tuple[Survey, dict[str, Any]]:
+        """What was saved, and the facts with it."""
+        tensors, facts = load_tensors(path)
+        if "survey" not in facts:
+            raise InputError(f"{path} does not hold a survey.")
+        parts: dict[str, Any] = {name: tensor for name, tensor in tensors.items() if "." not in name}
+        for name in ("weights", "routed"):
+            count = sum(key.startswith(f"{name}.") for key in tensors)
+            parts[name] = tuple(tensors[f"{name}.{level}"] for level in range(count))
+        return Survey(**parts), facts["survey"]
 
     def evaluation(self) -> Evaluation:
         """The same figures as `evaluate` gives, without another pass."""
