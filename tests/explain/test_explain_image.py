@@ -130,6 +130,31 @@ def test_switching_off_the_quick_way_is_switching_off_by_the_whole_network(routi
                 close(quick[index][:, off], trace.output.logits, 1e-4, 1e-4)
 
 
+def test_blocks_are_switched_off_one_after_another():
+    network = network_of(levels=(Level(3, 2, 4, 2), Level(2, 2, 4, 1), Level(3, 2, 3, 1)))
+    image = images_for(network)[0]
+    keep = [torch.tensor([True, False, True]), torch.tensor([False, True]), None]
+    one = explain_image(network, image, keep=keep)
+    with torch.no_grad():
+        close(one.logits, network.trace(image[None], keep).output.logits[0], 0)
+        assert one.weights[0][1] == 0
+        close(one.without_logits[0][1], one.logits, 1e-4, 1e-5)  # it was off already
+        keep[0] = torch.tensor([False, False, True])
+        close(one.without_logits[0][0], network.trace(image[None], keep).output.logits[0], 1e-4, 1e-5)
+    assert one.without_logits[1][1].isnan().all()  # none would be left
+    assert one.without_logits[1][0].isfinite().all()
+    rounding = 32 * torch.finfo(torch.float32).eps * one.contributions.abs().sum((1, 2, 3))
+    assert ((one.contributions.sum((1, 2, 3)) - one.logits).abs() <= rounding).all()
+
+
+def test_what_switching_blocks_off_does_can_be_left_out():
+    network = network_of()
+    one = explain_image(network, images_for(network)[0], without=False)
+    assert one.without == one.without_logits == ()
+    levels = json.loads(json.dumps(one.summary(["a", "b", "c"])))["levels"]
+    assert [level["probability_without"] for level in levels] == [None, None]
+
+
 def test_keeping_all_changes_nothing():
     network = network_of()
     images = images_for(network)

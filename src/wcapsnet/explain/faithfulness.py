@@ -21,11 +21,12 @@ from torch import Tensor
 from ..errors import InputError
 from ..network import WCapsNet
 from ..settings import suggestion
+from .cores import good_batch, on_every_core
 from .image import contributions, over_image, pixels_per_cell
 from .mode import evaluating
 from .specialization import confidence_margin
 
-BATCH = 64
+BATCH = 16
 
 
 @dataclass(frozen=True)
@@ -89,23 +90,19 @@ def faithfulness(
         raise InputError(f"There is no baseline {baseline!r}{suggestion(baseline, BASELINES)}")
     if steps < 1:
         raise InputError(f"steps is {steps}, but there must be at least one.")
+    reference = BASELINES[baseline](images)
+    generator = torch.Generator().manual_seed(seed)
+    found = {}
     with evaluating(network):
-        reference = BASELINES[baseline](images)
-        target = torch.cat([_probabilities(network, part) for part in images.split(BATCH)]).argmax(1)
-        generator = torch.Generator().manual_seed(seed)
-        return {
-            method: _curves(
-                network,
-                images,
-                reference,
-                target,
-                method,
-                METHODS[method](network, images, target, reference),
-                steps,
-                generator,
+        target = _answers(network, lambda part: images[part], len(images)).argmax(1)
+        for method in chosen:
+            relevance = METHODS[method](network, images, target, reference).flatten(1)
+            removed, deletion, insertion = _curves(network, images, reference, _ranks(relevance, generator), steps)
+            each = torch.arange(len(images))
+            found[method] = Faithfulness(
+                method, removed, deletion[:, each, target].mT.cpu(), insertion[:, each, target].mT.cpu()
             )
-            for method in chosen
-        }
+    return found
 
 
 # What ranks regions: (network, images, target, baseline) → relevance of each cell (m, i, j).
@@ -198,27 +195,35 @@ BASELINES: dict[str, Callable[[Tensor], Tensor]] = {"blur": _blur, "mean": _mean
 
 
 def _curves(
-    network: WCapsNet,
-    images: Tensor,
-    reference: Tensor,
-    target: Tensor,
-    method: str,
-    relevance: Tensor,
-    steps: int,
-    generator: torch.Generator,
-) -> Faithfulness:
-    cells = relevance[0].numel()
+    network: WCapsNet, images: Tensor, reference: Tensor, rank: Tensor, steps: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Shares (steps + 1,), and probabilities (steps + 1, m, N) while regions go or come as `rank` (m, cells) says"""
+    cells, of_pixel = rank.shape[1], cell_of_pixel(network)
     steps = min(steps, cells)
-    rank = _ranks(relevance.flatten(1), generator)  # (m, cells): 0 is the most relevant
     counts = [round(step * cells / steps) for step in range(steps + 1)]
-    of_pixel = cell_of_pixel(network)  # (h, w)
-    deletion, insertion = [], []
-    for count in counts:
-        first = (rank < count)[:, of_pixel].unsqueeze(1)  # (m, 1, h, w): the regions that come first
-        deletion.append(_of_target(network, torch.where(first, reference, images), target))
-        insertion.append(_of_target(network, torch.where(first, images, reference), target))
-    removed = torch.tensor(counts) / cells
-    return Faithfulness(method, removed, torch.stack(deletion, 1).cpu(), torch.stack(insertion, 1).cpu())
+
+    def replaced(before: Tensor, after: Tensor, count: int) -> Callable[[slice], Tensor]:
+        def some(part: slice) -> Tensor:
+            first = (rank[part] < count)[:, of_pixel].unsqueeze(1)  # (m, 1, h, w)
+            return torch.where(first, after[part], before[part])
+
+        return some
+
+    deletion = [_answers(network, replaced(images, reference, count), len(images)) for count in counts]
+    insertion = [_answers(network, replaced(reference, images, count), len(images)) for count in counts]
+    return torch.tensor(counts) / cells, torch.stack(deletion), torch.stack(insertion)
+
+
+def _answers(network: WCapsNet, images: Callable[[slice], Tensor], count: int) -> Tensor:
+    """(m, N): probabilities for images that are made part by part"""
+    device = network.projection.device
+    size = min(good_batch(network, device), -(-count // torch.get_num_threads()))  # every core has a part
+
+    @torch.no_grad()
+    def answer(start: int) -> Tensor:
+        return network.class_logits(network.plain(images(slice(start, start + size)))).softmax(1)
+
+    return torch.cat(list(on_every_core(answer, range(0, count, size), device)))
 
 
 def _ranks(relevance: Tensor, generator: torch.Generator) -> Tensor:
@@ -227,15 +232,6 @@ def _ranks(relevance: Tensor, generator: torch.Generator) -> Tensor:
     shuffled = draw.argsort(1)
     order = shuffled.gather(1, relevance.gather(1, shuffled).argsort(dim=1, descending=True, stable=True))
     return order.argsort(1)
-
-
-def _of_target(network: WCapsNet, images: Tensor, target: Tensor) -> Tensor:
-    parts = [_probabilities(network, part) for part in images.split(BATCH)]
-    return torch.cat(parts).gather(1, target[:, None])[:, 0]
-
-
-def _probabilities(network: WCapsNet, images: Tensor) -> Tensor:
-    return network.class_logits(network.plain(images)).softmax(1)
 
 
 def _class_logits(network: WCapsNet) -> Callable[[Tensor], Tensor]:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..network import Trace, WCapsNet
-from ..network.routing import kept
+from ..network.routing import kept, route
 from .mode import evaluating
 from .specialization import plain
 from .survey import block_weights
@@ -31,7 +31,7 @@ class ImageExplanation:
     place: tuple[int, int, int]  # its n, i, j
     position: Tensor  # (2,): x and y in [-1, 1], as the decoder gets them
     reconstruction: Tensor  # (ch, h, w), normalised as the input is
-    without_logits: tuple[Tensor, ...]  # for each level (n, r): logits with that block off; nan for an only capsule
+    without_logits: tuple[Tensor, ...]  # for each level (n, r): logits with that block off too; nan if none is left
     stride: int  # pixels a side below one position of the last level
 
     @property
@@ -40,7 +40,7 @@ class ImageExplanation:
 
     @property
     def without(self) -> tuple[Tensor, ...]:
-        """For each level (n, N): probabilities with that block switched off; nan for a level's only capsule"""
+        """For each level (n, N): probabilities with that block switched off too; nan where none is left"""
         return tuple(logits[:, : len(self.probabilities)].softmax(1) for logits in self.without_logits)
 
     @property
@@ -78,8 +78,8 @@ class ImageExplanation:
                     "weights": b.tolist(),
                     "block_weights": self.block_weights(level).tolist(),
                     "winner": self.winners[level],
-                    "probability_without": plain(self.without[level][:, target]),
-                    "logit_without": plain(self.without_logits[level][:, target]),
+                    "probability_without": plain(self.without[level][:, target]) if self.without else None,
+                    "logit_without": plain(self.without_logits[level][:, target]) if self.without else None,
                 }
                 for level, (a, b) in enumerate(zip(self.fitness, self.weights, strict=True))
             ],
@@ -88,18 +88,26 @@ class ImageExplanation:
         }
 
 
-def explain_image(network: WCapsNet, image: Tensor) -> ImageExplanation:
-    """`image` is (ch, h, w), normalised: one of what `Classifier.preprocess` returns."""
-    return explain_images(network, image[None])[0]
+def explain_image(
+    network: WCapsNet, image: Tensor, *, keep: Sequence[Tensor | None] | None = None, without: bool = True
+) -> ImageExplanation:
+    """`image` is (ch, h, w), normalised: one of what `Classifier.preprocess` returns. The rest as `explain_images`."""
+    return explain_images(network, image[None], keep=keep, without=without)[0]
 
 
 @torch.no_grad()
-def explain_images(network: WCapsNet, images: Tensor) -> list[ImageExplanation]:
-    """(m, ch, h, w) → one explanation each, in fp32"""
+def explain_images(
+    network: WCapsNet, images: Tensor, *, keep: Sequence[Tensor | None] | None = None, without: bool = True
+) -> list[ImageExplanation]:
+    """(m, ch, h, w) → one explanation each, in fp32.
+
+    `keep` switches capsules off, as in `WCapsNet.trace`: for each level None or a boolean mask (n,).
+    `without=False` leaves out what switching each block off does, which is most of the work.
+    """
     with evaluating(network), torch.autocast(images.device.type, enabled=False):
-        trace = network.trace(images)
+        trace = network.trace(images, keep)
         parts = contributions(trace, network.projection).cpu()
-        off = [logits.cpu() for logits in without_each_block(network, images)]
+        off = [logits.cpu() for logits in without_each_block(network, images, keep)] if without else []
     output = trace.output
     routings = [(r.fitness.float().cpu(), r.weights.float().cpu()) for r in output.routings]
     probabilities = network.class_logits(output).softmax(1).cpu()
@@ -142,31 +150,30 @@ def over_image(maps: Tensor, size: Sequence[int], stride: int) -> Tensor:
 
 
 @torch.no_grad()
-def without_each_block(network: WCapsNet, images: Tensor) -> tuple[Tensor, ...]:
-    """For each level (m, n, r): logits with capsule n of that level switched off, all others on.
+def without_each_block(
+    network: WCapsNet, images: Tensor, keep: Sequence[Tensor | None] | None = None
+) -> tuple[Tensor, ...]:
+    """For each level (m, n, r): logits with capsule n of that level switched off, and those that `keep` has off.
 
-    The same as `network.trace(images, keep)` for every capsule, but what lies before the level is computed once.
-    A level's only capsule cannot be switched off: nan.
+    The same as `network.trace` without that capsule, but what lies before the level is computed once.
+    Where no capsule of a level is left there is no answer: nan.
     """
     answers = []
+    masks = list(keep or [None] * len(network.capsules))
     with evaluating(network):
         x = network.init_conv(images)
         last = len(network.capsules) - 1
         for level, (capsules, router) in enumerate(zip(network.capsules, network.routers, strict=True)):
             c = capsules(x)  # (m, n, k, i, j)
-            b = router(c).weights
+            b = router(c, masks[level]).weights
             m, n = b.shape[:2]
-            if n == 1:
-                logits = images.new_full((m, network.config.outputs), torch.nan)
-            else:
-                others = ~torch.eye(n, dtype=torch.bool, device=b.device)
-                each = kept(b.repeat_interleave(n, 0), others.repeat(m, 1)).unflatten(0, (m, n))  # (m, off, n, …)
-                if level < last:
-                    routed = torch.einsum("mon,mnkij->mokij", each.to(c.dtype), c).flatten(0, 1)
-                    logits = network.trace_from(level + 1, routed).output.logits
-                else:
-                    logits = torch.einsum("monij,mnkij,kr->mor", each, c.float(), network.projection).flatten(0, 1)
-            answers.append(logits.unflatten(0, (m, n)))
+            others = ~torch.eye(n, dtype=torch.bool, device=b.device)
+            each = kept(b.repeat_interleave(n, 0), others.repeat(m, 1)).unflatten(0, (m, n))  # (m, off, n, …)
             if level < last:
-                x = torch.einsum("mn,mnkij->mkij", b.to(c.dtype), c)
+                routed = torch.einsum("mon,mnkij->mokij", each, c).flatten(0, 1)
+                logits = network.trace_from(level + 1, routed, masks).output.logits.unflatten(0, (m, n))
+                x = route(b, c)
+            else:
+                logits = torch.einsum("monij,mnkij,kr->mor", each, c, network.projection)
+            answers.append(logits)
     return tuple(answers)

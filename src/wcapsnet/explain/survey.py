@@ -5,12 +5,11 @@ Maps are summed up on the way; what is kept of an image is a few hundred numbers
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,9 +21,9 @@ from ..errors import InputError
 from ..network import Trace, WCapsNet
 from ..training.evaluate import Evaluation
 from ..training.precision import arithmetic
+from .cores import good_batch, on_every_core
 from .mode import evaluating
 
-T = TypeVar("T")
 POOL = 4  # routed outputs are averaged to at most 4×4 places for the probes
 
 
@@ -113,9 +112,7 @@ def survey(
     """
     if len(split) == 0:
         raise InputError("There are no images to look at.")
-    # Small batches stay in a CPU's caches; on a GPU as much memory as 500 images of CIFAR's size take.
-    most = 16 if split.labels.device.type == "cpu" else 500
-    batch_size = batch_size or max(1, min(most, most * 32 * 32 // (network.config.height * network.config.width)))
+    batch_size = batch_size or good_batch(network, split.labels.device)
 
     @torch.no_grad()  # here: every thread has a mode of its own
     def look(start: int) -> tuple[list[Tensor], Tensor]:
@@ -126,7 +123,7 @@ def survey(
 
     maps, parts = _MapSums(network), []
     starts = range(0, len(split), batch_size)
-    with evaluating(network), closing(_each(look, starts, split.labels.device)) as answers:
+    with evaluating(network), closing(on_every_core(look, starts, split.labels.device)) as answers:
         for start, (facts, weights) in zip(starts, answers, strict=True):
             maps.add(weights, facts[0])
             parts.append(facts)
@@ -151,21 +148,6 @@ def survey(
         cross_entropy=cross_entropy,
         routed=tuple(rest[levels:]),
     )
-
-
-def _each(work: Callable[[int], T], starts: Iterable[int], device: torch.device) -> Generator[T, None, None]:
-    """What `work` answers, in order. On a CPU a thread a batch: that is twice as fast as two threads in one batch."""
-    threads = torch.get_num_threads()
-    if device.type != "cpu" or threads == 1:
-        yield from map(work, starts)
-        return
-    torch.set_num_threads(1)
-    pool = ThreadPoolExecutor(threads)
-    try:
-        yield from pool.map(work, starts)
-    finally:
-        pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(threads)
 
 
 def _facts(network: WCapsNet, images: Tensor, labels: Tensor, trace: Trace, routed: bool) -> list[Tensor]:
