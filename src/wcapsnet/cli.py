@@ -30,6 +30,7 @@ from .explain import (
     probe_levels,
     specialization,
     survey,
+    traverse_capsule,
 )
 from .explain import show as show_explained
 from .kernels import use as use_kernels
@@ -819,6 +820,12 @@ def _explain_dataset(
             facts |= one.summary(seen, names)
             if not as_json:
                 show_explained.capsule(one, seen, names)
+            if place[0] == len(seen.weights) - 1 and one.wins:  # only the last level is decoded
+                walk = traverse_capsule(classifier.network, seen, place[1])
+                facts["traversal"] = {"low": walk.values[:, 0].tolist(), "high": walk.values[:, -1].tolist()}
+                facts["traversal"]["change"] = walk.change.tolist()
+                if not as_json:
+                    show_explained.traversal(walk)
         else:
             other = SplitName.validation if split != SplitName.validation else SplitName.test
             taught = _part_of(folder, other.value, PROBE_IMAGES, data_dir, True)

@@ -109,6 +109,20 @@ def test_one_capsule_is_explained(run):
     assert "Capsule 2 of level 1" in call("explain", run, "--capsule", "1.2").out
 
 
+def test_a_capsule_of_the_last_level_is_traversed(run):
+    answers = [facts_of(run, "--capsule", f"2.{n}") for n in range(2)]
+    assert any(facts["wins"] for facts in answers)
+    for n, facts in enumerate(answers):
+        assert ("traversal" in facts) == (facts["wins"] > 0)
+        if "traversal" in facts:
+            assert len(facts["traversal"]["change"]) == 4
+            assert all(
+                low <= high for low, high in zip(facts["traversal"]["low"], facts["traversal"]["high"], strict=True)
+            )
+            printed = call("explain", run, "--capsule", f"2.{n}").out
+            assert f"{max(facts['traversal']['change']):.4f}" in printed
+
+
 def test_faithfulness_is_measured_and_a_single_image_has_no_margin(run):
     facts = facts_of(run, "--faithfulness", 1)
     assert facts["images"] == 1

@@ -11,7 +11,7 @@ from rich.panel import Panel
 from rich.table import Table
 
 from ..show import out
-from .capsule import CapsuleExplanation, Neighbours
+from .capsule import CapsuleExplanation, Neighbours, Traversal
 from .faithfulness import Faithfulness, mean_and_margin
 from .image import ImageExplanation
 from .probes import Probe
@@ -180,6 +180,16 @@ def capsule(one: CapsuleExplanation, seen: Survey, classes: Sequence[str]) -> No
     for index, weight in zip(one.images.tolist(), one.weights.tolist(), strict=True):
         label, predicted = int(seen.labels[index]), int(seen.predicted[index])
         table.add_row(str(index), escape(classes[label]), escape(classes[predicted]), f"{weight:.3f}")
+    out.print(table)
+
+
+def traversal(walk: Traversal) -> None:
+    out.print(
+        "What its vector encodes: each element over the range it has, and how much that changes the reconstruction"
+    )
+    table = Table("element", "from", "to", "mean change of a pixel")
+    for k in walk.change.argsort(descending=True).tolist():
+        table.add_row(str(k), f"{walk.values[k, 0]:.2f}", f"{walk.values[k, -1]:.2f}", f"{walk.change[k]:.4f}")
     out.print(table)
 
 
