@@ -82,6 +82,11 @@ class Classifier(nn.Module):
         pixels = np.stack([read_image(_readable(p), **shape) for p in pictures])
         return normalize(torch.from_numpy(pixels).to(self.mean.device), self.mean, self.std)
 
+    def pixels(self, images: Tensor) -> Tensor:
+        """The way back, for images and reconstructions (…, ch, h, w): values between 0 and 1"""
+        mean, std = self.mean[0].to(images.device), self.std[0].to(images.device)
+        return (images * std + mean).clamp(0, 1)
+
     @overload
     def predict(self, pictures: Picture, top: int = 3) -> Prediction: ...  # type: ignore[overload-overlap]
     @overload

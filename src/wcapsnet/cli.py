@@ -1,11 +1,11 @@
-"""The command line: `wcapsnet demo | train | sweep | ablate | tables | evaluate | predict | bench | list`."""
+"""The command line: `wcapsnet demo | train | sweep | ablate | tables | evaluate | predict | explain | bench | list`."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, Optional
@@ -13,15 +13,28 @@ from typing import Annotated, Any, NoReturn, Optional
 import torch
 import typer
 from rich.markup import escape
+from rich.progress import Progress as Bar
 
 from . import __version__, show
 from .bench.command import EXAMPLES, bench
 from .classifier import Classifier, Prediction
-from .data import DATASETS, DataConfig, Dataset, default_data_dir, image_files, load_dataset, scan_folder
+from .data import DATASETS, DataConfig, Dataset, Split, default_data_dir, image_files, load_dataset, scan_folder
 from .data.loader import DeviceSplit
 from .deploy import shipped
 from .errors import InputError
 from .experiment import Experiment
+from .explain import (
+    Survey,
+    explain_capsule,
+    explain_image,
+    faithfulness,
+    nearest,
+    probe_levels,
+    specialization,
+    survey,
+    traverse_capsule,
+)
+from .explain import show as show_explained
 from .kernels import use as use_kernels
 from .models import MODELS, load
 from .network import ConfigError, WCapsNet
@@ -29,7 +42,7 @@ from .recipes import RECIPES, quick, recipe, suggest
 from .recipes.ablations import NUMERALS, TABLES
 from .report import tables as paper_tables
 from .report.records import read_records, shipped_records
-from .settings import with_setting
+from .settings import suggestion, with_setting
 from .show import err, out
 from .sweep import Sweep, adopt, finished_twin, product, with_seeds
 from .training.board import make_board
@@ -435,6 +448,62 @@ def predict(
         raise typer.Exit(1)
 
 
+@app.command(
+    epilog=examples(
+        "wcapsnet explain runs/demo digit.png              weights, contributions, what switching blocks off does",
+        "wcapsnet explain runs/demo digit.png --class 8 --nearest 5",
+        "wcapsnet explain runs/demo                        how far its capsules specialise, on its test set",
+        "wcapsnet explain runs/demo --capsule 2.1          capsule 1 of level 2: its images, its classes",
+        "wcapsnet explain runs/demo --faithfulness 32      does the routing point at what matters?",
+    )
+)
+def explain(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder; for one image also a .safetensors file.")],
+    picture: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Argument(
+            metavar="IMAGE", help="A file, or - for standard input. Default: the data set.", show_default=False
+        ),
+    ] = None,
+    about: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--class", help="One image: the class to explain, if not the one predicted.", show_default=False),
+    ] = None,
+    near: Annotated[
+        int, typer.Option("--nearest", min=0, help="One image: show so many of the nearest in training.")
+    ] = 0,
+    capsule: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(metavar="LEVEL.CAPSULE", help="Data set: one capsule, such as 2.1.", show_default=False),
+    ] = None,
+    measured: Annotated[
+        int, typer.Option("--faithfulness", min=0, help="Data set: delete and insert regions of so many images.")
+    ] = 0,
+    split: Annotated[SplitName, typer.Option(help="Data set: which part.")] = SplitName.test,
+    images: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=1, help="Data set: only so many of its images, evenly spread.", show_default=False),
+    ] = None,
+    data_dir: DataDir = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Look inside: the routing of one image, or of a run's data set."""
+    chosen = choose_device(device)
+    if picture is None:
+        for name, value in {"--class": about, "--nearest": near}.items():
+            if value:
+                raise InputError(f"{name} is for one image: name it after the run.")
+        if capsule and images:
+            raise InputError("--capsule names images by their place in the data set, so it takes no --images.")
+        _explain_dataset(Path(run), split, images, capsule, measured, data_dir, chosen, as_json)
+        return
+    for name, value in {"--capsule": capsule, "--faithfulness": measured, "--images": images}.items():
+        if value:
+            raise InputError(f"{name} is for a data set, so no image can be given with it.")
+    _explain_image(run, picture, about, near, data_dir, chosen, as_json)
+
+
 app.command(epilog=examples(*EXAMPLES))(bench)
 
 
@@ -805,3 +874,112 @@ def _predict_all(classifier: Classifier, sources: list[str], top: int) -> tuple[
         if images:
             answers += classifier.answer(torch.cat(images), top, names)
     return answers, failures
+
+
+# ── explanation ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+PROBE_IMAGES = 2000  # as many held-out images teach the probes
+
+
+def _explain_image(
+    run: str, picture: str, about: str | None, near: int, data_dir: Path | None, device: torch.device, as_json: bool
+) -> None:
+    folder = Run.open(Path(run)) if near else None  # whose training images they are
+    classifier = load(run, device=str(device))
+    if about is not None and about not in classifier.classes:
+        raise InputError(f"There is no class {about!r}{suggestion(about, classifier.classes)}")
+    image = classifier.preprocess([sys.stdin.buffer.read() if picture == "-" else picture])[0]
+    one = explain_image(classifier.network, image)
+    target = one.predicted if about is None else classifier.classes.index(about)
+    facts = {"source": picture, **one.summary(classifier.classes, target)}
+    if not as_json:
+        show_explained.image(one, classifier.classes, target, picture)
+    if folder:
+        train = _part_of(folder, "train", None, data_dir, as_json)
+        seen = _survey(classifier, train, device, as_json)
+        found = nearest(seen, one.vector, near)
+        facts["nearest"] = found.summary(seen, classifier.classes)
+        if not as_json:
+            show_explained.neighbours(found, seen, classifier.classes)
+    if as_json:
+        typer.echo(json.dumps(facts, ensure_ascii=False))
+
+
+def _explain_dataset(
+    path: Path,
+    split: SplitName,
+    images: int | None,
+    capsule: str | None,
+    measured: int,
+    data_dir: Path | None,
+    device: torch.device,
+    as_json: bool,
+) -> None:
+    folder = Run.open(path)
+    classifier = Classifier.load(folder.weights(), device)
+    place = _parse_capsule(capsule, classifier) if capsule else None
+    part = _part_of(folder, split.value, measured or images, data_dir, as_json)
+    names = classifier.classes
+    facts: dict[str, Any] = {"run": str(path), "split": split.value, "images": len(part.labels)}
+    if measured:
+        taken, _ = DeviceSplit(part, *classifier.normalization, device).take(slice(None))
+        curves = faithfulness(classifier.network, taken)
+        facts["baseline"], facts["methods"] = "blur", {name: curve.summary() for name, curve in curves.items()}
+        if not as_json:
+            show_explained.faithfulness(curves, "the image blurred")
+    else:
+        seen = _survey(classifier, part, device, as_json, routed=place is None)
+        found = specialization(seen)
+        if place is not None:
+            one = explain_capsule(seen, found, *place)
+            facts |= one.summary(seen, names)
+            if not as_json:
+                show_explained.capsule(one, seen, names)
+            if place[0] == len(seen.weights) - 1 and one.wins:  # only the last level is decoded
+                walk = traverse_capsule(classifier.network, seen, place[1])
+                facts["traversal"] = {"low": walk.values[:, 0].tolist(), "high": walk.values[:, -1].tolist()}
+                facts["traversal"]["change"] = walk.change.tolist()
+                if not as_json:
+                    show_explained.traversal(walk)
+        else:
+            other = SplitName.validation if split != SplitName.validation else SplitName.test
+            taught = _part_of(folder, other.value, PROBE_IMAGES, data_dir, True)
+            probes = probe_levels(_survey(classifier, taught, device, as_json, routed=True), seen)
+            facts |= {"classes": names, "accuracy": seen.accuracy, **found.summary()}
+            facts["probes"] = [asdict(probe) for probe in probes]
+            if not as_json:
+                show_explained.dataset(found, probes, seen, names)
+    if as_json:
+        typer.echo(json.dumps(facts, ensure_ascii=False))
+
+
+def _part_of(folder: Run, part: str, images: int | None, data_dir: Path | None, quiet: bool) -> Split:
+    dataset = _data_of(folder, data_dir, False, quiet)
+    folder.check_data(dataset, part)
+    split: Split = getattr(dataset, part)
+    if images is None or images >= len(split.labels):
+        return split
+    spread = torch.arange(images) * len(split.labels) // images  # folders are sorted by class
+    return Split(split.images[spread], split.labels[spread])
+
+
+def _survey(classifier: Classifier, part: Split, device: torch.device, quiet: bool, routed: bool = False) -> Survey:
+    split = DeviceSplit(part, *classifier.normalization, device)
+    with Bar(console=err, transient=True, disable=quiet or not err.is_terminal) as bar:
+        task = bar.add_task("images", total=len(split))
+        return survey(classifier.network, split, routed=routed, progress=lambda done: bar.update(task, completed=done))
+
+
+def _parse_capsule(text: str, classifier: Classifier) -> tuple[int, int]:
+    """ "2.1" → level 2, which is 1 counted from 0, and capsule 1, which is counted from 0 everywhere"""
+    level, dot, number = text.partition(".")
+    if not dot or not level.isdecimal() or not number.isdecimal():
+        raise InputError(f"--capsule reads LEVEL.CAPSULE, for example 2.1, not {text!r}.")
+    levels = classifier.config.levels
+    if not 1 <= int(level) <= len(levels):
+        raise InputError(f"The network has levels 1 to {len(levels)}, so {level} is not one.")
+    if int(number) >= levels[int(level) - 1].capsules:
+        raise InputError(
+            f"Level {level} has capsules 0 to {levels[int(level) - 1].capsules - 1}, so {number} is not one."
+        )
+    return int(level) - 1, int(number)

@@ -29,7 +29,7 @@ class Report:
     def add(
         self, name: str, got: Tensor, truth: Tensor, yardstick: Tensor | float, scale: float = 0.0, slack: float = 0.0
     ) -> None:
-        """`scale`: below this norm, the truth counts as zero, and so must the answer, as far as it does for plain bf16."""
+        """`scale`: below this norm, the truth counts as zero, and so must the answer, as far as plain bf16's does."""
         if not bool(got.isfinite().all()):
             self.failures.append(f"{name}: not finite")
             return

@@ -77,7 +77,7 @@ def test_the_commands_for_own_pictures_run_and_then_the_second_python_block(plac
     picture(Path("holiday/one.png"), 180)
     picture(Path("digit.png"), 10)
     own = [command for command in COMMANDS if "photos" in command]
-    assert [command.split()[1] for command in own] == ["train", "evaluate", "predict"]
+    assert [command.split()[1] for command in own] == ["train", "evaluate", "predict", *["explain"] * 4]
     for command in own:
         assert run(command, monkeypatch) == 0, capsys.readouterr()
     assert "holiday/one.png" in capsys.readouterr().out

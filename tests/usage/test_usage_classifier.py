@@ -273,3 +273,10 @@ def test_a_palette_picture_is_its_colours(classifier, picture):
     assert palette.mode == "P"
     assert same(classifier.predict(palette), classifier.predict(palette.convert("RGB")))
     assert isinstance(palette, Image.Image)
+
+
+def test_pixels_are_what_was_preprocessed(classifier, pixels):
+    back = classifier.pixels(classifier.preprocess([pixels]))
+    assert back.shape == (1, 3, 8, 12)
+    torch.testing.assert_close(back[0], torch.from_numpy(pixels).permute(2, 0, 1) / 255, atol=1e-6, rtol=0)
+    assert classifier.pixels(torch.full((2, 5, 3, 8, 12), 99.0)).max() == 1

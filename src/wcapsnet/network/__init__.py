@@ -9,6 +9,7 @@ from .wcapsnet import (
     Level,
     Output,
     RoutingConfig,
+    Trace,
     WCapsNet,
     WCapsNetConfig,
 )
@@ -22,6 +23,7 @@ __all__ = [
     "Output",
     "Routing",
     "RoutingConfig",
+    "Trace",
     "WCapsNet",
     "WCapsNetConfig",
 ]

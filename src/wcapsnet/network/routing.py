@@ -35,6 +35,15 @@ WEIGHTINGS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+def kept(b: Tensor, keep: Tensor) -> Tensor:
+    """b_n / Σ_kept b_n for capsules that are kept, 0 for those that are switched off
+
+    `keep` is (n,), or (m, n) where every sample has its own; in the last level a block goes with all its positions.
+    """
+    b = b * keep.view(*keep.shape, *[1] * (b.dim() - 2)).to(b.dtype)
+    return b / b.flatten(1).sum(1).view(-1, *[1] * (b.dim() - 1))
+
+
 def add_noise(a: Tensor, share: float, std: float) -> Tensor:
     """a_n + ε max_n(a_n),  ε ~ N(0, 0.5), on a random 5 % of the values (III-F, D8)"""
     largest = a.detach().flatten(1).amax(1).view(-1, *[1] * (a.dim() - 1))
@@ -51,10 +60,11 @@ class Router(nn.Module):
         self.weighting = weighting
         self.noise_share, self.noise_std = noise_share, noise_std
 
-    def forward(self, c: Tensor) -> Routing:
+    def forward(self, c: Tensor, keep: Tensor | None = None) -> Routing:
         a = self.critic(c)
         noisy = add_noise(a, self.noise_share, self.noise_std) if self.training and self.noise_share > 0 else a
-        return Routing(fitness=a, weights=self.weighting(noisy))
+        b = self.weighting(noisy)
+        return Routing(fitness=a, weights=b if keep is None else kept(b, keep))
 
 
 def route(b: Tensor, c: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -150,6 +150,14 @@ class Output(NamedTuple):
     best: BestCapsule  # what the reconstruction was made from
 
 
+class Trace(NamedTuple):
+    """A forward pass with what happened on the way."""
+
+    output: Output
+    routed: tuple[Tensor, ...]  # c̃ of each feature level: (m, k, i, j)
+    capsules: Tensor  # c of the last level: (m, n, k, i, j)
+
+
 class WCapsNet(nn.Module):
     def __init__(self, config: WCapsNetConfig | None = None):
         super().__init__()
@@ -184,22 +192,34 @@ class WCapsNet(nn.Module):
         return self.plain(images) if self.engine is None else self.engine(self, images)
 
     def plain(self, images: Tensor) -> Output:
-        """Fig. 1"""
-        routings = []
-        x = self.init_conv(images)  # (m, ch, h, w) → (m, k, i, j)
-        *feature_levels, (last_capsules, last_router) = zip(self.capsules, self.routers, strict=True)
-        for capsules, router in feature_levels:
+        """The same by the plain modules, whatever the engine."""
+        return self.trace(images).output
+
+    def trace(self, images: Tensor, keep: Sequence[Tensor | None] | None = None) -> Trace:
+        """Fig. 1, always by the plain modules. `keep` switches capsules off: for each level None, or which are kept,
+        (n,) or (m, n). The weights of the others go to those in proportion, so one at least must be kept."""
+        self._check(images)
+        self._check_kept(keep)
+        return self.trace_from(0, self.init_conv(images), keep)  # (m, ch, h, w) → (m, k, i, j)
+
+    def trace_from(self, start: int, x: Tensor, keep: Sequence[Tensor | None] | None = None) -> Trace:
+        """Fig. 1 from level `start` on, of which x is the input. `keep` is for all levels, as in `trace`."""
+        routings, routed = [], []
+        levels = zip(self.capsules, self.routers, keep or [None] * len(self.capsules), strict=True)
+        *feature_levels, (last_capsules, last_router, last_kept) = list(levels)[start:]
+        for capsules, router, kept in feature_levels:
             c = capsules(x)  # (m, n, k, i, j)
-            routing = router(c)  # a, b: (m, n)
+            routing = router(c, kept)  # a, b: (m, n)
             x = route(self.applied(routing.weights), c)  # (m, k, i, j)
             routings.append(routing)
+            routed.append(x)
         c = last_capsules(x)  # (m, n, k, i, j)
-        routing = last_router(c)  # a, b: (m, n, i, j)
+        routing = last_router(c, last_kept)  # a, b: (m, n, i, j)
         routings.append(routing)
         dropped = F.dropout(c, self.config.projection_dropout, self.training)
         logits = predict(self.applied(routing.weights), dropped, self.projection)  # (m, r)
         best = best_capsule(routing.weights, c)  # vector (m, k), position (m, 2)
-        return Output(logits, self.decoder(best), tuple(routings), best)
+        return Trace(Output(logits, self.decoder(best), tuple(routings), best), tuple(routed), c)
 
     def applied(self, b: Tensor) -> Tensor:
         """b as it weighs capsules: with dropout, and for WS cut off from the cross entropy (III-F, Table IV)."""
@@ -235,6 +255,20 @@ class WCapsNet(nn.Module):
             raise ValueError(
                 f"The network takes images of shape (m, {', '.join(map(str, expected))}), not {tuple(images.shape)}."
             )
+
+    def _check_kept(self, keep: Sequence[Tensor | None] | None) -> None:
+        if keep is not None and len(keep) != len(self.config.levels):
+            raise ValueError(f"`keep` has {len(keep)} entries, but the network has {len(self.config.levels)} levels.")
+        for index, (level, mask) in enumerate(zip(self.config.levels, keep or (), strict=False)):
+            if mask is None:
+                continue
+            if mask.dtype != torch.bool or mask.dim() not in (1, 2) or mask.shape[-1] != level.capsules:
+                raise ValueError(
+                    f"keep[{index}] must be boolean, ({level.capsules},) or (m, {level.capsules}), "
+                    f"not {mask.dtype} {tuple(mask.shape)}."
+                )
+            if not mask.any(-1).all():
+                raise ValueError(f"keep[{index}] switches all capsules off; one at least must be kept.")
 
 
 def _critic(config: WCapsNetConfig, level: Level, size: tuple[int, int], last: bool) -> nn.Module:

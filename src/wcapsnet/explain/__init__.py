@@ -1,0 +1,56 @@
+"""Numbers that show the routing: over a data set, for one image, for one capsule. Plots are elsewhere.
+
+from wcapsnet.explain import explain_image, specialization, survey
+
+seen = survey(classifier.network, split)      # one pass over a data set; most of the rest is made from it
+specialization(seen).levels[0].mean           # the paper's figure: mean weight for each class and capsule
+explain_image(classifier.network, image)      # weights, contributions, what switching a block off does
+"""
+
+from .capsule import (
+    CapsuleExplanation,
+    Neighbours,
+    Range,
+    Traversal,
+    decode,
+    explain_capsule,
+    nearest,
+    traverse,
+    traverse_capsule,
+    vector_range,
+)
+from .faithfulness import Faithfulness, available_methods, faithfulness, mean_and_margin
+from .image import ImageExplanation, contributions, explain_image, explain_images, over_image, without_each_block
+from .probes import Probe, probe_levels
+from .specialization import LevelSpecialization, Specialization, specialization
+from .survey import Survey, survey
+
+__all__ = [
+    "CapsuleExplanation",
+    "Faithfulness",
+    "ImageExplanation",
+    "LevelSpecialization",
+    "Neighbours",
+    "Probe",
+    "Range",
+    "Specialization",
+    "Survey",
+    "Traversal",
+    "available_methods",
+    "contributions",
+    "decode",
+    "explain_capsule",
+    "explain_image",
+    "explain_images",
+    "faithfulness",
+    "mean_and_margin",
+    "nearest",
+    "over_image",
+    "probe_levels",
+    "specialization",
+    "survey",
+    "traverse",
+    "traverse_capsule",
+    "vector_range",
+    "without_each_block",
+]

@@ -1,0 +1,160 @@
+"""One capsule: the images that choose it, its classes, what the elements of its vector encode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from ..network import BestCapsule, WCapsNet
+from .mode import evaluating
+from .specialization import Specialization, plain
+from .survey import Survey
+
+
+@dataclass(frozen=True)
+class CapsuleExplanation:
+    """A capsule block over a data set."""
+
+    level: int
+    capsule: int
+    images: Tensor  # (count,): the images in which it weighs most, best first
+    weights: Tensor  # (count,): its weight in them
+    wins: int  # in how many images it has the largest weight
+    mean: Tensor  # (N,): its mean weight for each class
+    margin: Tensor  # (N,): half the 95 % confidence interval
+    classes: tuple[int, ...]  # its classes: those that give it more than all images do on average, most first
+
+    def summary(self, survey: Survey, classes: Sequence[str]) -> dict[str, Any]:
+        """Plain values, ready for JSON"""
+        return {
+            "level": self.level + 1,
+            "capsule": self.capsule,
+            "wins": self.wins,
+            "classes": [classes[r] for r in self.classes],
+            "mean": dict(zip(classes, plain(self.mean), strict=True)),
+            "margin": dict(zip(classes, plain(self.margin), strict=True)),
+            "favourites": [
+                {"image": index, "class": classes[int(survey.labels[index])], "weight": weight}
+                for index, weight in zip(self.images.tolist(), self.weights.tolist(), strict=True)
+            ],
+        }
+
+
+class Neighbours(NamedTuple):
+    """Images of a survey, nearest first."""
+
+    images: Tensor  # (count,)
+    distances: Tensor  # (count,): Euclidean, between best capsule vectors
+
+    def summary(self, survey: Survey, classes: Sequence[str]) -> list[dict[str, Any]]:
+        """Plain values, ready for JSON"""
+        return [
+            {"image": index, "class": classes[int(survey.labels[index])], "distance": distance}
+            for index, distance in zip(self.images.tolist(), self.distances.tolist(), strict=True)
+        ]
+
+
+class Range(NamedTuple):
+    """Where the best vectors of a block lie."""
+
+    center: Tensor  # (k,): medians
+    low: Tensor  # (k,): 5 % quantiles
+    high: Tensor  # (k,): 95 % quantiles
+    images: int  # how many images it was seen in
+    typical: int  # the image whose vector is nearest to the center, each element in units of its range
+
+
+class Traversal(NamedTuple):
+    """Reconstructions while one element of a capsule vector goes from low to high and the others stay."""
+
+    values: Tensor  # (k, steps): of the element
+    images: Tensor  # (k, steps, ch, h, w), normalised as the network's input is
+    change: Tensor  # (k,): mean absolute difference between the last image and the first
+
+
+def explain_capsule(
+    survey: Survey, found: Specialization, level: int, capsule: int, count: int = 16
+) -> CapsuleExplanation:
+    """`found` is `specialization(survey)`."""
+    _check(survey, level, capsule)
+    weight = survey.weights[level][:, capsule]
+    top = weight.sort(descending=True, stable=True)
+    of_level = found.levels[level]
+    mean, margin = of_level.mean[:, capsule], of_level.margin[:, capsule]
+    above = mean - margin.nan_to_num(torch.inf) > of_level.usage[capsule]
+    order = mean.nan_to_num(-1).sort(descending=True, stable=True).indices
+    return CapsuleExplanation(
+        level=level,
+        capsule=capsule,
+        images=top.indices[:count],
+        weights=top.values[:count],
+        wins=int((survey.capsules[:, level] == capsule).sum()),
+        mean=mean,
+        margin=margin,
+        classes=tuple(int(r) for r in order if above[r]),
+    )
+
+
+def nearest(survey: Survey, vector: Tensor, count: int = 8) -> Neighbours:
+    """The images of a survey whose best capsule vectors are nearest to `vector` (k,)."""
+    distances = (survey.vectors - vector.to(survey.vectors)).square().sum(1).sqrt()
+    near = distances.sort(stable=True)
+    return Neighbours(near.indices[:count], near.values[:count])
+
+
+def vector_range(survey: Survey, capsule: int | None = None) -> Range:
+    """Of the images whose best vector is of this block of the last level; None: of all."""
+    chosen = torch.ones(len(survey), dtype=torch.bool)
+    if capsule is not None:
+        _check(survey, len(survey.weights) - 1, capsule)
+        chosen = survey.places[:, 0] == capsule
+    if not chosen.any():
+        raise InputError(f"Capsule {capsule} of the last level is the best of none of {len(survey):,} images.")
+    vectors = survey.vectors[chosen]
+    low, center, high = (torch.quantile(vectors, q, dim=0) for q in (0.05, 0.5, 0.95))
+    distance = ((vectors - center) / (high - low).clamp_min(1e-12)).square().sum(1)
+    typical = int(chosen.nonzero()[distance.argmin()])
+    return Range(center, low, high, len(vectors), typical)
+
+
+@torch.no_grad()
+def decode(network: WCapsNet, vectors: Tensor, positions: Tensor) -> Tensor:
+    """Capsule vectors (m, k) at positions (m, 2) → reconstructions (m, ch, h, w), normalised as the input is"""
+    with evaluating(network):
+        device = network.projection.device
+        place = torch.zeros(len(vectors), 3, dtype=torch.long, device=device)  # the decoder does not look at it
+        return network.decoder(BestCapsule(vectors.to(device), positions.to(device), place)).cpu()
+
+
+def traverse(
+    network: WCapsNet, vector: Tensor, position: Tensor, low: Tensor, high: Tensor, steps: int = 7
+) -> Traversal:
+    """Each element of `vector` (k,) from `low` to `high` (k,), at `position` (2,)"""
+    k = len(vector)
+    share = torch.linspace(0, 1, steps)
+    values = low[:, None] + (high - low)[:, None] * share  # (k, steps)
+    vectors = vector.expand(k, steps, k).clone()
+    vectors[torch.arange(k), :, torch.arange(k)] = values
+    images = decode(network, vectors.flatten(0, 1), position.expand(k * steps, 2)).unflatten(0, (k, steps))
+    change = (images[:, -1] - images[:, 0]).abs().flatten(1).mean(1)
+    return Traversal(values, images, change)
+
+
+def traverse_capsule(network: WCapsNet, survey: Survey, capsule: int, steps: int = 7) -> Traversal:
+    """From the most typical of a last-level block's best vectors, over the range that they have."""
+    seen = vector_range(survey, capsule)
+    return traverse(network, survey.vectors[seen.typical], survey.positions[seen.typical], seen.low, seen.high, steps)
+
+
+def _check(survey: Survey, level: int, capsule: int) -> None:
+    levels = len(survey.weights)
+    if not 0 <= level < levels:
+        raise InputError(f"The network has levels 1 to {levels}, so {level + 1} is not one.")
+    capsules = survey.weights[level].shape[1]
+    if not 0 <= capsule < capsules:
+        raise InputError(f"Level {level + 1} has capsules 0 to {capsules - 1}, so {capsule} is not one.")

@@ -1,0 +1,179 @@
+"""One image: what every level chose, where, and what that did to the prediction."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..network import Trace, WCapsNet
+from ..network.routing import kept, route
+from .mode import evaluating
+from .specialization import plain
+from .survey import block_weights
+
+
+@dataclass(frozen=True)
+class ImageExplanation:
+    """What happened to one image. Levels, capsules, positions and classes count from 0. Tensors are on the CPU."""
+
+    probabilities: Tensor  # (N,): over the real classes
+    logits: Tensor  # (r,): with "none of these" where the network has it
+    fitness: tuple[Tensor, ...]  # a of each level: (n,), and (n, i, j) for the last
+    weights: tuple[Tensor, ...]  # b of each level: (n,), and (n, i, j) for the last
+    contributions: Tensor  # (r, n, i, j): what each vector of the last level adds to each logit; the sum is the logit
+    vector: Tensor  # (k,): the best capsule of the last level
+    place: tuple[int, int, int]  # its n, i, j
+    position: Tensor  # (2,): x and y in [-1, 1], as the decoder gets them
+    reconstruction: Tensor  # (ch, h, w), normalised as the input is
+    without_logits: tuple[Tensor, ...]  # for each level (n, r): logits with that block off too; nan if none is left
+    stride: int  # pixels a side below one position of the last level
+
+    @property
+    def predicted(self) -> int:
+        return int(self.probabilities.argmax())
+
+    @property
+    def without(self) -> tuple[Tensor, ...]:
+        """For each level (n, N): probabilities with that block switched off too; nan where none is left"""
+        return tuple(logits[:, : len(self.probabilities)].softmax(1) for logits in self.without_logits)
+
+    @property
+    def winners(self) -> tuple[int, ...]:
+        """The capsule with the largest weight in each level; in the last, the one the best vector is of."""
+        return (*(int(b.argmax()) for b in self.weights[:-1]), self.place[0])
+
+    def block_weights(self, level: int) -> Tensor:
+        """(n,): in the last level, the sum over positions"""
+        return block_weights(self.weights[level][None])[0]
+
+    def heat(self) -> Tensor:
+        """(n, h, w): the last level's weights, laid over the image"""
+        return over_image(self.weights[-1], self.reconstruction.shape[-2:], self.stride)
+
+    def contribution_heat(self, target: int | None = None) -> Tensor:
+        """(n, h, w): contributions to the logit of `target`, by default the predicted class, laid over the image"""
+        target = self.predicted if target is None else target
+        return over_image(self.contributions[target], self.reconstruction.shape[-2:], self.stride)
+
+    def summary(self, classes: Sequence[str], target: int | None = None) -> dict[str, Any]:
+        """Plain values, ready for JSON. `target` is the class explained, by default the predicted one."""
+        target = self.predicted if target is None else target
+        names = [*classes, "none of these"][: len(self.logits)]
+        n, i, j = self.place
+        return {
+            "class": classes[self.predicted],
+            "probability": float(self.probabilities[self.predicted]),
+            "probabilities": dict(zip(classes, self.probabilities.tolist(), strict=True)),
+            "logits": dict(zip(names, self.logits.tolist(), strict=True)),
+            "explained": classes[target],
+            "levels": [
+                {
+                    "fitness": a.tolist(),
+                    "weights": b.tolist(),
+                    "block_weights": self.block_weights(level).tolist(),
+                    "winner": self.winners[level],
+                    "probability_without": plain(self.without[level][:, target]) if self.without else None,
+                    "logit_without": plain(self.without_logits[level][:, target]) if self.without else None,
+                }
+                for level, (a, b) in enumerate(zip(self.fitness, self.weights, strict=True))
+            ],
+            "contributions": self.contributions[target].tolist(),
+            "best_capsule": {"capsule": n, "row": i, "column": j, "vector": self.vector.tolist()},
+        }
+
+
+def explain_image(
+    network: WCapsNet, image: Tensor, *, keep: Sequence[Tensor | None] | None = None, without: bool = True
+) -> ImageExplanation:
+    """`image` is (ch, h, w), normalised: one of what `Classifier.preprocess` returns. The rest as `explain_images`."""
+    return explain_images(network, image[None], keep=keep, without=without)[0]
+
+
+@torch.no_grad()
+def explain_images(
+    network: WCapsNet, images: Tensor, *, keep: Sequence[Tensor | None] | None = None, without: bool = True
+) -> list[ImageExplanation]:
+    """(m, ch, h, w) → one explanation each, in fp32.
+
+    `keep` switches capsules off, as in `WCapsNet.trace`: for each level None or a boolean mask (n,).
+    `without=False` leaves out what switching each block off does, which is most of the work.
+    """
+    with evaluating(network), torch.autocast(images.device.type, enabled=False):
+        trace = network.trace(images, keep)
+        parts = contributions(trace, network.projection).cpu()
+        off = [logits.cpu() for logits in without_each_block(network, images, keep)] if without else []
+    output = trace.output
+    routings = [(r.fitness.float().cpu(), r.weights.float().cpu()) for r in output.routings]
+    probabilities = network.class_logits(output).softmax(1).cpu()
+    logits, reconstruction = output.logits.cpu(), output.reconstruction.cpu()
+    vector, position = output.best.vector.cpu(), output.best.position.cpu()
+    places, stride = output.best.place.tolist(), pixels_per_cell(network)
+    return [
+        ImageExplanation(
+            probabilities=probabilities[m],
+            logits=logits[m],
+            fitness=tuple(a[m] for a, _ in routings),
+            weights=tuple(b[m] for _, b in routings),
+            contributions=parts[m],
+            vector=vector[m],
+            place=(places[m][0], places[m][1], places[m][2]),
+            position=position[m],
+            reconstruction=reconstruction[m],
+            without_logits=tuple(logits[m] for logits in off),
+            stride=stride,
+        )
+        for m in range(len(images))
+    ]
+
+
+def contributions(trace: Trace, w: Tensor) -> Tensor:
+    """(m, r, n, i, j):  b_nij Σ_k c_nijk W_kr,  the terms of Eq. 14, which has no others"""
+    b, c = trace.output.routings[-1].weights.float(), trace.capsules.float()
+    return torch.einsum("mnij,mnkij,kr->mrnij", b, c, w.float())
+
+
+def pixels_per_cell(network: WCapsNet) -> int:
+    """The side of the square of pixels below one position of the last level."""
+    return math.prod(level.stride for level in network.config.levels)
+
+
+def over_image(maps: Tensor, size: Sequence[int], stride: int) -> Tensor:
+    """(n, i, j) → (n, h, w), bilinear; every position stands over a square of `stride` pixels a side"""
+    whole = (maps.shape[1] * stride, maps.shape[2] * stride)  # the last squares may reach over the border (D18)
+    return F.interpolate(maps[None].float(), whole, mode="bilinear", align_corners=False)[0, :, : size[0], : size[1]]
+
+
+@torch.no_grad()
+def without_each_block(
+    network: WCapsNet, images: Tensor, keep: Sequence[Tensor | None] | None = None
+) -> tuple[Tensor, ...]:
+    """For each level (m, n, r): logits with capsule n of that level switched off, and those that `keep` has off.
+
+    The same as `network.trace` without that capsule, but what lies before the level is computed once.
+    Where no capsule of a level is left there is no answer: nan.
+    """
+    answers = []
+    masks = list(keep or [None] * len(network.capsules))
+    with evaluating(network):
+        x = network.init_conv(images)
+        last = len(network.capsules) - 1
+        for level, (capsules, router) in enumerate(zip(network.capsules, network.routers, strict=True)):
+            c = capsules(x)  # (m, n, k, i, j)
+            b = router(c, masks[level]).weights
+            m, n = b.shape[:2]
+            others = ~torch.eye(n, dtype=torch.bool, device=b.device)
+            each = kept(b.repeat_interleave(n, 0), others.repeat(m, 1)).unflatten(0, (m, n))  # (m, off, n, …)
+            if level < last:
+                routed = torch.einsum("mon,mnkij->mokij", each, c).flatten(0, 1)
+                logits = network.trace_from(level + 1, routed, masks).output.logits.unflatten(0, (m, n))
+                x = route(b, c)
+            else:
+                logits = torch.einsum("monij,mnkij,kr->mor", each, c, network.projection)
+            answers.append(logits)
+    return tuple(answers)

@@ -1,0 +1,207 @@
+"""What `wcapsnet explain` prints."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rich.columns import Columns
+from rich.markup import escape
+from rich.panel import Panel
+from rich.table import Table
+
+from ..show import out
+from .capsule import CapsuleExplanation, Neighbours, Traversal
+from .faithfulness import Faithfulness, mean_and_margin
+from .image import ImageExplanation
+from .probes import Probe
+from .specialization import LevelSpecialization, Specialization
+from .survey import Survey
+
+SHADES = " ░▒▓█"
+WIDEST = 16  # classes, capsules and map columns that fit a table
+
+
+def image(one: ImageExplanation, classes: Sequence[str], target: int, source: str) -> None:
+    order = one.probabilities.argsort(descending=True).tolist()
+    then = ", ".join(f"{escape(classes[r])} {one.probabilities[r]:.1%}" for r in order[1:4])
+    first = f"[bold]{escape(classes[order[0]])}[/] {one.probabilities[order[0]]:.1%}"
+    out.print(f"{escape(source)}: {first}, then {then}", soft_wrap=True)
+    _levels(one, classes, target)
+    _heat(one)
+    _contributions(one, classes, target)
+    elements = "  ".join(f"{value:.2f}" for value in one.vector.tolist())
+    n, i, j = one.place
+    out.print(
+        f"The best capsule is {n} at row {i}, column {j} of the last level; its vector: {elements}", soft_wrap=True
+    )
+
+
+def _levels(one: ImageExplanation, classes: Sequence[str], target: int) -> None:
+    now, logit = float(one.probabilities[target]), float(one.logits[target])
+    table = Table("level", "capsule", "fitness", "weight", "", "probability without", "logit without")
+    for level, a in enumerate(one.fitness):
+        weights, largest = one.block_weights(level), float(one.block_weights(level).max())
+        for n, (fitness, weight) in enumerate(zip(a.flatten(1).mean(1) if a.dim() > 1 else a, weights, strict=True)):
+            probability, without = float(one.without[level][n, target]), float(one.without_logits[level][n, target])
+            only = math.isnan(without)
+            mark = " ◀" if n == one.winners[level] else ""
+            table.add_row(
+                str(level + 1) if n == 0 else "",
+                f"{n}{mark}",
+                f"{fitness:.3f}",
+                f"{weight:.3f}",
+                "█" * round(12 * float(weight) / largest),
+                "" if only else f"{probability:.2%} ({100 * (probability - now):+.2f})",
+                "" if only else f"{without:.3f} ({without - logit:+.3f})",
+                end_section=n == len(weights) - 1,
+            )
+    out.print(table)
+    out.print(
+        f"Without: what becomes of {escape(classes[target])} ({now:.2%}, logit {logit:.3f}) when a capsule is switched "
+        "off and the others share its weight.\nLast level: fitness is the mean over positions, weight the sum; ◀ wins.",
+        soft_wrap=True,
+    )
+
+
+def _heat(one: ImageExplanation) -> None:
+    b = one.weights[-1]
+    if b.shape[2] > 2 * WIDEST:
+        return
+    low, high = float(b.min()), float(b.max())
+    if high - low < 1e-9:
+        return
+
+    def shade(weight: float) -> str:
+        return SHADES[min(int((weight - low) / (high - low) * len(SHADES)), len(SHADES) - 1)] * 2
+
+    panels = [
+        Panel("\n".join("".join(map(shade, row)) for row in block), title=f"capsule {n}", expand=False)
+        for n, block in enumerate(b.tolist())
+    ]
+    out.print(f"Where the last level looks: weights from {low:.4f} (blank) to {high:.4f} (solid)")
+    out.print(Columns(panels))
+
+
+def _contributions(one: ImageExplanation, classes: Sequence[str], target: int, count: int = 8) -> None:
+    parts = one.contributions[target]
+    largest = parts.flatten().abs().argsort(descending=True)[:count].tolist()
+    _, rows, columns = parts.shape
+    table = Table("capsule", "row", "column", "weight", "adds")
+    for flat in largest:
+        n, i, j = flat // (rows * columns), flat // columns % rows, flat % columns
+        table.add_row(str(n), str(i), str(j), f"{one.weights[-1][n, i, j]:.4f}", f"{parts[n, i, j]:+.4f}")
+    out.print(
+        f"The logit of {escape(classes[target])} is {one.logits[target]:.4f}, the sum of {parts.numel()} "
+        "contributions. The largest:",
+        soft_wrap=True,
+    )
+    out.print(table)
+
+
+def neighbours(near: Neighbours, seen: Survey, classes: Sequence[str]) -> None:
+    table = Table("training image", "class", "distance")
+    for one in near.summary(seen, classes):
+        table.add_row(str(one["image"]), escape(one["class"]), f"{one['distance']:.3f}")
+    out.print("The nearest training images, by the vectors of their best capsules:")
+    out.print(table)
+
+
+def dataset(found: Specialization, probes: Sequence[Probe], seen: Survey, classes: Sequence[str]) -> None:
+    table = Table(
+        "level", "capsules", "in use", "winning", "class in weights", "class in winner", "class read by a probe"
+    )
+    for level in found.levels:
+        probe = probes[level.level] if probes else None
+        table.add_row(
+            str(level.level + 1),
+            str(level.capsules),
+            f"{level.effective:.2f}",
+            f"{level.effective_chosen:.2f}",
+            f"{level.information:.4f} (chance {level.information_by_chance:.4f})",
+            f"{level.information_chosen:.4f} (chance {level.information_chosen_by_chance:.4f})",
+            f"{probe.accuracy:.1%} ± {100 * probe.margin:.1f} (chance {probe.by_chance:.1%})" if probe else "",
+        )
+    out.print(f"{len(seen):,} images, accuracy {seen.accuracy:.2%}")
+    out.print(table)
+    out.print(
+        "In use, winning: effective numbers of capsules, by weights and by wins. Class in …: mutual information of "
+        "class and capsule, from 0 (none) to 1 (as much as that many capsules can tell).",
+        soft_wrap=True,
+    )
+    out.print(found.trend, soft_wrap=True)
+    for finding in found.findings:
+        out.print(f"[yellow]{escape(finding)}[/]", soft_wrap=True)
+    for level in found.levels:
+        if level.capsules > 1:
+            equal = f"all equal would be {1 / level.capsules:.3f}"
+            out.print(f"\nLevel {level.level + 1}: mean weights ({equal}), ± half a 95 % confidence interval")
+            small = len(classes) <= WIDEST and level.capsules <= WIDEST
+            out.print(_mean_weights(level, classes) if small else _preferred(level, classes))
+
+
+def _mean_weights(level: LevelSpecialization, classes: Sequence[str]) -> Table:
+    """A row a class, a column a capsule"""
+    table = Table("class", *(f"{n}" for n in range(level.capsules)))
+    for name, mean, margin in zip(classes, level.mean.tolist(), level.margin.tolist(), strict=True):
+        if math.isnan(mean[0]):
+            table.add_row(escape(name), "no images")
+            continue
+        cells = [_with_margin(*pair, bold=pair[0] == max(mean)) for pair in zip(mean, margin, strict=True)]
+        table.add_row(escape(name), *cells)
+    return table
+
+
+def _preferred(level: LevelSpecialization, classes: Sequence[str], count: int = 5) -> Table:
+    """A row a capsule, with the classes that give it most: for more classes or capsules than a table is wide"""
+    table = Table("capsule", "mean weight", "most from")
+    for n in range(level.capsules):
+        mean, margin = level.mean[:, n], level.margin[:, n]
+        most = mean.nan_to_num(-1).argsort(descending=True)[:count].tolist()
+        cells = [f"{escape(classes[r])} {_with_margin(float(mean[r]), float(margin[r]))}" for r in most]
+        table.add_row(str(n), f"{level.usage[n]:.3f}", ", ".join(cells))
+    return table
+
+
+def _with_margin(mean: float, margin: float, bold: bool = False) -> str:
+    text = f"{mean:.3f}" if math.isnan(margin) else f"{mean:.3f}±{margin:.3f}".replace("±0.", "±.")
+    return f"[bold]{text}[/]" if bold else text
+
+
+def capsule(one: CapsuleExplanation, seen: Survey, classes: Sequence[str]) -> None:
+    own = ", ".join(f"{escape(classes[r])} ({one.mean[r]:.3f})" for r in one.classes) or "none in particular"
+    out.print(
+        f"Capsule {one.capsule} of level {one.level + 1} has the largest weight in {one.wins:,} of {len(seen):,} "
+        f"images. Its classes: {own}.",
+        soft_wrap=True,
+    )
+    out.print("The images that give it most:")
+    table = Table("image", "class", "taken for", "weight")
+    for index, weight in zip(one.images.tolist(), one.weights.tolist(), strict=True):
+        label, predicted = int(seen.labels[index]), int(seen.predicted[index])
+        table.add_row(str(index), escape(classes[label]), escape(classes[predicted]), f"{weight:.3f}")
+    out.print(table)
+
+
+def traversal(walk: Traversal) -> None:
+    out.print(
+        "What its vector encodes: each element over the range it has, and how much that changes the reconstruction"
+    )
+    table = Table("element", "from", "to", "mean change of a pixel")
+    for k in walk.change.argsort(descending=True).tolist():
+        table.add_row(str(k), f"{walk.values[k, 0]:.2f}", f"{walk.values[k, -1]:.2f}", f"{walk.change[k]:.4f}")
+    out.print(table)
+
+
+def faithfulness(found: dict[str, Faithfulness], baseline: str) -> None:
+    images = len(next(iter(found.values())).deletion)
+    out.print(f"Areas below deletion and insertion curves, {images} images; in place of a region: {baseline}")
+    table = Table("ranked by", "deletion (less is better)", "insertion (more is better)")
+    for name, one in found.items():
+        cells = [f"{m:.3f} ± {e:.3f}" for m, e in map(mean_and_margin, (one.deletion_area, one.insertion_area))]
+        table.add_row(name, *cells)
+    out.print(table)
+    if "grad-cam" not in found:
+        out.print(
+            "With captum (pip install 'wcapsnet\\[explain]') integrated gradients and Grad-CAM stand beside them."
+        )

@@ -1,0 +1,237 @@
+"""How far capsules specialise in classes: the paper's figure of mean weights, and one number for each level."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .survey import Survey
+
+ALWAYS = 0.99  # a capsule that wins this share of the images is said to be always chosen
+SHUFFLES = 20
+
+
+@dataclass(frozen=True)
+class LevelSpecialization:
+    """The weights b of one level over a data set.
+
+    Information is I(class; capsule) / min(H(class), ln n): 0 if the capsule says nothing about the class, 1 if it says
+    as much as n capsules can. The capsule of an image is drawn with the probabilities b_n; `information_chosen` takes
+    the winning capsule instead. Their `by_chance` is what the same weights give for shuffled labels.
+    """
+
+    level: int  # counted from 0
+    mean: Tensor  # (N, n): mean b_n over the images of a class; nan where there are none
+    margin: Tensor  # (N, n): half the 95 % confidence interval of that mean; nan below two images
+    counts: Tensor  # (N,): images of each class
+    usage: Tensor  # (n,): mean b_n over all images
+    chosen: Tensor  # (N, n): share of a class's images in which the capsule wins; nan where there are none
+    chosen_overall: Tensor  # (n,): share of all images in which it wins
+    information: float
+    information_by_chance: float
+    information_chosen: float
+    information_chosen_by_chance: float
+    effective: float  # capsules in use: exp H(mean b), between 1 and n
+    effective_chosen: float  # exp H(share of wins): how many of them ever win
+    effective_per_image: float  # mean of exp H(b) over images: how many weigh in one image
+    findings: tuple[str, ...]  # collapse, in words; empty where there is none
+
+    @property
+    def capsules(self) -> int:
+        return self.mean.shape[1]
+
+    def summary(self) -> dict[str, Any]:
+        """Plain values, ready for JSON; what is unknown is null. Numbers of images and rows are by class."""
+        return {
+            "level": self.level + 1,
+            "capsules": self.capsules,
+            "mean": plain(self.mean),
+            "margin": plain(self.margin),
+            "usage": plain(self.usage),
+            "chosen": plain(self.chosen),
+            "chosen_overall": plain(self.chosen_overall),
+            "information": self.information,
+            "information_by_chance": self.information_by_chance,
+            "information_chosen": self.information_chosen,
+            "information_chosen_by_chance": self.information_chosen_by_chance,
+            "effective": self.effective,
+            "effective_chosen": self.effective_chosen,
+            "effective_per_image": self.effective_per_image,
+            "findings": list(self.findings),
+        }
+
+
+@dataclass(frozen=True)
+class Specialization:
+    levels: tuple[LevelSpecialization, ...]
+    map_mean: Tensor  # (N, n, i, j): mean b of the last level at every position; nan where a class has no images
+    map_margin: Tensor  # (N, n, i, j): half its 95 % confidence interval; nan below two images
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        return tuple(finding for level in self.levels for finding in level.findings)
+
+    @property
+    def trend(self) -> str:
+        """Whether deeper levels specialise more, in words and numbers. Levels with one capsule have no part in it."""
+        several = [level for level in self.levels if level.capsules > 1]
+        if len(several) < 2:
+            return "There are not two levels that select, so nothing can be said of depth."
+        told = [level.information_chosen for level in several]
+        steps = [after > before for before, after in itertools.pairwise(told)]
+        does = (
+            "rises with every level"
+            if all(steps)
+            else "falls with every level"
+            if not any(steps)
+            else "rises and falls"
+        )
+        numbers = " → ".join(f"{value:.3f}" for value in told)
+        return f"What the winning capsule tells of the class {does}: {numbers}."
+
+    def summary(self) -> dict[str, Any]:
+        """Plain values, ready for JSON; what is unknown is null."""
+        return {
+            "trend": self.trend,
+            "levels": [level.summary() for level in self.levels],
+            "map_mean": plain(self.map_mean),
+            "map_margin": plain(self.map_margin),
+        }
+
+
+def plain(values: Tensor) -> list[Any]:
+    """Nested lists, null for nan"""
+    if values.dim() > 1:
+        return [plain(row) for row in values]
+    return [None if math.isnan(value) else value for value in values.tolist()]
+
+
+def specialization(survey: Survey) -> Specialization:
+    levels = tuple(
+        level_specialization(index, b, survey.capsules[:, index], survey.labels, len(survey.counts))
+        for index, b in enumerate(survey.weights)
+    )
+    counts = survey.counts.view(-1, 1, 1, 1)
+    return Specialization(
+        levels=levels,
+        map_mean=survey.map_mean.masked_fill(counts == 0, torch.nan),
+        map_margin=confidence_margin(survey.map_variance, counts),
+    )
+
+
+def level_specialization(index: int, b: Tensor, winners: Tensor, labels: Tensor, classes: int) -> LevelSpecialization:
+    """b (m, n), winners (m,), labels (m,)"""
+    b, n = b.double(), b.shape[1]
+    wins = torch.nn.functional.one_hot(winners, n).double()
+    counts = labels.bincount(minlength=classes)
+    chosen_overall = wins.mean(0)
+    mean = _class_means(b, labels, counts)
+    squares = _class_means(b.square(), labels, counts)
+    variance = (squares - mean.square()).clamp_min(0) * (counts / (counts - 1).clamp_min(1))[:, None]
+    joint, joint_chosen = _joint(b, labels, classes), _joint(wins, labels, classes)
+    generator = torch.Generator().manual_seed(0)
+    shuffled = [labels[torch.randperm(len(labels), generator=generator)] for _ in range(SHUFFLES)]
+    return LevelSpecialization(
+        level=index,
+        mean=mean.float(),
+        margin=confidence_margin(variance, counts[:, None]).float(),
+        counts=counts,
+        usage=b.mean(0).float(),
+        chosen=_class_means(wins, labels, counts).float(),
+        chosen_overall=chosen_overall.float(),
+        information=normalized_information(joint),
+        information_by_chance=_mean([normalized_information(_joint(b, other, classes)) for other in shuffled]),
+        information_chosen=normalized_information(joint_chosen),
+        information_chosen_by_chance=_mean(
+            [normalized_information(_joint(wins, other, classes)) for other in shuffled]
+        ),
+        effective=effective_number(b.mean(0)),
+        effective_chosen=effective_number(chosen_overall),
+        effective_per_image=float(entropy(b / b.sum(1, keepdim=True)).exp().mean()),
+        findings=_findings(index, b, chosen_overall),
+    )
+
+
+def entropy(p: Tensor) -> Tensor:
+    """H = −Σ p ln p along the last axis"""
+    return torch.special.entr(p).sum(-1)
+
+
+def effective_number(p: Tensor) -> float:
+    """exp H(p): 1 if all falls on one, n if it is spread evenly over n"""
+    return float(entropy(p.double() / p.double().sum()).exp())
+
+
+def normalized_information(joint: Tensor) -> float:
+    """I(r; n) / min(H(r), ln n) of a joint distribution (r, n); 0 where nothing can be told apart"""
+    joint = joint.double() / joint.double().sum()
+    of_class = entropy(joint.sum(1))
+    most = min(float(of_class), math.log(joint.shape[1]))
+    if most < 1e-12:
+        return 0.0
+    shared = of_class + entropy(joint.sum(0)) - entropy(joint.flatten())
+    return min(max(float(shared) / most, 0.0), 1.0)
+
+
+def confidence_margin(variance: Tensor, counts: Tensor) -> Tensor:
+    """Half the 95 % confidence interval of a mean:  t · s / √m,  t of Student's distribution with m − 1 degrees"""
+    t = torch.tensor([student_t(int(count) - 1) for count in counts.flatten()], dtype=variance.dtype)
+    return t.view(counts.shape) * (variance / counts.clamp_min(1)).sqrt()
+
+
+def student_t(degrees: int) -> float:
+    """The 97.5 % quantile; nan below one degree of freedom. From three on a series in 1/degrees, good to 1 %."""
+    if degrees < 3:
+        return {1: 12.7062, 2: 4.3027}.get(degrees, math.nan)
+    z = 1.959964
+    first = (z**3 + z) / 4
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / degrees + second / degrees**2 + third / degrees**3
+
+
+def _class_means(values: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
+    """(m, n) → (N, n); nan for a class without images"""
+    sums = values.new_zeros(len(counts), values.shape[1]).index_add_(0, labels, values)
+    return sums / counts[:, None]
+
+
+def _joint(values: Tensor, labels: Tensor, classes: int) -> Tensor:
+    return values.new_zeros(classes, values.shape[1]).index_add_(0, labels, values)
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _findings(index: int, b: Tensor, chosen: Tensor) -> tuple[str, ...]:
+    level, (images, n) = f"Level {index + 1}", b.shape
+    if n == 1:
+        return ()
+    if images > 1 and float((b - b[0]).abs().max()) < 1e-6:
+        equal = float((b[0] - 1 / n).abs().max()) < 1e-6
+        how = "all capsules weigh the same" if equal else "the weights do not depend on the image"
+        return (f"{level} does not select: {how}.",)
+    found = []
+    always = [c for c in range(n) if chosen[c] >= ALWAYS]
+    never = [c for c in range(n) if chosen[c] == 0]
+    if always:
+        share = float(chosen[always[0]])
+        found.append(
+            f"{level} has collapsed: capsule {always[0]} has the largest weight in {share:.1%} of {images:,} images."
+        )
+    if never and not always:
+        some = "capsule" if len(never) == 1 else "capsules"
+        has = "has" if len(never) == 1 else "have"
+        found.append(f"{level}: {some} {_listed(never)} never {has} the largest weight in {images:,} images.")
+    return tuple(found)
+
+
+def _listed(numbers: list[int]) -> str:
+    *most, last = map(str, numbers)
+    return f"{', '.join(most)} and {last}" if most else last

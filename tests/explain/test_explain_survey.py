@@ -1,0 +1,335 @@
+"""One pass over a data set, and what it says of specialisation."""
+
+import math
+
+import pytest
+import scipy.stats
+import torch
+from explain_toys import LAST, Partial, quadrants, split_of, toy
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twins import close, tiny
+from wcapsnet import Classifier, InputError, Level, RoutingConfig, WCapsNet
+from wcapsnet.explain import Specialization, Survey, probe_levels, show, specialization, survey
+from wcapsnet.explain.specialization import (
+    confidence_margin,
+    effective_number,
+    level_specialization,
+    normalized_information,
+    student_t,
+)
+from wcapsnet.training.evaluate import evaluate
+
+BRIGHT, DARK = quadrants(1, 1, 1, 0), quadrants(-1, 0, -1, -1)
+
+
+def choosy():
+    """The toy network, whose first level prefers capsule 0 for bright images and capsule 1 for dark ones"""
+    network = toy()
+    network.routers[0].critic = Partial()
+    return network
+
+
+def random_split(config, m=23):
+    torch.manual_seed(3)
+    images = torch.rand(m, config.channels, config.height, config.width) * 2 - 1
+    return split_of(images, (torch.arange(m) % config.classes).tolist())
+
+
+def level_of(b, labels, classes=2):
+    return level_specialization(0, b, b.argmax(1), torch.tensor(labels), classes)
+
+
+# ── the pass ──
+
+
+def test_mean_weights_of_each_class_worked_by_hand():
+    # class 0: two dark images, b = (¼, ¾) each; class 1: a bright one, (¾, ¼), and a dark one, (¼, ¾)
+    seen = survey(choosy(), split_of(torch.stack([DARK, DARK, BRIGHT, DARK]), [0, 0, 1, 1]))
+    first, last = specialization(seen).levels
+    close(first.mean, torch.tensor([[0.25, 0.75], [0.5, 0.5]]), 1e-6)
+    # class 1: s = ½·√½, t = 12.706, √m = √2: 12.706·¼ = 3.1766
+    close(first.margin, torch.tensor([[0.0, 0.0], [3.1766, 3.1766]]), 1e-3)
+    close(first.usage, torch.tensor([0.375, 0.625]), 1e-6)
+    close(first.chosen, torch.tensor([[0.0, 1.0], [0.5, 0.5]]), 0)
+    close(first.chosen_overall, torch.tensor([0.25, 0.75]), 0)
+    close(last.mean, torch.full((2, 2), 0.5), 1e-6)
+    close(specialization(seen).map_mean, (LAST / 20).expand(2, 2, 2, 2), 1e-6)
+    close(specialization(seen).map_margin, torch.zeros(2, 2, 2, 2), 1e-5, 1e-6)
+
+
+@pytest.mark.parametrize("batch_size", [None, 1, 7, 100])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_survey_agrees_with_evaluation_however_it_is_shared_out(batch_size, threads):
+    torch.manual_seed(0)
+    network = WCapsNet(tiny(channels=3, height=9)).eval()
+    split = random_split(network.config)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        seen = survey(network, split, batch_size=batch_size)
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    mine, theirs = seen.evaluation(), evaluate(network, split)
+    assert torch.equal(mine.labels, theirs.labels)
+    assert torch.equal(mine.predicted, theirs.predicted)
+    assert torch.equal(mine.capsules, theirs.capsules)
+    assert mine.loss == pytest.approx(theirs.loss, rel=1e-5)
+    assert seen.accuracy == theirs.accuracy
+    close(mine.probability, theirs.probability, 1e-5, 1e-6)
+    for a, b in zip(mine.mean_weights, theirs.mean_weights, strict=True):
+        close(a, b, 1e-5, 1e-6)
+
+
+@pytest.mark.parametrize("weighting", ["softmax", "normalized"])
+@pytest.mark.parametrize("fitness", ["critic", "random", "constant"])
+@pytest.mark.parametrize("levels", [1, 2, 3])
+def test_a_survey_keeps_what_every_image_gave(weighting, fitness, levels):
+    torch.manual_seed(0)
+    shape = (Level(3, 2, 4, 2), Level(1, 2, 3, 1), Level(2, 2, 5, 2))[:levels]
+    config = tiny(RoutingConfig(fitness=fitness, weighting=weighting), levels=shape, classes=5, width=11)
+    network = WCapsNet(config).eval()
+    split = random_split(config)
+    seen = survey(network, split, routed=True)
+    images, labels = split.take(slice(None))
+    with torch.no_grad():
+        trace = network.trace(images)
+    output = trace.output
+    assert torch.equal(seen.labels, labels)
+    close(seen.probabilities, network.class_logits(output).softmax(1), 1e-5, 1e-6)
+    for b, routing in zip(seen.weights, output.routings, strict=True):
+        close(b, routing.weights.flatten(2).sum(2) if routing.weights.dim() > 2 else routing.weights, 1e-5, 1e-6)
+        close(b.sum(1), torch.ones(len(b)), 1e-5, 1e-6)
+    close(seen.vectors, output.best.vector, 1e-5, 1e-6)
+    assert torch.equal(seen.places, output.best.place)
+    close(seen.positions, output.best.position, 0)
+    close(seen.squared_error, (output.reconstruction - images).square().mean((1, 2, 3)), 1e-5, 1e-6)
+    for r in range(config.classes):
+        of_class = output.routings[-1].weights[labels == r].double()
+        close(seen.map_mean[r], of_class.mean(0).float(), 1e-6)
+        close(seen.map_variance[r], of_class.var(0).float(), 1e-6)
+    assert [x.shape[0] for x in seen.routed] == [len(split)] * levels
+    # what the last level routes on is what W turns into the logits
+    close(seen.routed[-1] @ network.projection, output.logits, 1e-4)
+    for x, routed in zip(seen.routed, trace.routed, strict=False):
+        places = min(4, routed.shape[2]) * min(4, routed.shape[3])
+        assert x.shape[1] == routed.shape[1] * places
+        means = x.unflatten(1, (routed.shape[1], places)).mean(2)
+        if routed.shape[2] % 4 == routed.shape[3] % 4 == 0:  # cells of the same size
+            close(means, routed.mean((2, 3)), 1e-5, 1e-6)
+
+
+def test_a_class_without_images_and_one_with_a_single_image_are_said_to_be_unknown():
+    network = WCapsNet(tiny(classes=4)).eval()
+    seen = survey(network, split_of(torch.rand(3, 2, 8, 8), [0, 0, 2]))
+    found = specialization(seen)
+    for level in found.levels:
+        assert level.counts.tolist() == [2, 0, 1, 0]
+        assert level.mean[[1, 3]].isnan().all()
+        assert level.mean[[0, 2]].isfinite().all()
+        assert level.margin[1:].isnan().all()
+        assert level.margin[0].isfinite().all()
+        assert math.isfinite(level.information)
+    assert found.map_mean[1].isnan().all()
+    assert found.map_margin[2].isnan().all()
+
+
+def test_progress_is_told_and_the_mode_is_left_as_it_was():
+    network = WCapsNet(tiny())
+    network.train()
+    done = []
+    survey(network, random_split(network.config, 10), batch_size=4, progress=done.append)
+    assert done == [4, 8, 10]
+    assert network.training
+
+
+def test_a_survey_of_nothing_is_refused():
+    with pytest.raises(InputError, match="no images"):
+        survey(WCapsNet(tiny()), split_of(torch.rand(0, 2, 8, 8), []))
+
+
+def test_what_stops_a_survey_leaves_the_threads_as_they_were():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+
+    def stop(done):
+        raise KeyboardInterrupt
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            survey(WCapsNet(tiny()), random_split(tiny()), batch_size=2, progress=stop)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_survey_is_kept_in_a_file_with_what_it_is_of(tmp_path):
+    network = WCapsNet(tiny(levels=(Level(2, 2, 4, 2),) * 3, height=16, width=16)).eval()
+    for routed in (False, True):
+        seen = survey(network, random_split(network.config), routed=routed)
+        seen.save(tmp_path / "seen.safetensors", split="test", images="abc")
+        same, facts = Survey.load(tmp_path / "seen.safetensors")
+        assert facts == {"split": "test", "images": "abc"}
+        assert vars(same).keys() == vars(seen).keys()
+        for name, value in vars(seen).items():
+            one, other = (v if isinstance(v, tuple) else (v,) for v in (value, getattr(same, name)))
+            assert len(one) == len(other)
+            assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True)), name
+
+
+def test_a_file_that_holds_no_survey_is_refused(tmp_path):
+    Classifier(WCapsNet(tiny()), ("a", "b", "c"), (0.5,) * 2, (0.5,) * 2).save(tmp_path / "weights.safetensors")
+    with pytest.raises(InputError, match="does not hold a survey"):
+        Survey.load(tmp_path / "weights.safetensors")
+
+
+# ── information ──
+
+
+def test_information_worked_by_hand():
+    # P(capsule | class) = (¾, ¼) and (¼, ¾): I = ln 2 − H(¼) = .1308, H(class) = ln 2
+    joint = torch.tensor([[3.0, 1.0], [1.0, 3.0]])
+    assert normalized_information(joint) == pytest.approx(1 - 0.811278, abs=1e-5)
+    # a capsule for each class; every capsule alike; classes that share capsules in pairs: ln 2 / min(ln 4, ln 2)
+    assert normalized_information(torch.eye(3)) == pytest.approx(1)
+    assert normalized_information(torch.ones(3, 5)) == pytest.approx(0, abs=1e-9)
+    assert normalized_information(torch.tensor([[1.0, 0], [1, 0], [0, 1], [0, 1]])) == pytest.approx(1)
+    # four capsules, of which two are in use, for two classes: all that can be said of the class is said
+    assert normalized_information(torch.tensor([[1.0, 0, 0, 0], [0, 0, 1, 0]])) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("joint", [torch.ones(3, 1), torch.tensor([[1.0, 2.0], [0.0, 0.0]])])
+def test_with_one_capsule_or_one_class_there_is_nothing_to_say(joint):
+    assert normalized_information(joint) == 0
+
+
+@given(st.lists(st.lists(st.floats(0, 1), min_size=3, max_size=3), min_size=2, max_size=5))
+def test_information_is_a_share_and_does_not_depend_on_the_order_of_capsules(rows):
+    joint = torch.tensor(rows) + 1e-3
+    value = normalized_information(joint)
+    assert 0 <= value <= 1
+    assert normalized_information(joint[:, [2, 0, 1]]) == pytest.approx(value, abs=1e-9)
+
+
+def test_the_effective_number_worked_by_hand():
+    assert effective_number(torch.tensor([0.25] * 4)) == pytest.approx(4)
+    assert effective_number(torch.tensor([1.0, 0, 0])) == pytest.approx(1)
+    # H(½, ¼, ¼) = 1.5 ln 2
+    assert effective_number(torch.tensor([0.5, 0.25, 0.25])) == pytest.approx(2**1.5)
+
+
+def test_weights_and_choices_are_told_apart():
+    # weights that hardly differ, but always in favour of the same capsule for the same class
+    b = torch.tensor([[0.51, 0.49], [0.49, 0.51]]).repeat(50, 1)
+    level = level_of(b, [0, 1] * 50)
+    assert level.information_chosen == pytest.approx(1)
+    assert level.information < 0.001
+    assert level.information > 3 * level.information_by_chance
+    assert level.information_chosen_by_chance < 0.05
+    assert level.effective == pytest.approx(2)
+    assert level.effective_chosen == pytest.approx(2)
+    assert level.effective_per_image == pytest.approx(2, abs=1e-3)
+
+
+def test_shuffled_labels_give_no_more_than_chance():
+    torch.manual_seed(0)
+    b, labels = torch.rand(400, 6).softmax(1), torch.randint(0, 10, (400,)).tolist()
+    level = level_of(b, labels, 10)
+    assert level.information < 2 * level.information_by_chance
+    assert level.information_chosen < 2 * level.information_chosen_by_chance
+
+
+@given(st.integers(3, 2000))
+def test_the_quantile_of_students_distribution_is_near_the_exact_one(degrees):
+    assert student_t(degrees) == pytest.approx(scipy.stats.t.ppf(0.975, degrees), rel=0.01)
+
+
+def test_the_quantile_of_students_distribution_for_few_images():
+    assert math.isnan(student_t(0))
+    for degrees in (1, 2):
+        assert student_t(degrees) == pytest.approx(scipy.stats.t.ppf(0.975, degrees), rel=1e-4)
+
+
+def test_confidence_intervals_cover_the_mean_as_often_as_they_say():
+    torch.manual_seed(0)
+    samples = torch.randn(4000, 5)
+    margin = confidence_margin(samples.var(1), torch.full((4000,), 5))
+    covered = (samples.mean(1).abs() <= margin).double().mean()
+    assert 0.93 < covered < 0.97
+
+
+# ── collapse ──
+
+
+def test_nothing_is_said_of_a_level_that_selects():
+    b = torch.tensor([[0.6, 0.4], [0.4, 0.6]]).repeat(10, 1)
+    assert level_of(b, [0, 1] * 10).findings == ()
+
+
+def test_a_capsule_that_always_wins_is_named():
+    b = torch.tensor([[0.2, 0.5, 0.3], [0.1, 0.6, 0.3]]).repeat(10, 1)
+    (finding,) = level_of(b, [0, 1] * 10).findings
+    assert finding == "Level 1 has collapsed: capsule 1 has the largest weight in 100.0% of 20 images."
+
+
+def test_capsules_that_never_win_are_named():
+    b = torch.tensor([[0.2, 0.5, 0.1, 0.2], [0.2, 0.1, 0.1, 0.6]]).repeat(10, 1)
+    (finding,) = level_of(b, [0, 1] * 10).findings
+    assert finding == "Level 1: capsules 0 and 2 never have the largest weight in 20 images."
+    (finding,) = level_of(b[:, [0, 1, 3]], [0, 1] * 10).findings
+    assert finding == "Level 1: capsule 0 never has the largest weight in 20 images."
+
+
+def test_a_level_that_does_not_look_at_the_image_is_found_out():
+    for fitness, words in {"constant": "all capsules weigh the same", "random": "do not depend on the image"}.items():
+        torch.manual_seed(0)
+        network = WCapsNet(tiny(RoutingConfig(fitness=fitness, weighting="normalized"))).eval()
+        findings = specialization(survey(network, random_split(network.config))).findings
+        assert len(findings) == 2
+        assert all(words in finding for finding in findings), findings
+
+
+def test_an_only_capsule_has_not_collapsed():
+    level = level_of(torch.ones(4, 1), [0, 1, 0, 1])
+    assert level.findings == ()
+    assert level.information == 0
+    assert level.effective == 1
+
+
+# ── in words ──
+
+
+def test_whether_deeper_levels_specialise_more_is_said():
+    def found(*shares):
+        """Levels in which that share of the images chooses the capsule of its class, and the others the other's"""
+        levels = []
+        for share in shares:
+            right = round(50 * share)
+            b = torch.tensor([[0.9, 0.1]] * right + [[0.1, 0.9]] * (50 - right))
+            levels.append(level_of(torch.cat([b, b.flip(1)]), [0] * 50 + [1] * 50))
+        return Specialization(tuple(levels), torch.zeros(0), torch.zeros(0)).trend
+
+    # I = 1 − H(share), in bits: shares of .5, .9 and 1 tell 0, .531 and 1
+    assert (
+        found(0.5, 0.9, 1.0)
+        == "What the winning capsule tells of the class rises with every level: 0.000 → 0.531 → 1.000."
+    )
+    assert "falls with every level: 1.000 → 0.531." in found(1.0, 0.9)
+    assert "rises and falls" in found(0.5, 1.0, 0.9)
+    assert "nothing can be said" in found(0.9)
+
+
+@pytest.mark.parametrize("classes", [2, 10, 100])
+def test_a_data_set_is_shown_however_many_its_classes(classes, capsys):
+    torch.manual_seed(0)
+    network = WCapsNet(tiny(classes=classes, levels=(Level(20, 2, 2, 2), Level(1, 2, 3, 1), Level(3, 2, 3, 1)))).eval()
+    seen = survey(network, random_split(network.config, 23), routed=True)
+    names = [f"[class {r}]" for r in range(classes)]  # brackets are rich's own language
+    show.dataset(specialization(seen), probe_levels(seen, seen), seen, names)
+    said = capsys.readouterr().out
+    assert "[class 1]" in said
+    assert "Level 1: mean weights" in said
+    assert "Level 2: mean weights" not in said
+    assert "Level 3: mean weights" in said
