@@ -190,8 +190,8 @@ def test_nothing_is_read_that_nobody_wrote(name, monkeypatch):
     assert error(found.logits, output.logits) < 0.02
     for parameter, p in poisoned.named_parameters():
         assert bool(p.grad.isfinite().all()), parameter
-    # Atomics come in any order, and what they round differently grows on the way through a network in bf16: no more than
-    # between two passes that nobody poisoned.
+    # Atomics come in any order, and what they round differently grows on the way through a network in bf16: no more
+    # than between two passes that nobody poisoned.
     assert difference(poisoned, network) <= 1.5 * difference(again, network) + 0.02
 
 
