@@ -10,13 +10,12 @@ from typing import Any
 
 import torch
 
-from wcapsnet.bench.run import commit
-from wcapsnet.training.run import describe_environment
+from wcapsnet.bench.run import environment
 
 
 def write(name: str, hardware: str, results: Any) -> None:
-    environment = describe_environment(torch.device("cpu"), None)
-    environment["command"], environment["commit"] = ["python", f"benchmarks/{name}.py"], commit()
+    ran_in = environment(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    ran_in["command"] = ["python", f"benchmarks/{name}.py"]
     path = Path(__file__).parent / "records" / f"{date.today()}_{name.replace('_', '-')}_{hardware}.json"
-    path.write_text(json.dumps({"environment": environment, "results": results}, indent=1) + "\n")
+    path.write_text(json.dumps({"environment": ran_in, "results": results}, indent=1) + "\n")
     print(f"written: {path.relative_to(Path.cwd())}", file=sys.stderr)

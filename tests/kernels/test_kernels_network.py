@@ -10,6 +10,7 @@ from kernel_helpers import Report, bf16, error, one_of_five, rounded, three
 from wcapsnet import kernels
 from wcapsnet.kernels import Engine
 from wcapsnet.network import Level, RoutingConfig, WCapsNet, WCapsNetConfig
+from wcapsnet.network.routing import predict, route
 from wcapsnet.objective import ObjectiveConfig, objective
 
 QUIET = RoutingConfig(noise_share=0.0, dropout=0.0)
@@ -255,4 +256,23 @@ def test_one_level_alone():
     with bf16():
         yardstick = half.capsules[0](x)
     report.add("c", engine.blocks(network, 0, x), truth.capsules[0](x.double()), yardstick)
+
+    # With its critic, in evaluation: what it hands on, and of the last one the logits.
+    for module in (network, truth, half):
+        module.eval()
+    with torch.no_grad():
+        for index, shape in ((0, (8, 16, 16)), (2, (16, 8, 8))):
+            x = rounded(m, *shape)
+            with bf16():
+                yardstick = handed_on(half, index, x)
+            got = engine.level(network, index, x)
+            if index == 0:  # (chunk, m, position, 8)
+                got = got.permute(1, 0, 3, 2).reshape(m, -1, 8, 8)
+            report.add(f"level {index}", got, handed_on(truth, index, x.double()), yardstick)
     report.check()
+
+
+def handed_on(network, index, x):
+    c = network.capsules[index](x)
+    b = network.routers[index](c).weights
+    return route(b, c) if index < 2 else predict(b, c, network.projection)

@@ -91,7 +91,7 @@ def run(request: Request) -> dict[str, Any]:
         raise InputError(" ".join(cannot.values()) or "There was nothing to measure.")
     return {
         "benchmark": request.what,
-        "environment": {**describe_environment(device, None), "commit": commit()},
+        "environment": environment(device),
         "settings": {
             "model": request.experiment.name,
             "levels": [vars(level) for level in request.experiment.model.levels],
@@ -225,8 +225,17 @@ def forget(device: torch.device, compiled: bool) -> None:
         torch.cuda.empty_cache()
 
 
+def environment(device: torch.device) -> dict[str, Any]:
+    """As of a run, and the commit; of files only their names, since a record is for others."""
+    found = describe_environment(device, None)
+    found["command"] = [Path(word).name if Path(word).is_absolute() else word for word in found["command"]]
+    return {**found, "commit": commit()}
+
+
 def commit() -> str | None:
-    """Of the sources that ran; for a copy without its history, what WCAPSNET_COMMIT says."""
+    """Of the sources that ran; for a copy without its own history, what WCAPSNET_COMMIT says."""
+    if said := os.environ.get("WCAPSNET_COMMIT"):
+        return said
     here = Path(__file__)
 
     def git(*arguments: str) -> str:
@@ -237,4 +246,4 @@ def commit() -> str | None:
         git("ls-files", "--error-unmatch", here.name)  # an installed copy may lie in somebody else's repository
         return git("describe", "--always", "--dirty", "--abbrev=12")
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("WCAPSNET_COMMIT")
+        return None

@@ -156,7 +156,9 @@ def _blocks(network: WCapsNet, at: int) -> Callable[[Tensor], Tensor]:
 
 
 def _level(network: WCapsNet, at: int) -> Callable[[Tensor], Tensor]:
-    blocks, router = _blocks(network, at), network.routers[at]
+    if (engine_level := getattr(network.engine, "level", None)) is not None:
+        return lambda x: engine_level(network, at, x)
+    blocks, router = network.capsules[at], network.routers[at]
 
     def level(x: Tensor) -> Tensor:
         c = blocks(x)

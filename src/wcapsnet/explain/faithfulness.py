@@ -21,7 +21,7 @@ from torch import Tensor
 from ..errors import InputError
 from ..network import WCapsNet
 from ..settings import suggestion
-from .cores import good_batch, on_every_core
+from ..training.cores import good_batch, on_every_core
 from .image import contributions, over_image, pixels_per_cell
 from .mode import evaluating
 from .specialization import confidence_margin

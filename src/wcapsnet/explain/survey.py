@@ -19,9 +19,9 @@ from ..classifier import load_tensors, save_tensors, winning_capsules
 from ..data.loader import DeviceSplit
 from ..errors import InputError
 from ..network import Trace, WCapsNet
+from ..training.cores import good_batch, on_every_core
 from ..training.evaluate import Evaluation
 from ..training.precision import arithmetic
-from .cores import good_batch, on_every_core
 from .mode import evaluating
 
 POOL = 4  # routed outputs are averaged to at most 4×4 places for the probes

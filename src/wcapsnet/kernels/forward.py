@@ -115,6 +115,21 @@ class Engine:
         level = self.levels[index]
         return _as_maps(capsule_blocks(level, to_chunks(x), None, network.training), level)
 
+    def level(self, network: WCapsNet, index: int, x: Tensor) -> Tensor:
+        """One level with its critic alone: x (m, c, i, j) → what it hands on, or the logits."""
+        last = index == len(self.levels) - 1
+        if self.head is None:
+            raise Unavailable("the level's routing is PyTorch's")
+        training, seed = network.training, draw(x.device)
+        critic = self.head.critic if last else self.routers[index].critic
+        self.zeros.begin(x.device)
+        self.spectral.forward(training)
+        prepared = Prepared([*self.levels[index].entries, *critic.entries], training, x.device)
+        c = capsule_blocks(self.levels[index], to_chunks(x), None, training, prepared)
+        if last:
+            return predicted(self.head, c, training, seed, prepared)[1]
+        return routed(self.routers[index], c, training, seed, prepared)[1]
+
     def _rehearsal(self, network: WCapsNet, images: Tensor) -> None:
         """Forward and, in training, backward, without a trace: nothing is launched, so nothing is computed."""
         training = network.training

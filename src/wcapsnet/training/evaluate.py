@@ -12,6 +12,7 @@ from torch import Tensor
 from ..classifier import winning_capsules
 from ..data.loader import DeviceSplit
 from ..network import WCapsNet
+from .cores import good_batch, on_every_core
 from .precision import arithmetic
 
 
@@ -52,39 +53,41 @@ class Evaluation:
         }
 
 
-@torch.no_grad()
 def evaluate(
     network: WCapsNet, split: DeviceSplit, precision: str = "fp32", batch_size: int | None = None
 ) -> Evaluation:
     """The whole split, once, in order; the network is left in the mode it was in."""
-    # As much memory as 500 images of CIFAR's size take, whatever the size.
-    batch_size = batch_size or max(1, min(500, 500 * 32 * 32 // (network.config.height * network.config.width)))
-    was_training = network.training
-    network.eval()
     device, classes = split.labels.device, network.config.classes
-    labels, predicted, probability, capsules = [], [], [], []
-    loss = torch.zeros((), dtype=torch.float64, device=device)
-    weights = [torch.zeros(classes, level.capsules, device=device) for level in network.config.levels]
-    for images, target in split.batches(batch_size):
+    size = batch_size or good_batch(network, device)
+
+    @torch.no_grad()  # here: every thread has a mode of its own
+    def look(start: int) -> list[Tensor]:
+        images, target = split.take(slice(start, start + size))
         with arithmetic(precision, device):
             output = network(images)
-        loss += F.cross_entropy(output.logits.float(), target, reduction="sum")
         best = network.class_logits(output).float().softmax(1).max(1)
-        labels.append(target)
-        predicted.append(best.indices)
-        probability.append(best.values)
-        capsules.append(winning_capsules(output))
-        for total, routing in zip(weights, output.routings, strict=True):
-            per_capsule = routing.weights.float().flatten(2).sum(2) if routing.weights.dim() > 2 else routing.weights
-            total.index_add_(0, target, per_capsule.float())
-    network.train(was_training)
-    counts = torch.cat(labels).bincount(minlength=classes).clamp_min(1)
+        loss = F.cross_entropy(output.logits.float(), target, reduction="none")
+        weights = (routing.weights.float() for routing in output.routings)
+        per_capsule = [b.flatten(2).sum(2) if b.dim() > 2 else b for b in weights]
+        return [target, best.indices, best.values, winning_capsules(output), loss, *per_capsule]
+
+    was_training = network.training
+    network.eval()
+    try:
+        parts = list(on_every_core(look, range(0, len(split), size), device))
+    finally:
+        network.train(was_training)
+    labels, predicted, probability, capsules, loss, *weights = (
+        torch.cat(column) for column in zip(*parts, strict=True)
+    )
+    counts = labels.bincount(minlength=classes).clamp_min(1)
+    sums = [torch.zeros(classes, b.shape[1], device=device).index_add_(0, labels, b) for b in weights]
     return Evaluation(
-        labels=torch.cat(labels).cpu(),
-        predicted=torch.cat(predicted).cpu(),
-        probability=torch.cat(probability).cpu(),
-        capsules=torch.cat(capsules).cpu(),
-        loss=float(loss) / len(split),
-        mean_weights=tuple((total / counts[:, None]).cpu() for total in weights),
+        labels=labels.cpu(),
+        predicted=predicted.cpu(),
+        probability=probability.cpu(),
+        capsules=capsules.cpu(),
+        loss=float(loss.double().mean()),
+        mean_weights=tuple((total / counts[:, None]).cpu() for total in sums),
         classes=classes,
     )
