@@ -35,6 +35,7 @@ from .explain import (
     traverse_capsule,
 )
 from .explain import show as show_explained
+from .kernels import compile as compile_kernels
 from .kernels import use as use_kernels
 from .models import MODELS, load
 from .network import ConfigError, WCapsNet
@@ -102,7 +103,16 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but the 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-Parallel = Annotated[int, typer.Option(min=1, max=MAX_LANES, help="Runs trained at the same time on a GPU.")]
+Parallel = Annotated[
+    Optional[int],  # noqa: UP045
+    typer.Option(
+        min=1,
+        max=MAX_LANES,
+        help="Runs trained at the same time on a GPU; 4 unless told otherwise.",
+        show_default=False,
+    ),
+]
+AT_ONCE = 4  # where a card's total throughput is highest (benchmarks/records, runs-on-one-card)
 
 
 def _table(name: str) -> str:
@@ -231,7 +241,7 @@ def train(
 
 @app.command(
     epilog=examples(
-        "wcapsnet sweep cifar10 --seeds 3 --parallel 4     seeds 0, 1, 2 at the same time on one GPU",
+        "wcapsnet sweep cifar10 --seeds 3     seeds 0, 1, 2, at the same time on one GPU",
         "wcapsnet sweep mnist --grid training.lr=0.1,0.05 --grid model.nonlinearity=tilt,squash",
         "wcapsnet sweep photos/ --seeds 4,5 --grid training.batch_size=16,32 --epochs 40",
         "wcapsnet sweep runs/photos --seeds 5 --out runs/photos-seeds",
@@ -251,7 +261,7 @@ def sweep(
             show_default=False,
         ),
     ] = None,
-    parallel: Parallel = 1,
+    parallel: Parallel = None,
     epochs: Epochs = None,
     batch_size: BatchSize = None,
     lr: LearningRate = None,
@@ -281,7 +291,7 @@ def sweep(
 
 @app.command(
     epilog=examples(
-        "wcapsnet ablate routing cifar10 --parallel 4      Table IV with three seeds; or: wcapsnet ablate IV cifar10",
+        "wcapsnet ablate routing cifar10      Table IV with three seeds; or: wcapsnet ablate IV cifar10",
         "wcapsnet ablate nonlinearity mnist --seeds 1 --epochs 10",
         "wcapsnet ablate weighting photos/                 the same question asked of your own pictures",
     )
@@ -298,7 +308,7 @@ def ablate(
     seeds: Annotated[
         str, typer.Option(metavar="N|LIST", help="How many seeds, such as 3, or which, such as 4,5.")
     ] = "3",
-    parallel: Parallel = 1,
+    parallel: Parallel = None,
     epochs: Epochs = None,
     batch_size: BatchSize = None,
     lr: LearningRate = None,
@@ -696,6 +706,7 @@ def _resume(path: Path, device: torch.device, data_dir: Path | None, download: b
 
 def _trainer(run: Run, dataset: Dataset, device: torch.device, quiet: bool) -> Trainer:
     trainer = Trainer(run, dataset, device, make_progress(out, quiet))
+    compile_kernels.tell = None if quiet else out.print
     if not quiet:
         experiment, (_, channels, height, width) = run.experiment, dataset.train.images.shape
         parameters = sum(trainer.network.parameter_counts().values())
@@ -745,7 +756,7 @@ def _run(trainer: Trainer) -> Evaluation:
 def _train_all(
     sweep: Sweep,
     device: torch.device,
-    parallel: int,
+    parallel: int | None,
     data_dir: Path | None,
     download: bool,
     quiet: bool,
@@ -777,9 +788,9 @@ def _train_all(
         return trainer
 
     if not quiet:
-        show.sweep_begins(sweep, runs, parallel, device)
-    if device.type == "cpu":
-        parallel = 1
+        show.sweep_begins(sweep, runs, parallel or (AT_ONCE if device.type == "cuda" else 1), device)
+    parallel = 1 if device.type == "cpu" else parallel or AT_ONCE
+    compile_kernels.tell = None if quiet else out.print
     failures: dict[Run, str] = {}
     try:
         for run, failure in train_together(runs, make, device, parallel, make_board(out, sweep.runs, quiet)):

@@ -134,6 +134,27 @@ class Cuda:
 
     def binary(self, file: str, defines: tuple[str, ...]) -> bytes:
         """The compiled source, from the disk where it was compiled before."""
+        text, options, kept = self._wanted(file, defines)
+        try:
+            if kept is not None:
+                return kept.read_bytes()
+        except OSError:
+            pass
+        image = compile_source(self.nvrtc, text, file, options)
+        try:
+            if kept is not None:
+                with replacing(kept) as partial:
+                    partial.write_bytes(image)
+        except OSError:
+            pass  # a cache that cannot be written costs time, nothing else
+        return image
+
+    def is_kept(self, file: str, defines: tuple[str, ...]) -> bool:
+        kept = self._wanted(file, defines)[2]
+        return kept is not None and kept.is_file()
+
+    def _wanted(self, file: str, defines: tuple[str, ...]) -> tuple[str, tuple[str, ...], Path | None]:
+        """What to compile, how, and where it is kept."""
         major, minor = torch.cuda.get_device_capability()
         options = (
             f"--gpu-architecture=sm_{major}{minor}",
@@ -142,22 +163,9 @@ class Cuda:
             "-default-device",
             *defines,
         )
-        text, version = source(file), self._version()
-        name = hashlib.sha256("\n".join((text, *options, version)).encode()).hexdigest()[:32]
-        folder = cache.directory()
-        if folder is None:
-            return compile_source(self.nvrtc, text, file, options)
-        kept = folder / "kernels" / f"{Path(file).stem}-{name}.cubin"
-        try:
-            return kept.read_bytes()
-        except OSError:
-            image = compile_source(self.nvrtc, text, file, options)
-        try:
-            with replacing(kept) as partial:
-                partial.write_bytes(image)
-        except OSError:
-            pass  # a cache that cannot be written costs time, nothing else
-        return image
+        text, folder = source(file), cache.directory()
+        name = hashlib.sha256("\n".join((text, *options, self._version())).encode()).hexdigest()[:32]
+        return text, options, folder / "kernels" / f"{Path(file).stem}-{name}.cubin" if folder else None
 
     def _version(self) -> str:
         major, minor = ctypes.c_int(), ctypes.c_int()
@@ -228,6 +236,7 @@ def start(chosen: Backend | None = None) -> None:
 
 
 _rehearsed: dict[Any, Kernel] | None = None
+tell: Callable[[str], object] | None = None  # who wants to know why nothing seems to happen
 
 
 def rehearse(play: Callable[[], object]) -> None:
@@ -247,7 +256,11 @@ def rehearse(play: Callable[[], object]) -> None:
         torch.cuda.set_device(device)
         nvrtc.binary(*key)
 
+    keys = {(kernel.file, kernel.defines) for kernel in wanted}
+    missing = sum(not nvrtc.is_kept(*key) for key in keys)
+    if tell and missing > 8:
+        tell(f"Compiling {missing} GPU kernels, once for this kind of network …")
     with ThreadPoolExecutor() as pool:
-        list(pool.map(one, {(kernel.file, kernel.defines) for kernel in wanted}))
+        list(pool.map(one, keys))
     for kernel in wanted:
         function(kernel)
