@@ -99,7 +99,11 @@ class FusedCritic:
         ]
 
     def parameters(self) -> list[nn.Parameter]:
+        """Of the convolutions, in the order of `backward`."""
         return [p for conv in self.convolutions for p in (conv.weight, conv.bias)]
+
+    def all_parameters(self) -> list[nn.Parameter]:
+        return [*self.parameters(), self.critic.norm.weight, self.critic.norm.bias]
 
     def forward(
         self, x: Tensor, training: bool, seed: Tensor, sums: SumsAt, prepared: Prepared | None
@@ -250,30 +254,37 @@ def weigh(
 
 
 class FusedRouter:
-    """Critic, weights and weighted sum of a feature level: c → a, b, x."""
+    """Fitness, weights, weighted sum of a feature level: c → a, b, x. Without a critic the fitness is the router's."""
 
-    def __init__(self, router: Router, critic: FusedCritic, detach: bool, dropout: float, salt: int):
+    def __init__(
+        self,
+        router: Router,
+        critic: FusedCritic | None,
+        detach: bool,
+        dropout: float,
+        salt: int,
+        zeros: Zeros | None = None,
+    ):
         self.router, self.critic = router, critic
+        self.zeros = zeros or (critic.zeros if critic else Zeros())
         self.detach, self.dropout, self.salt = detach, dropout, salt
         self.normalized = router.weighting is normalized_weights
 
     def parameters(self) -> list[nn.Parameter]:
-        norm = self.critic.critic.norm
-        return [*self.critic.parameters(), norm.weight, norm.bias]
+        return [] if self.critic is None else self.critic.all_parameters()
 
     def forward(
         self, c: Tensor, training: bool, seed: Tensor, prepared: Prepared | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Any]:
         """c (m, n, position, k) → a, b (m, n), x (chunk, m, position, 8) and Σx, Σx²"""
         m, n, positions, k = c.shape
-        sums = self.critic.zeros(16 + 2 * k, c.device)
+        sums = self.zeros(16 + 2 * k, c.device)
         of_raw = SumsAt(sums.data_ptr(), sums.data_ptr() + 32, 0)
-        raw, saved = self.critic.forward(c.view(m * n, positions, k), training, seed, of_raw, prepared)
+        said, saved = judged(self.router, self.critic, c, training, seed, of_raw, prepared)
         a, b, applied, noisy = torch.empty((4, m, n), device=c.device)
         x = torch.empty((k // 8, m, positions, 8), dtype=torch.bfloat16, device=c.device)
         facts = {
-            **norm_arguments(self.critic.critic.norm),
-            "raw": raw,
+            **said,
             "c": c,
             "a": a,
             "b": b,
@@ -299,27 +310,28 @@ class FusedRouter:
             x=x,
             x_sum=x_sums[0] if training else 0,
             x_square=x_sums[1],
-            update=training,
+            update=training and self.critic is not None,
             share=self.router.noise_share if training else 0.0,
             std=self.router.noise_std,
         )
         parts = max(1, min(-(-positions * k // 2048), 8 * MULTIPROCESSORS // m))
         Kernel("route.cu", "route_forward")((m, parts, 1), 256, 4 * (128 + 256 * 16), arguments)
-        return a, b, x, x_sums, (saved, facts, sums, c, raw, a, b, applied, noisy)
+        return a, b, x, x_sums, (saved, facts, sums)
 
     def backward(self, saved: Any, da: Tensor | None, db: Tensor | None, dx: Tensor) -> tuple[Tensor, list[Tensor]]:
-        of_critic, facts, _sums, c, raw, *_ = saved
+        of_critic, facts, _sums = saved
+        c = facts["c"]
         m, n, positions, k = c.shape
         dc = torch.empty_like(c)
-        g = torch.empty_like(raw)
-        gradient = self.critic.zeros(m * n + 2, c.device)
+        gradient = self.zeros(m * n + 2, c.device)
         dgamma, dbeta = gradient[m * n], gradient[m * n + 1]
+        g = None if self.critic is None else torch.empty_like(facts["raw"])
         arguments = build(
             STRUCTURES["route.cu"]["Route"],
             **facts,
             dx=dx,
             dc=dc,
-            g=g,
+            g=0 if g is None else g,
             noisy_gradient=gradient,
             da=0 if da is None else da,
             db=0 if db is None else db,
@@ -328,16 +340,24 @@ class FusedRouter:
         )
         parts = max(1, min(-(-positions * k // 2048), 8 * MULTIPROCESSORS // m))
         Kernel("route.cu", "route_backward")((m, parts, 1), 256, 4 * 8 * 64, arguments)
+        if self.critic is None or g is None:
+            return dc, []
         Kernel("route.cu", "weights_backward")((-(-m * n // 256), 1, 1), 256, 128, arguments)
-        norm = self.critic.critic.norm
-        reader = build(STRUCTURES["finish.cu"]["Reader"], gamma=norm.weight, beta=norm.bias, dgamma=dgamma, dbeta=dbeta)
-        statistics = facts["statistics"]
-        of = means("finish.cu", [reader], 1, 0, 1, SumsAt(statistics.sum, statistics.square, 0), m * n)
-        d_raw = torch.empty_like(raw)
-        rows = Where(0, 8, 8 * n, 0, 8)
-        finish(of, rows.on(g), rows.on(raw), rows.on(d_raw), m, 1, 1, n)
-        gradients = self.critic.backward(of_critic, d_raw)
-        return dc, [*gradients, dgamma.view(1), dbeta.view(1)]
+        d_raw = self.critic.through_norm(facts, g, facts["raw"], dgamma, dbeta, m, n)
+        return dc, [*self.critic.backward(of_critic, d_raw), dgamma.view(1), dbeta.view(1)]
+
+
+def judged(
+    router: Router, critic: FusedCritic | None, c: Tensor, training: bool, seed: Tensor, of_raw: SumsAt,
+    prepared: Prepared | None,
+) -> tuple[dict[str, Any], Any]:  # fmt: skip
+    """What a fitness is made from: what the critic's last convolution says and its norm, or the fitness itself."""
+    m, n, positions, k = c.shape
+    if critic is None:
+        given = router.critic(c).float().contiguous()
+        return {"given": given}, None
+    raw, saved = critic.forward(c.view(m * n, positions, k), training, seed, of_raw, prepared)
+    return {**norm_arguments(critic.critic.norm), "raw": raw}, saved
 
 
 class _Routed(torch.autograd.Function):
@@ -347,7 +367,7 @@ class _Routed(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         a, b, x, x_sums, saved = router.forward(c, True, seed, prepared)
         ctx.router, ctx.saved = router, saved
-        ctx.mark_non_differentiable(x_sums)
+        ctx.mark_non_differentiable(x_sums, *(() if router.critic else (a, b)))
         ctx.set_materialize_grads(False)
         return a, b, x, x_sums
 

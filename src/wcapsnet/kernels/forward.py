@@ -51,34 +51,36 @@ class Engine:
         if config.channels <= 8 and all(width % 8 == 0 for width in config.decoder_channels):
             self.decoder = FusedDecoder(network.decoder, self.aside, self.zeros)
         critics = [router.critic for router in routers]
-        learned = all(isinstance(critic, Critic) for critic in critics) and all(
-            level.capsules <= 64 for level in config.levels
-        )
+        few = all(level.capsules <= 64 for level in config.levels)
+        learned = few and all(isinstance(critic, Critic) for critic in critics)
         self.compiled: set[tuple[int, bool]] = set()
         self.spectral = Spectral([conv for critic in critics for conv in critic.layers] if learned else [])
         if len(self.spectral.convolutions) > 32:
             raise Unavailable("the critics have more convolutions than they know")
-        if learned and config.levels[-1].capsules * maps[-1][0] * maps[-1][1] > 20_000:
+        if few and config.levels[-1].capsules * maps[-1][0] * maps[-1][1] > 20_000:
             raise Unavailable("the last level has more capsule vectors than fit the shared memory")
+        self.critics = [
+            FusedCritic(critic, self.spectral, *size, salt=100 * index + 10, aside=self.aside, zeros=self.zeros)
+            for index, (critic, size) in enumerate(zip(critics, maps, strict=True))
+            if learned
+        ]
         self.routers: list[FusedRouter] = []
         self.head: FusedHead | None = None
-        routing = config.routing
-        if learned:
-            *features, last = (
-                FusedCritic(critic, self.spectral, *size, salt=100 * index + 10, aside=self.aside, zeros=self.zeros)
-                for index, (critic, size) in enumerate(zip(critics, maps, strict=True))
-            )
+        if few:
+            routing = config.routing
+            judges: list[FusedCritic | None] = [*self.critics] if learned else [None] * len(routers)
+            *features, last = judges
             for index, (router, critic) in enumerate(zip(routers, features, strict=False)):
-                self.routers.append(FusedRouter(router, critic, routing.stop_gradient, routing.dropout, 100 * index))
+                self.routers.append(
+                    FusedRouter(router, critic, routing.stop_gradient, routing.dropout, 100 * index, self.zeros)
+                )
             self.head = FusedHead(
                 routers[-1], last, network.projection, *maps[-1],
-                routing.stop_gradient, routing.dropout, config.projection_dropout, 100 * len(maps),
+                routing.stop_gradient, routing.dropout, config.projection_dropout, 100 * len(maps), self.zeros,
             )  # fmt: skip
 
         self.entries = [self.init.entry, *(entry for level in self.levels for entry in level.entries)]
-        if self.head is not None:
-            critics_ = [*(router.critic for router in self.routers), self.head.critic]
-            self.entries += [entry for critic in critics_ for entry in critic.entries]
+        self.entries += [entry for critic in self.critics for entry in critic.entries]
         if self.decoder is not None:
             self.entries += self.decoder.entries
 
@@ -89,7 +91,7 @@ class Engine:
         for level in self.levels:
             for entry in level.entries:
                 entry.layer.check(level.width)
-        for critic in [*(router.critic for router in self.routers), *([self.head.critic] if self.head else [])]:
+        for critic in self.critics:
             for layer, (_, width) in zip(critic.layers, critic.maps[1:], strict=True):
                 layer.check(width)
         for stage in self.decoder.stages if self.decoder else ():
@@ -121,10 +123,10 @@ class Engine:
         if self.head is None:
             raise Unavailable("the level's routing is PyTorch's")
         training, seed = network.training, draw(x.device)
-        critic = self.head.critic if last else self.routers[index].critic
         self.zeros.begin(x.device)
         self.spectral.forward(training)
-        prepared = Prepared([*self.levels[index].entries, *critic.entries], training, x.device)
+        entries = [*self.levels[index].entries, *(self.critics[index].entries if self.critics else [])]
+        prepared = Prepared(entries, training, x.device)
         c = capsule_blocks(self.levels[index], to_chunks(x), None, training, prepared)
         if last:
             return predicted(self.head, c, training, seed, prepared)[1]
@@ -165,7 +167,7 @@ class Engine:
         return decoded(self.decoder, best, network.training, prepared)
 
     def _with_plain_routing(self, network: WCapsNet, x: Tensor, sums: Tensor | None, prepared: Prepared) -> Output:
-        """Where no critic is learned (Random and Uniform in Table IV) or capsules are too many, PyTorch routes."""
+        """Where capsules are too many, PyTorch routes."""
         training, routings = network.training, []
         *features, last = zip(self.levels, network.routers, strict=True)
         for level, router in features:

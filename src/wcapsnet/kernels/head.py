@@ -10,44 +10,43 @@ from torch import Tensor, nn
 from ..network import BestCapsule
 from ..network.routing import Router, Routing, normalized_weights
 from .compile import Kernel, structures
-from .critic import FusedCritic
-from .layout import STRUCTURES, SumsAt, build, norm_arguments
-from .prepare import Prepared
+from .critic import FusedCritic, judged
+from .layout import STRUCTURES, SumsAt, build
+from .prepare import Prepared, Zeros
 
 STRUCTURES["predict.cu"] = structures("predict.cu")
 
 
 class FusedHead:
-    """c of the last level → a, b, logits and the best capsule."""
+    """c of the last level → a, b, logits and the best capsule. Without a critic the fitness is the router's."""
 
     def __init__(
-        self, router: Router, critic: FusedCritic, projection: nn.Parameter, height: int, width: int,
-        detach: bool, dropout: float, projection_dropout: float, salt: int,
+        self, router: Router, critic: FusedCritic | None, projection: nn.Parameter, height: int, width: int,
+        detach: bool, dropout: float, projection_dropout: float, salt: int, zeros: Zeros | None = None,
     ):  # fmt: skip
         self.router, self.critic, self.projection = router, critic, projection
+        self.zeros = zeros or (critic.zeros if critic else Zeros())
         self.height, self.width = height, width
         self.detach, self.dropout, self.projection_dropout, self.salt = detach, dropout, projection_dropout, salt
         self.normalized = router.weighting is normalized_weights
 
     def parameters(self) -> list[nn.Parameter]:
-        norm = self.critic.critic.norm
-        return [*self.critic.parameters(), norm.weight, norm.bias, self.projection]
+        return [*(self.critic.all_parameters() if self.critic else []), self.projection]
 
     def forward(
         self, c: Tensor, training: bool, seed: Tensor, prepared: Prepared | None
     ) -> tuple[tuple[Tensor, ...], Any]:
         m, n, positions, k = c.shape
         vectors, outputs = n * positions, self.projection.shape[1]
-        sums = self.critic.zeros(16, c.device)
+        sums = self.zeros(16, c.device)
         of_raw = SumsAt(sums.data_ptr(), sums.data_ptr() + 32, 0)
-        raw, saved = self.critic.forward(c.view(m * n, positions, k), training, seed, of_raw, prepared)
+        said, saved = judged(self.router, self.critic, c, training, seed, of_raw, prepared)
         a, b, noisy = torch.empty((3, m, vectors), device=c.device)
         sum_, logits = torch.empty((m, k), device=c.device), torch.empty((m, outputs), device=c.device)
         vector, position = torch.empty((m, k), device=c.device), torch.empty((m, 2), device=c.device)
         place = torch.empty((m, 3), dtype=torch.int64, device=c.device)
         facts = {
-            **norm_arguments(self.critic.critic.norm),
-            "raw": raw,
+            **said,
             "c": c,
             "w": self.projection,
             "a": a,
@@ -76,27 +75,28 @@ class FusedHead:
             logits=logits,
             vector=vector,
             position=position,
-            update=training,
+            update=training and self.critic is not None,
             share=self.router.noise_share if training else 0.0,
             std=self.router.noise_std,
         )
         Kernel("predict.cu", "predict_forward")((m, 1, 1), 128, 4 * (32 + vectors + k), arguments)
         answers = (a, b, logits, vector, position, place)
-        return answers, (saved, facts, sums, c, raw, sum_, answers, noisy)
+        return answers, (saved, facts, sums, answers)
 
     def backward(
         self, saved: Any, da: Tensor | None, db: Tensor | None, dlogits: Tensor, dvector: Tensor | None
     ) -> tuple[Tensor, list[Tensor]]:
-        of_critic, facts, _sums, c, raw, sum_, *_ = saved
+        of_critic, facts, *_ = saved
+        c = facts["c"]
         m, n, positions, k = c.shape
-        dc, g = torch.empty_like(c), torch.empty_like(raw)
-        gradient = self.critic.zeros(2, c.device)
+        dc, g = torch.empty_like(c), None if self.critic is None else torch.empty_like(facts["raw"])
+        gradient = self.zeros(2, c.device)
         dgamma, dbeta = gradient[0], gradient[1]
         arguments = build(
             STRUCTURES["predict.cu"]["Predict"],
             **facts,
             dc=dc,
-            g=g,
+            g=0 if g is None else g,
             da=0 if da is None else da,
             db=0 if db is None else db,
             dlogits=dlogits,
@@ -105,10 +105,11 @@ class FusedHead:
             dbeta=dbeta,
         )
         Kernel("predict.cu", "predict_backward")((m, 1, 1), 128, 4 * (32 + n * positions + k), arguments)
-        d_raw = self.critic.through_norm(facts, g, raw, dgamma, dbeta, m, n * positions)
-        gradients = self.critic.backward(of_critic, d_raw)
-        dw = sum_.t() @ dlogits
-        return dc, [*gradients, dgamma.view(1), dbeta.view(1), dw]
+        dw = facts["sum"].t() @ dlogits
+        if self.critic is None or g is None:
+            return dc, [dw]
+        d_raw = self.critic.through_norm(facts, g, facts["raw"], dgamma, dbeta, m, n * positions)
+        return dc, [*self.critic.backward(of_critic, d_raw), dgamma.view(1), dbeta.view(1), dw]
 
 
 class _Predicted(torch.autograd.Function):
@@ -118,7 +119,7 @@ class _Predicted(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         answers, saved = head.forward(c, True, seed, prepared)
         ctx.head, ctx.saved = head, saved
-        ctx.mark_non_differentiable(answers[4], answers[5])
+        ctx.mark_non_differentiable(answers[4], answers[5], *(() if head.critic else answers[:2]))
         ctx.set_materialize_grads(False)
         return answers
 

@@ -1,12 +1,20 @@
-// The norm of what a critic says: one channel, a number for every capsule.
+// What a critic says, one number for every capsule, through its norm and a sigmoid (Eq. 5); or a fitness that is given.
 #include "primitives.cuh"
 
 template <class Said>
 device_function void norm_of(const Said& a, float& mean, float& rstd) {
-    if (a.running) {
+    if (a.given) {
+        mean = rstd = 0;
+    } else if (a.running) {
         mean = *a.running_mean;
         rstd = rsqrt_of(*a.running_var + a.eps);
     } else {
         mean_and_rstd(a.statistics, 0, 0, a.count, a.eps, mean, rstd);
     }
+}
+
+template <class Said>
+device_function float fitness_of(const Said& a, long long place, float mean, float rstd) {
+    if (a.given) return a.given[place];
+    return sigmoid((low_half(*(const unsigned*)(a.raw + place * 8)) - mean) * rstd * *a.gamma + *a.beta);
 }

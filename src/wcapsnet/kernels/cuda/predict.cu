@@ -4,6 +4,7 @@
 
 struct Predict {
     const bf16* raw;  // (m, vectors, 8): the critic's last convolution, the first of eight
+    const float* given;  // (m, vectors): the fitness, where no critic is learned
     const bf16* c;  // (m, vectors, k)
     const float* w;  // (k, outputs)
     float* a;  // (m, vectors)
@@ -74,8 +75,7 @@ KERNEL(256, 4) predict_forward(ARGUMENTS(Predict) a) {
     if (a.update && m == 0 && threadIdx.x == 0)
         remember(a.running_mean, a.running_var, mean, rstd, a.count, a.eps, a.momentum);
     for (int v = threadIdx.x; v < a.vectors; v += blockDim.x) {
-        float raw = low_half(*(const unsigned*)(a.raw + (row + v) * 8));
-        a.a[row + v] = value[v] = sigmoid((raw - mean) * rstd * *a.gamma + *a.beta);
+        a.a[row + v] = value[v] = fitness_of(a, row + v, mean, rstd);
         most = max(most, value[v]);
     }
     most = largest_of_block(most, kept);
@@ -182,6 +182,7 @@ KERNEL(256, 4) predict_backward(ARGUMENTS(Predict) a) {
         along += b * db;
         total += at_least_none(a.noisy[row + v]);
     }
+    if (a.given) return;
     along = over_block(along, kept);
     total = over_block(total, kept);
     float dbeta = 0, dgamma = 0;

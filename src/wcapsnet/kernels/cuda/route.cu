@@ -6,6 +6,7 @@
 
 struct Route {
     const bf16* raw;  // (m, n, 8): the critic's last convolution, the first of eight
+    const float* given;  // (m, n): the fitness, where no critic is learned
     const bf16* c;  // (m, n, values)
     bf16* x;  // (chunk, m, position, 8)
     float* a;  // (m, n)
@@ -58,10 +59,7 @@ KERNEL(256, 4) route_forward(ARGUMENTS(Route) a) {
         remember(a.running_mean, a.running_var, mean, rstd, a.count, a.eps, a.momentum);
     const long long row = (long long)m * a.capsules;
     float fitness = 0;
-    if (n < a.capsules) {
-        float raw = low_half(*(const unsigned*)(a.raw + (row + n) * 8));
-        noisy[n] = fitness = sigmoid((raw - mean) * rstd * *a.gamma + *a.beta);
-    }
+    if (n < a.capsules) noisy[n] = fitness = fitness_of(a, row + n, mean, rstd);
     __syncthreads();
     float value = fitness;
     if (n < a.capsules && a.share > 0) {
