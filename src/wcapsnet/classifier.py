@@ -163,9 +163,24 @@ def winning_capsules(output: Output) -> Tensor:
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    plain = _on_cpu(tensors)
     with replacing(path) as partial:
         save_file(plain, partial, {METADATA: json.dumps(facts)})
+
+
+def _on_cpu(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Contiguous, on the CPU: from a device all of a kind at once, since hundreds of small copies each wait for it."""
+    found = {name: tensor.detach() for name, tensor in tensors.items()}
+    kinds: dict[tuple[torch.device, torch.dtype], list[str]] = {}
+    for name, tensor in found.items():
+        kinds.setdefault((tensor.device, tensor.dtype), []).append(name)
+    for (device, _), names in kinds.items():
+        if device.type != "cpu":
+            flat = torch.cat([found[name].reshape(-1) for name in names]).cpu()
+            parts = flat.split([found[name].numel() for name in names])
+            found |= {name: part.view(found[name].shape) for name, part in zip(names, parts, strict=True)}
+    # safetensors refuses tensors that share memory.
+    return {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in found.items()}
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -15,8 +15,9 @@ T = TypeVar("T")
 
 
 def good_batch(network: WCapsNet, device: torch.device) -> int:
-    """Small batches stay in a CPU's caches; on a GPU as much memory as 500 images of CIFAR's size take."""
-    most = 16 if device.type == "cpu" else 500
+    """Small batches stay in a CPU's caches; on a GPU as much memory as 500 images of CIFAR's size take, or 1000 by the
+    kernels, which need a tenth."""
+    most = 16 if device.type == "cpu" else 500 if network.engine is None else 1000
     return max(1, min(most, most * 32 * 32 // (network.config.height * network.config.width)))
 
 

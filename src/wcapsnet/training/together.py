@@ -28,7 +28,9 @@ from .run import Run
 from .trainer import Diverged, Interrupted, Trainer, signals
 
 MAX_LANES = 32  # as many streams as PyTorch has to give; more would share theirs
-AHEAD = 4  # steps of a run that may wait on the device: work while another is validated, and Ctrl-C waits for little
+# Steps of a run that may wait on the device: work while another run is validated and saved. Few at first, for Ctrl-C
+# waits for them; more where they turned out to be too few.
+AHEAD, MOST_AHEAD = 4, 64
 
 
 class Outcome(NamedTuple):
@@ -92,6 +94,7 @@ class Lane:
         self._random = Randomness(device)
         self._steps: Generator[None, None, None]
         self._launched: deque[torch.cuda.Event] = deque()  # steps that the device has not been seen to finish
+        self._ahead = AHEAD
 
     @property
     def run(self) -> Run | None:
@@ -104,9 +107,12 @@ class Lane:
 
     def ready(self) -> bool:
         """Whether a step may be launched; nobody waits for the answer."""
+        full = len(self._launched) == self._ahead
         while self._launched and self._launched[0].query():
             self._launched.popleft()
-        return len(self._launched) < AHEAD
+        if full and not self._launched:  # all done since the last look: the device has run dry
+            self._ahead = min(2 * self._ahead, MOST_AHEAD)
+        return len(self._launched) < self._ahead
 
     def take_turn(self, run: Run, make: Callable[[Run, Progress], Trainer], board: Board) -> Outcome | None:
         """Launch one step, or after the last one test; how the run ended, if it did."""
@@ -149,6 +155,7 @@ class Lane:
         self.trainer = None
         del self._steps
         self._launched.clear()
+        self._ahead = AHEAD
         if self.stream:
             gc.collect()  # the run's tensors, before the next one needs the memory
 
