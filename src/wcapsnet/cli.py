@@ -531,7 +531,9 @@ def explore(
     chosen = choose_device(device)
     classifier, test, source = _to_explore(run, chosen, data_dir)
     name = run if run in shipped.names() else Path(run).resolve().name
-    server = Server(Explorer(classifier, name, test, source=source, cache=cache.directory()), host, port)
+    explorer = Explorer(classifier, name, test, source=source, cache=cache.directory())
+    server = Server(explorer, host, port)
+    explorer.warm_up()
     if not server.loopback:
         err.print(
             f"Everybody who can reach this machine on port {server.server_port} can use the page.",

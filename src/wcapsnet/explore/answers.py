@@ -69,6 +69,12 @@ class Explorer:
         self._decoding = threading.Lock()  # one picture at a time: each may take a few hundred megabytes
         self._identity = identity(classifier)[:12]
 
+    def warm_up(self) -> None:
+        """The first pass through a network takes several times as long as the others."""
+        config = self.classifier.config
+        blank = torch.zeros(config.channels, config.height, config.width, dtype=torch.uint8)
+        self.worker.ask(None, lambda: self._look(blank, ()))
+
     def close(self) -> None:
         self.worker.close()
 

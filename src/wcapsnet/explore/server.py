@@ -90,7 +90,7 @@ class Server(ThreadingHTTPServer):
         if port != self.server_port or parts.username is not None or parts.path:
             return False
         try:
-            return not self.loopback or ipaddress.ip_address(name).is_loopback
+            return ipaddress.ip_address(name).is_loopback or not self.loopback
         except ValueError:
             known = {"localhost", self.host.lower()}
             return name in (known if self.loopback else known | {socket.gethostname().lower()})
@@ -124,7 +124,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _get(self) -> tuple[str, bytes]:
         path = urlsplit(self.path).path
-        if path == "/":
+        if path in ("/", "/index.html"):
             page = (PAGE / "index.html").read_text(encoding="utf-8").replace("{{token}}", self.server.token)
             return "text/html; charset=utf-8", page.encode()
         if path == "/api/about":

@@ -38,7 +38,7 @@ class Worker:
                 raise Superseded
             older = self._waiting.get(key)
             self._waiting[key] = future, job
-            self._changed.notify()
+            self._changed.notify_all()  # not one of those who wait for a lull
         if older:
             older[0].set_exception(Superseded())
         return future.result()
