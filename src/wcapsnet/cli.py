@@ -533,17 +533,17 @@ def explore(
     name = run if run in shipped.names() else Path(run).resolve().name
     explorer = Explorer(classifier, name, test, source=source, cache=cache.directory())
     server = Server(explorer, host, port)
-    explorer.warm_up()
-    if not server.loopback:
-        err.print(
-            f"Everybody who can reach this machine on port {server.server_port} can use the page.",
-            style="yellow",
-            soft_wrap=True,
-        )
-    out.print(f"{escape(name)} is at [bold]{server.url}[/] (Ctrl-C ends it)", soft_wrap=True)
-    if not no_browser:
-        threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
     try:
+        explorer.warm_up()
+        if not server.loopback:
+            err.print(
+                f"Everybody who can reach this machine on port {server.server_port} can use the page.",
+                style="yellow",
+                soft_wrap=True,
+            )
+        out.print(f"{escape(name)} is at [bold]{server.url}[/] (Ctrl-C ends it)", soft_wrap=True)
+        if not no_browser:
+            threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
         server.serve_forever()
     except KeyboardInterrupt:
         out.print("Closed.")
@@ -925,9 +925,8 @@ def _predict_all(classifier: Classifier, sources: list[str], top: int) -> tuple[
 
 # ── explanation ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-def _to_explore(
-    source: str, device: torch.device, data_dir: Path | None
-) -> tuple[Classifier, Split | None, str]:
+
+def _to_explore(source: str, device: torch.device, data_dir: Path | None) -> tuple[Classifier, Split | None, str]:
     """A trained network, its test images if they are at hand, and what they are called. It can be explored without."""
     classifier = load(source, device=str(device))
     try:

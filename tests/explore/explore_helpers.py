@@ -25,7 +25,7 @@ def classifier_of(**changes: Any) -> Classifier:
     network = WCapsNet(tiny(**({"channels": 1} | changes)))
     torch.nn.init.normal_(network.projection, std=3.0)  # opinions, where an untrained network shrugs
     channels, classes = network.config.channels, network.config.classes
-    names = tuple("zero one two".split()) if classes == 3 else tuple(f"class {r}" for r in range(classes))
+    names = ("zero", "one", "two") if classes == 3 else tuple(f"class {r}" for r in range(classes))
     return Classifier(network, names, (0.3,) * channels, (0.4,) * channels).eval()
 
 

@@ -137,7 +137,7 @@ def test_closing_ends_it(classifier, split):
         thread.start()
         asker.ask("/api/survey", {})
         looking = asker.explorer.favourites._thread
-    free.set()
-    thread.join(20)
-    looking.join(20)
+        threading.Timer(0.2, free.set).start()
+    assert not thread.is_alive()
     assert not looking.is_alive()
+    assert asker.explorer.favourites.status()["state"] == "running"  # it did not come to its end

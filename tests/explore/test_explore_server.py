@@ -41,8 +41,7 @@ def test_the_page_and_all_it_names_is_served(asker):
     assert asker.server.token in page.content.decode()
     assert "{{" not in page.content.decode()
     named = set(re.findall(r'(?:src|href)="(/[^"#]+)"', page.content.decode()))
-    scripts = [path for path in PAGE.glob("*.js")]
-    named |= {f"/{name}" for path in scripts for name in re.findall(r'from "\./(.+?)"', path.read_text())}
+    named |= {f"/{name}" for path in PAGE.glob("*.js") for name in re.findall(r'from "\./(.+?)"', path.read_text())}
     assert named == {f"/{path.name}" for path in PAGE.iterdir() if path.name != "index.html"}
     for path in named:
         assert asker.get(path).status == 200, path
@@ -134,7 +133,8 @@ def test_what_computes_is_not_asked_by_get(asker):
 
 
 @pytest.mark.parametrize(
-    "path", ["/nowhere", "/../answers.py", "/%2e%2e/answers.py", "//etc/passwd", "/page/app.js", "/.", "/api/test/x.txt"]
+    "path",
+    ["/nowhere", "/../answers.py", "/%2e%2e/answers.py", "//etc/passwd", "/page/app.js", "/.", "/api/test/x.txt"],
 )
 def test_there_is_nothing_else(asker, path):
     assert asker.get(path).status == 404

@@ -43,7 +43,7 @@ class UnreadableImageError(InputError):
 def read_image(
     source: ImageSource, *, channels: int, height: int, width: int, most_pixels: int | None = None
 ) -> np.ndarray:
-    """One picture as uint8 (ch, h, w). One with more than `most_pixels` is refused; Pillow's own limit holds in any case.
+    """One picture as uint8 (ch, h, w). One with more than `most_pixels` is refused, as with Pillow's own limit.
 
     The picture is turned upright as its EXIF data says, laid on white where it is transparent (the
     page that drawings and logos are made for), brought to 8 bits, scaled with an antialiasing filter

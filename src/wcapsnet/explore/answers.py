@@ -77,6 +77,8 @@ class Explorer:
 
     def close(self) -> None:
         self.worker.close()
+        if self.favourites:
+            self.favourites.close()
 
     # ── what does not need the network ──────────────────────────────────────────────────────────────────────────────
 

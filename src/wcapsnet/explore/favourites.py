@@ -56,6 +56,10 @@ class Favourites:
                 self._thread = threading.Thread(target=self._look, name="explore-survey", daemon=True)
                 self._thread.start()
 
+    def close(self) -> None:
+        """After the worker was closed: to the end of the batch."""
+        self.wait(10)
+
     def wait(self, seconds: float) -> bool:
         """Are they there, after at most so long?"""
         if self._thread:

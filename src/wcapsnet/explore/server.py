@@ -81,7 +81,7 @@ class Server(ThreadingHTTPServer):
         return f"http://{host}:{self.server_port}/"
 
     def names_us(self, host: str | None) -> bool:
-        """Is this Host header ours? Addresses are (nobody can point an address elsewhere); names only if they are known."""
+        """Is this Host header ours? Addresses are, since nobody can point one elsewhere; names only if we know them."""
         try:
             parts = urlsplit(f"//{host}")
             name, port = parts.hostname or "", parts.port or 80

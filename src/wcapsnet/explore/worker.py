@@ -26,7 +26,8 @@ class Worker:
         self._computing = False
         self._last = 0.0  # when the last answer was given
         self._threads = torch.get_num_threads()
-        threading.Thread(target=self._work, name="explore-worker", daemon=True).start()
+        self._thread = threading.Thread(target=self._work, name="explore-worker", daemon=True)
+        self._thread.start()
 
     def ask(self, key: object, job: Callable[[], T]) -> T:
         """What `job` returns or raises, computed in the worker. Of the jobs that wait under one key the newest counts,
@@ -54,6 +55,7 @@ class Worker:
         return False
 
     def close(self) -> None:
+        """What is being computed is waited for: a thread that is inside torch when Python ends takes it down."""
         with self._changed:
             self._closed = True
             left = list(self._waiting.values())
@@ -61,6 +63,7 @@ class Worker:
             self._changed.notify_all()
         for future, _ in left:
             future.set_exception(Superseded())
+        self._thread.join(10)
 
     def _work(self) -> None:
         torch.set_num_threads(self._threads)  # every thread has its own number, and this one all cores
