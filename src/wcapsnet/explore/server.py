@@ -76,18 +76,17 @@ class Server(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        everywhere = self.host in ("0.0.0.0", "::", "")
-        host = "127.0.0.1" if everywhere else f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.server_port}/"
+        host = _own_address() if self.host in ("0.0.0.0", "::", "") else self.host
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.server_port}/"
 
     def names_us(self, host: str | None) -> bool:
         """Is this Host header ours? Addresses are, since nobody can point one elsewhere; names only if we know them."""
         try:
             parts = urlsplit(f"//{host}")
-            name, port = parts.hostname or "", parts.port or 80
+            name, _ = parts.hostname or "", parts.port
         except ValueError:
             return False
-        if port != self.server_port or parts.username is not None or parts.path:
+        if parts.username is not None or parts.path:  # the port may be another: pages come through tunnels
             return False
         try:
             return ipaddress.ip_address(name).is_loopback or not self.loopback
@@ -218,6 +217,16 @@ class Handler(BaseHTTPRequestHandler):
 
 def _json(answer: dict[str, Any]) -> tuple[str, bytes]:
     return "application/json", json.dumps(answer, allow_nan=False, ensure_ascii=False).encode()
+
+
+def _own_address() -> str:
+    """Under which others reach this machine. Nothing is sent: the system only says which way it would go."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+        try:
+            way.connect(("192.0.2.1", 9))
+        except OSError:
+            return "127.0.0.1"
+        return str(way.getsockname()[0])
 
 
 def _why_not(error: Exception, host: str, port: int) -> str:

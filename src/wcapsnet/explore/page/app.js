@@ -713,7 +713,7 @@ function fill() {
   $("name").textContent = about.name;
   const kind = channels === 1 ? "gray" : "colour";
   $("facts").textContent = `${classes.length} classes · ${width}×${height} ${kind} · ${levels.map((level) => level.capsules).join("-")} blocks · ${about.parameters.toLocaleString("en")} parameters`;
-  $("classes").style.setProperty("--label", `${Math.min(13, Math.max(2, ...classes.map((name) => name.length)))}ch`);
+  $("classes").style.setProperty("--label", `${0.6 * Math.min(14, Math.max(2, ...classes.map((name) => name.length)))}em`);
   $("search-label").hidden = classes.length <= FEW;
   $("heat-blocks").append(...["all", ...Array(levels.at(-1).capsules).keys()].map((n) => node("label", {}, node("input", { type: "radio", name: "heat-block", value: n, checked: n === "all" }), node("span", { textContent: n === "all" ? "All blocks" : n, title: n === "all" ? "" : `Block ${n}` }))));
   $("test-class").append(node("option", { value: "", textContent: "any" }), ...classes.map((name, r) => node("option", { value: r, textContent: name })));
