@@ -928,12 +928,12 @@ def _predict_all(classifier: Classifier, sources: list[str], top: int) -> tuple[
 
 def _to_explore(source: str, device: torch.device, data_dir: Path | None) -> tuple[Classifier, Split | None, str]:
     """A trained network, its test images if they are at hand, and what they are called. It can be explored without."""
-    classifier = load(source, device=str(device))
     try:
-        _, dataset = _with_its_data(source, "test", device, data_dir, False, False)
+        classifier, dataset = _with_its_data(source, "test", device, data_dir, False, False)
     except InputError as error:
         if data_dir is not None:
             raise
+        classifier = load(source, device=str(device))
         err.print(f"Without test images: {error}", style="yellow", markup=False, soft_wrap=True)
         return classifier, None, ""
     return classifier, dataset.test, dataset.name

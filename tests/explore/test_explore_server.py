@@ -62,7 +62,9 @@ def test_every_answer_forbids_what_the_page_does_not_need(asker):
         assert not [name for name in answer.headers if name.lower().startswith("access-control")]
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1:{}", "localhost:{}", "LOCALHOST:{}", "[::1]:{}", "127.8.8.8:{}", "localhost:9000", "localhost"])
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1:{}", "localhost:{}", "LOCALHOST:{}", "[::1]:{}", "127.8.8.8:{}", "localhost:9000", "localhost"]
+)
 def test_the_server_answers_to_the_names_of_this_machine(asker, host):
     assert asker.get("/", Host=host.format(asker.server.server_port)).status == 200
 

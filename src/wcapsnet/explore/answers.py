@@ -43,7 +43,7 @@ CENTERED = ("mnist", "sample")  # whose digits were brought to a box of 20/28 an
 MAX_UPLOAD = 20 * 2**20  # bytes
 MAX_PIXELS = 50_000_000  # of an uploaded picture: a small file can hold a picture that fills the memory
 MAP_SIDE = 64  # maps are averaged down to this
-REMEMBERED = 16  # explanations
+REMEMBERED = 6  # explanations: now, with all blocks on, without the open block, pinned
 
 
 class Explorer:

@@ -56,11 +56,13 @@ async function refresh({ keep = false } = {}) {
   const picture = named(state.source);
   if (!picture) {
     questions.now.drop();
+    busy(false);
     Object.assign(shown, { answer: null, before: null, pixels: null });
     render();
     return;
   }
   const mine = state.source.kind === "test" ? null : pixelsOf(state.source);
+  busy(true);
   try {
     const answer = await questions.now.ask({ ...picture, off: offList(), class: state.target, slot: "now" });
     if (!answer || !state.source || !named(state.source)) return;
@@ -68,10 +70,19 @@ async function refresh({ keep = false } = {}) {
     shown.pixels = mine ?? bytes(answer.pixels);
     if (!state.off.size) shown.before = null;
     render();
+    busy(false);
     await Promise.all([before(picture), openBlock(), decode(), near(picture)]);
   } catch (error) {
+    busy(false);
     say(error.message);
   }
+}
+
+/** A large network takes its time, which is shown where it is noticed. */
+function busy(on) {
+  clearTimeout(busy.timer);
+  if (on) busy.timer = setTimeout(() => document.body.classList.add("busy"), 300);
+  else document.body.classList.remove("busy");
 }
 
 /** The same picture with everything on, to hold the answer against. */
@@ -429,8 +440,9 @@ function renderVector() {
     slider.min = Math.min(low, own, value);
     slider.max = Math.max(high, own, value);
     if (document.activeElement !== slider || Number(slider.value) !== value) slider.value = value;
-    slider.setAttribute("aria-valuetext", value.toFixed(2));
-    $("sliders").children[at].querySelector("output").textContent = value.toFixed(2).replace("-", "−");
+    const told = value.toFixed(far < 1 ? 3 : 2).replace(/^-(?=0\.0+$)/, "");
+    slider.setAttribute("aria-valuetext", told);
+    $("sliders").children[at].querySelector("output").textContent = told.replace("-", "−");
     $("sliders").children[at].classList.toggle("moved", state.vector.has(slider.dataset.element));
   });
 }

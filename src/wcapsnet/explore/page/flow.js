@@ -1,8 +1,10 @@
 // The diagram: levels one after another, blocks as discs, the weighted sum of a level on its way to the next.
 
 const SVG = "http://www.w3.org/2000/svg";
-const LINE = 16; // blocks of a level in one line, when the flow goes to the right
-const NARROW = 560; // below this width it goes down
+// The flow goes to the right where there is room for it, else down.
+const LINE = 16; // blocks of a level, one below the other
+const NARROW = 560; // pixels
+const STEP = 84; // pixels from level to level: a weight, a disc, and the way to the next sum
 
 function make(name, attributes = {}, parent = null) {
   const element = document.createElementNS(SVG, name);
@@ -47,8 +49,8 @@ export class Flow {
 
   block(level, capsule) {
     const g = make("g", { class: "block", role: "button", tabindex: level || capsule ? -1 : 0, "data-block": `${level + 1}.${capsule}` }, this.svg);
-    const parts = { g };
-    parts.hit = make("circle", { class: "hit" }, g);
+    const parts = { g, title: make("title", {}, g) };
+    parts.hit = make("rect", { class: "hit" }, g);
     parts.track = make("circle", { class: "track" }, g);
     parts.fitness = make("circle", { class: "fitness", pathLength: 100, transform: "rotate(-90)" }, g);
     parts.disc = make("circle", { class: "disc" }, g);
@@ -94,18 +96,19 @@ export class Flow {
     const wide = this.holder.clientWidth;
     if (!wide || wide === this.wide) return;
     this.wide = wide;
-    this.down = wide < NARROW;
     const levels = this.about.levels;
-    const line = this.down ? Math.max(4, Math.floor(wide / 42)) : LINE;
+    const right = (wide - 140) / (levels.length + 0.6);
+    this.down = wide < NARROW || right < STEP || levels.some((level) => level.capsules > LINE);
+    const line = this.down ? Math.min(LINE, Math.max(4, Math.floor(wide / 42))) : LINE;
     const lines = levels.map((level) => Math.ceil(level.capsules / line));
     const most = Math.max(...levels.map((level) => Math.min(line, level.capsules)));
     const across = this.down ? wide : Math.max(260, Math.min(460, most * 54 + 40));
     const pitch = Math.min(58, (across - (this.down ? 8 : 40)) / most);
     this.radius = Math.min(20, pitch * 0.4);
-    const gap = this.down ? 64 : Math.max(pitch, 30); // between the lines of a level
-    const ends = this.down ? [34, 46] : [48, 92];
+    const gap = 64; // between the lines of a level
+    const ends = this.down ? [34, 46] : [48, 92]; // 140 together
     const thick = lines.reduce((sum, n) => sum + (n - 1) * gap, 0);
-    const step = this.down ? 118 : (wide - ends[0] - ends[1] - thick) / (levels.length + 0.6);
+    const step = this.down ? 118 : right;
     const along = this.down ? ends[0] + ends[1] + thick + step * (levels.length + 0.35) : wide;
     const titles = this.down ? 0 : 22;
     const place = (u, v) => (this.down ? [v, u] : [u, v + titles]);
@@ -159,7 +162,11 @@ export class Flow {
   shape(parts, [x, y], pitch) {
     const r = this.radius;
     parts.g.setAttribute("transform", `translate(${x} ${y})`);
-    parts.hit.setAttribute("r", Math.max(12, pitch / 2));
+    const half = Math.max(11, Math.min(pitch / 2, r + 6));
+    const hit = this.down
+      ? { x: -half, y: -r - 20, width: 2 * half, height: 2 * r + 26, rx: half }
+      : { x: -r - 46, y: -half, width: 2 * r + 54, height: 2 * half, rx: half };
+    for (const [key, value] of Object.entries(hit)) parts.hit.setAttribute(key, value);
     for (const ring of [parts.track, parts.fitness]) ring.setAttribute("r", r + 2.5);
     parts.cross.setAttribute("d", `M${-r * 0.6} ${-r * 0.6}L${r * 0.6} ${r * 0.6}M${-r * 0.6} ${r * 0.6}L${r * 0.6} ${-r * 0.6}`);
     parts.number.setAttribute("y", 4);
@@ -199,6 +206,7 @@ export class Flow {
         parts.pin.setAttribute("r", pins && on(n) ? Math.max(3, this.radius * pins[n].size) : 0);
         parts.weight.textContent = answer && on(n) ? weights[n].toFixed(3) : "";
         const said = answer ? `weight ${weights[n].toFixed(3)}, fitness ${answer.levels[l].fitness[n].toFixed(3)}${winner ? ", the winner" : ""}` : "no picture yet";
+        parts.title.textContent = `Block ${key}: ${said}`;
         parts.g.setAttribute("aria-label", `Block ${key}: ${said}, ${on(n) ? "on" : "switched off"}`);
         parts.g.setAttribute("aria-expanded", open === key);
         const [, path] = this.paths[l][n];
