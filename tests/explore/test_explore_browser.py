@@ -13,7 +13,7 @@ import torch
 from explore_helpers import array, classifier_of, images_of, normalized, serving
 from PIL import Image
 
-from wcapsnet.explain import explain_image
+from wcapsnet.explain import explain_image, over_image
 from wcapsnet.network import Level
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -192,6 +192,61 @@ def test_a_finger_draws_too(visit, classifier):
     assert page.evaluate("scrollY") == 0  # the page did not move along
     same_as_python(classifier, page, explained(classifier, page))
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_the_pixels_of_a_stroke_worked_by_hand(visit):
+    # 8×8 pixels, 1024 units a side: from (256, 512) to (768, 512) is, between the middles of pixels, from x = 1.5 to
+    # 5.5 at y = 3.5; a pen of 128 has a radius of half a pixel. A pixel at the distance d gets r + 1/2 − d of the ink:
+    # beside the line d = 1/2 gives 1/2, beyond its ends d = √½ gives 0.293.
+    page = visit()
+    ink = page.evaluate(
+        """async () => {
+            const { rasterize } = await import("/draw.js");
+            return [...rasterize([{ width: 128, points: [256, 512, 768, 512] }], 8, 8, false)];
+        }"""
+    )
+    row = [0, 75, 128, 128, 128, 128, 75, 0]
+    assert np.array(ink).reshape(8, 8).tolist() == [[0] * 8] * 3 + [row, row] + [[0] * 8] * 3
+
+
+def test_heat_maps_are_laid_over_the_picture_as_python_lays_them(visit):
+    maps = torch.rand(1, 3, 4, generator=torch.Generator().manual_seed(0))
+    page = visit()
+    found = page.evaluate(
+        """async (values) => {
+            const { between } = await import("/paint.js");
+            const cells = { values, height: 3, width: 4 };
+            return Array.from({ length: 12 }, (_, y) => Array.from({ length: 16 }, (_, x) =>
+                between(cells, (y + 0.5) / 4 - 0.5, (x + 0.5) / 4 - 0.5)));
+        }""",
+        maps.flatten().tolist(),
+    )
+    torch.testing.assert_close(torch.tensor(found), over_image(maps, (12, 16), 4)[0])
+
+
+def test_what_a_link_was_made_of_is_what_is_read_from_it(visit):
+    page = visit()
+    generator = np.random.default_rng(0)
+    strokes = [
+        {"width": int(generator.integers(1, 300)), "points": generator.integers(0, 1025, 2 * count).tolist()}
+        for count in (1, 2, 50, 300)
+    ]
+    same = page.evaluate(
+        """async (strokes) => {
+            const { read, write } = await import("/link.js");
+            const data = Uint8Array.from({ length: 3000 }, (_, at) => (at * at) % 256);
+            const state = {
+                id: "abc", source: { kind: "draw", center: true, strokes }, pin: { kind: "pixels", data },
+                off: new Set(["1.0", "12.34"]), target: 0, vector: new Map([["0", -1.25], ["x", 1e-7]]),
+                open: "2.1", heat: "none", heatBlock: "3",
+            };
+            const again = await read(await write(state));
+            const plain = (s) => JSON.stringify({ ...s, off: [...s.off], vector: [...s.vector] });
+            return [plain(again), plain(state)];
+        }""",
+        strokes,
+    )
+    assert same[0] == same[1]
 
 
 @pytest.fixture

@@ -100,7 +100,8 @@ export function overlay(canvas, data, about, cells, signed, best) {
   }
 }
 
-function between({ values, height, width }, y, x) {
+/** The value at row y and column x, in cells from the middle of the first one */
+export function between({ values, height, width }, y, x) {
   const [row, column] = [Math.min(height - 1, Math.max(0, y)), Math.min(width - 1, Math.max(0, x))];
   const [i, j] = [Math.floor(row), Math.floor(column)];
   const [below, right] = [Math.min(height - 1, i + 1), Math.min(width - 1, j + 1)];
