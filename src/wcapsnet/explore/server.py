@@ -54,6 +54,7 @@ class Server(ThreadingHTTPServer):
     """`Server(explorer).serve_forever()`; port 0 takes a free one, and `url` says which."""
 
     daemon_threads = True
+    request_queue_size = 128  # a class that opens the page at once; of more than 5, some would be turned away
     allow_reuse_address = os.name != "nt"  # there it would let two servers have one port
 
     def __init__(self, explorer: Explorer, host: str = "127.0.0.1", port: int = 8765):
