@@ -1,5 +1,6 @@
 """The pass over the test images behind the live page: in the background, polite, and kept."""
 
+import contextlib
 import threading
 import time
 
@@ -9,7 +10,7 @@ from explore_helpers import classifier_of, images_of, normalized, serving
 
 from wcapsnet.data.loader import DeviceSplit
 from wcapsnet.explain import explain_capsule, explain_image, nearest, specialization, survey, vector_range
-from wcapsnet.explore import favourites
+from wcapsnet.explore import Explorer, favourites
 
 
 @pytest.fixture(scope="module")
@@ -116,28 +117,40 @@ def test_a_place_that_cannot_be_written_does_not_matter(classifier, split, tmp_p
         assert finished(asker)["state"] == "ready"
 
 
+@contextlib.contextmanager
+def busy(worker):
+    """While the worker has something to do; what is given ends it."""
+    begun, free = threading.Event(), threading.Event()
+
+    def job():
+        begun.set()
+        assert free.wait(20)
+
+    thread = threading.Thread(target=lambda: worker.ask(None, job))
+    thread.start()
+    assert begun.wait(20)
+    yield free
+    free.set()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
 def test_it_steps_aside_while_the_page_is_used(classifier, split):
     with serving(classifier, split) as asker:
-        worker = asker.explorer.worker
-        free = threading.Event()
-        thread = threading.Thread(target=lambda: worker.ask(None, lambda: free.wait(20)))
-        thread.start()
-        asker.ask("/api/survey", {})
-        time.sleep(0.5)
-        assert asker.ask("/api/survey", {})["done"] == 0
-        free.set()
-        thread.join(20)
+        with busy(asker.explorer.worker):
+            asker.ask("/api/survey", {})
+            time.sleep(0.5)
+            assert asker.ask("/api/survey", {})["done"] == 0
         assert finished(asker)["state"] == "ready"
 
 
-def test_closing_ends_it(classifier, split):
-    with serving(classifier, split) as asker:
-        free = threading.Event()
-        thread = threading.Thread(target=lambda: asker.explorer.worker.ask(None, lambda: free.wait(20)))
-        thread.start()
-        asker.ask("/api/survey", {})
-        looking = asker.explorer.favourites._thread
+def test_closing_waits_for_the_worker_and_ends_the_pass(classifier, split):
+    explorer = Explorer(classifier, "toy", split)
+    with busy(explorer.worker) as free:
+        explorer.survey()
         threading.Timer(0.2, free.set).start()
-    assert not thread.is_alive()
-    assert not looking.is_alive()
-    assert asker.explorer.favourites.status()["state"] == "running"  # it did not come to its end
+        explorer.close()
+        assert free.is_set()
+    assert not explorer.worker._thread.is_alive()
+    assert not explorer.favourites._thread.is_alive()
+    assert explorer.survey()["state"] == "running"  # it did not come to its end
