@@ -1,9 +1,12 @@
-"""The command line: `wcapsnet demo | train | sweep | ablate | tables | evaluate | predict | explain | bench | list`."""
+"""The command line: `wcapsnet demo | train | sweep | ablate | tables | evaluate | predict | explain | explore | bench |
+list`."""
 
 from __future__ import annotations
 
 import json
 import sys
+import threading
+import webbrowser
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from enum import Enum
@@ -15,7 +18,7 @@ import typer
 from rich.markup import escape
 from rich.progress import Progress as Bar
 
-from . import __version__, show
+from . import __version__, cache, show
 from .bench.command import EXAMPLES, bench
 from .classifier import Classifier, Prediction
 from .data import DATASETS, DataConfig, Dataset, Split, default_data_dir, image_files, load_dataset, scan_folder
@@ -35,6 +38,7 @@ from .explain import (
     traverse_capsule,
 )
 from .explain import show as show_explained
+from .explore import Explorer, Server
 from .kernels import compile as compile_kernels
 from .kernels import use as use_kernels
 from .models import MODELS, load
@@ -514,6 +518,49 @@ def explain(
     _explain_image(run, picture, about, near, data_dir, chosen, as_json)
 
 
+@app.command(
+    epilog=examples(
+        "wcapsnet explore runs/demo                        draw a digit and see which blocks decide",
+        "wcapsnet explore wcapsnet-mnist --port 0          a shipped network, on any free port",
+        "wcapsnet explore runs/photos --host 0.0.0.0       for everybody in the room",
+    )
+)
+def explore(
+    run: Annotated[
+        str, typer.Argument(metavar="RUN|NAME", help="A run folder, a shipped network or a .safetensors file.")
+    ],
+    host: Annotated[str, typer.Option(help="Address to listen on; others than this machine's own see the page.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8765,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Open no browser.")] = False,
+    data_dir: DataDir = None,
+    device: Device = "auto",
+) -> None:
+    """A live page: draw or drop an image, see the routing, switch blocks off, move the winning vector."""
+    chosen = choose_device(device)
+    classifier, test, source = _to_explore(run, chosen, data_dir)
+    name = run if run in shipped.names() else Path(run).resolve().name
+    explorer = Explorer(classifier, name, test, source=source, cache=cache.directory())
+    server = Server(explorer, host, port)
+    try:
+        explorer.warm_up()
+        if not server.loopback:
+            err.print(
+                f"Everybody who can reach this machine on port {server.server_port} can use the page.",
+                style="yellow",
+                soft_wrap=True,
+            )
+        out.print(f"{escape(name)} is at [bold]{server.url}[/] (Ctrl-C ends it)", soft_wrap=True)
+        if not no_browser:
+            threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
+        server.serve_forever()
+    except KeyboardInterrupt:
+        out.print("Closed.")
+    finally:
+        server.close()
+
+
 app.command(epilog=examples(*EXAMPLES))(bench)
 
 
@@ -888,6 +935,20 @@ def _predict_all(classifier: Classifier, sources: list[str], top: int) -> tuple[
 
 
 # ── explanation ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _to_explore(source: str, device: torch.device, data_dir: Path | None) -> tuple[Classifier, Split | None, str]:
+    """A trained network, its test images if they are at hand, and what they are called. It can be explored without."""
+    try:
+        classifier, dataset = _with_its_data(source, "test", device, data_dir, False, False)
+    except InputError as error:
+        if data_dir is not None:
+            raise
+        classifier = load(source, device=str(device))
+        err.print(f"Without test images: {error}", style="yellow", markup=False, soft_wrap=True)
+        return classifier, None, ""
+    return classifier, dataset.test, dataset.name
+
 
 PROBE_IMAGES = 2000  # as many held-out images teach the probes
 

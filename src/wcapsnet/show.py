@@ -45,6 +45,7 @@ def next_steps(run: Run, quiet: bool) -> None:
     if quiet:
         return
     command("  wcapsnet evaluate", str(run.path))
+    command("  wcapsnet explore", str(run.path))
     command("  wcapsnet predict", str(run.path), "PICTURE.png")
 
 

@@ -260,6 +260,15 @@ def test_damaged_bytes_give_a_picture_or_an_input_error(kind: str, data: st.Data
         assert read(bytes(content)).shape == (3, 20, 20)
 
 
+def test_fewer_pixels_can_be_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "large.png"
+    Image.new("L", (10, 11)).save(path)
+    shape = {"channels": 1, "height": 4, "width": 4}
+    assert read_image(path, **shape, most_pixels=110).shape == (1, 4, 4)
+    with pytest.raises(InputError, match=r"large\.png: its 10 x 11 pixels are above the limit of 109\."):
+        read_image(path, **shape, most_pixels=109)
+
+
 @pytest.mark.parametrize("pixels", [150, 250])  # Pillow warns of the one and refuses the other
 def test_decompression_bombs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pixels: int) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)

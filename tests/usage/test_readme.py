@@ -16,6 +16,7 @@ from wcapsnet.bench import contenders, measure
 from wcapsnet.bench import run as bench
 from wcapsnet.data import datasets
 from wcapsnet.errors import InputError
+from wcapsnet.explore import Server
 from wcapsnet.recipes import RECIPES, quick
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
@@ -41,6 +42,10 @@ def run(command: str, monkeypatch: pytest.MonkeyPatch) -> int:
     with pytest.raises(SystemExit) as end:
         cli.main()
     return int(end.value.code or 0)
+
+
+def ctrl_c(server: Server) -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.fixture
@@ -77,7 +82,9 @@ def test_the_commands_for_own_pictures_run_and_then_the_second_python_block(plac
     picture(Path("holiday/one.png"), 180)
     picture(Path("digit.png"), 10)
     own = [command for command in COMMANDS if "photos" in command]
-    assert [command.split()[1] for command in own] == ["train", "evaluate", "predict", *["explain"] * 4]
+    assert [command.split()[1] for command in own] == ["train", "evaluate", "predict", *["explain"] * 4, "explore"]
+    monkeypatch.setattr(Server, "serve_forever", ctrl_c)
+    monkeypatch.setattr("webbrowser.open", lambda url: None)
     for command in own:
         assert run(command, monkeypatch) == 0, capsys.readouterr()
     assert "holiday/one.png" in capsys.readouterr().out

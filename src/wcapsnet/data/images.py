@@ -40,8 +40,10 @@ class UnreadableImageError(InputError):
         self.reason = reason
 
 
-def read_image(source: ImageSource, *, channels: int, height: int, width: int) -> np.ndarray:
-    """One picture as uint8 (ch, h, w).
+def read_image(
+    source: ImageSource, *, channels: int, height: int, width: int, most_pixels: int | None = None
+) -> np.ndarray:
+    """One picture as uint8 (ch, h, w). One with more than `most_pixels` is refused, as with Pillow's own limit.
 
     The picture is turned upright as its EXIF data says, laid on white where it is transparent (the
     page that drawings and logos are made for), brought to 8 bits, scaled with an antialiasing filter
@@ -52,7 +54,7 @@ def read_image(source: ImageSource, *, channels: int, height: int, width: int) -
     with _PILLOW_QUIET:
         try:
             with _open(source, name) as image:
-                _refuse_bomb(image, name)
+                _refuse_bomb(image, name, most_pixels)
                 # load first: Pillow turns TIFFs upright while it loads them, and then drops the tag
                 image.load()
                 eight_bit = _eight_bit(_upright(image))
@@ -166,9 +168,9 @@ def _open(source: ImageSource, name: str) -> Image.Image:
     return Image.open(source, formats=_FORMATS)
 
 
-def _refuse_bomb(image: Image.Image, name: str) -> None:
+def _refuse_bomb(image: Image.Image, name: str, most_pixels: int | None = None) -> None:
     # Pillow only warns up to twice its limit; a few such pictures at once fill the memory
-    limit = Image.MAX_IMAGE_PIXELS
+    limit = min((n for n in (Image.MAX_IMAGE_PIXELS, most_pixels) if n is not None), default=None)
     if limit is not None and image.width * image.height > limit:
         raise UnreadableImageError(name, f"its {image.width} x {image.height} pixels are above the limit of {limit}")
 

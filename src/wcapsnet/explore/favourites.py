@@ -1,0 +1,169 @@
+"""One pass over the test images: which of them each block likes most, and which are mistaken.
+
+It runs in the background from the moment somebody asks, steps aside while the page is used, and is kept in the cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..classifier import Classifier, checksum
+from ..data import Split
+from ..data.loader import DeviceSplit
+from ..errors import InputError
+from ..explain import Specialization, Survey, explain_capsule, nearest, specialization, survey, vector_range
+from .worker import Worker
+
+SHOWN = 12  # favourite images of a block
+BATCH = 4  # small: a stroke on the page waits for at most one of these
+
+
+class Stopped(Exception):
+    """The page was closed meanwhile."""
+
+
+class _Polite(DeviceSplit):
+    """A split whose next batch comes when the page is at rest."""
+
+    worker: Worker
+
+    def take(self, index: Tensor | slice) -> tuple[Tensor, Tensor]:
+        if not self.worker.wait_for_a_lull():
+            raise Stopped
+        return super().take(index)
+
+
+class Favourites:
+    def __init__(self, classifier: Classifier, split: Split, worker: Worker, cache: Path | None):
+        self._classifier, self._split, self._worker = classifier, split, worker
+        self._cache = cache
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._done = 0
+        self._failed = False
+        self._seen: Survey | None = None
+        self._found: Specialization | None = None
+
+    def start(self) -> None:
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._look, name="explore-survey", daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        """After the worker was closed: to the end of the batch."""
+        self.wait(10)
+
+    def wait(self, seconds: float) -> bool:
+        """Are they there, after at most so long?"""
+        if self._thread:
+            self._thread.join(seconds)
+        return self._seen is not None
+
+    def status(self) -> dict[str, Any]:
+        total, seen = len(self._split.labels), self._seen
+        if seen is None:
+            return {"state": "failed" if self._failed else "running", "done": self._done, "total": total}
+        return {
+            "state": "ready",
+            "done": total,
+            "total": total,
+            "accuracy": seen.accuracy,
+            "predicted": seen.predicted.tolist(),
+            "ranges": [_range(seen, capsule) for capsule in range(seen.weights[-1].shape[1])],
+        }
+
+    def of(self, level: int, capsule: int) -> dict[str, Any] | None:
+        """A block's favourite images and its classes; None as long as they are not known."""
+        seen, found = self._seen, self._found
+        if seen is None or found is None:
+            return None
+        one = explain_capsule(seen, found, level, capsule, SHOWN)
+        images = zip(one.images.tolist(), one.weights.tolist(), strict=True)
+        return {
+            "images": [{"index": i, "label": int(seen.labels[i]), "weight": weight} for i, weight in images],
+            "classes": list(one.classes),
+            "wins": one.wins,
+            "total": len(seen),
+        }
+
+    def near(self, vector: Tensor, itself: int | None, count: int = 6) -> list[dict[str, Any]] | None:
+        """Images whose best capsule vectors are nearest, without the image itself."""
+        seen = self._seen
+        if seen is None:
+            return None
+        found = nearest(seen, vector, count + 1)
+        pairs = zip(found.images.tolist(), found.distances.tolist(), strict=True)
+        images = [{"index": i, "label": int(seen.labels[i]), "distance": d} for i, d in pairs if i != itself]
+        return images[:count]
+
+    def _look(self) -> None:
+        try:
+            path = self._path()
+            seen = _kept(path, self._classifier, len(self._split.labels))
+            if seen is None:
+                torch.set_num_threads(1)  # of this thread: the other cores are the page's
+                device = self._classifier.mean.device
+                split = _Polite(self._split, *self._classifier.normalization, device)
+                split.worker = self._worker
+                seen = survey(self._classifier.network, split, batch_size=BATCH, progress=self._progress)
+                _keep(seen, path)
+            self._found = specialization(seen)
+            self._seen = seen
+        except Stopped:
+            pass
+        except BaseException:
+            self._failed = True
+            raise
+
+    def _progress(self, done: int) -> None:
+        self._done = done
+
+    def _path(self) -> Path | None:
+        """Named after what it is made of: these weights, these images."""
+        if self._cache is None:
+            return None
+        digest = hashlib.sha256(identity(self._classifier).encode())
+        digest.update(self._split.labels.numpy().data)
+        digest.update(self._split.images.contiguous().numpy().data)
+        return self._cache / "explore" / f"{digest.hexdigest()[:32]}.safetensors"
+
+
+def identity(classifier: Classifier) -> str:
+    """The same for the same weights, classes and preprocessing."""
+    return checksum(classifier.network.state_dict(), classifier.description())
+
+
+def _kept(path: Path | None, classifier: Classifier, images: int) -> Survey | None:
+    if path is None or not path.exists():
+        return None
+    try:
+        seen, _ = Survey.load(path)
+    except (InputError, KeyError, TypeError):  # a cache may be damaged; it is made again
+        return None
+    return seen if len(seen) == images and len(seen.weights) == len(classifier.config.levels) else None
+
+
+def _keep(seen: Survey, path: Path | None) -> None:
+    if path is None:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        seen.save(path)
+    except OSError:  # no room, no right: the next time takes as long as this one
+        pass
+
+
+def _range(seen: Survey, capsule: int) -> dict[str, list[float]] | None:
+    """Where the elements of a block's best vectors lie; None if it was never the best."""
+    try:
+        found = vector_range(seen, capsule)
+    except InputError:
+        return None
+    return {"low": found.low.tolist(), "high": found.high.tolist()}

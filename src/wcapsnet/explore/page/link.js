@@ -1,0 +1,110 @@
+// What the page shows, as the part of its address behind the #.
+
+const version = "1";
+
+/** { id, source, pin, off: Set("level.capsule"), target, vector: Map, open, heat } → text */
+export async function write(state) {
+  const parts = new URLSearchParams({ v: version, net: state.id });
+  if (state.source) parts.set("see", await writeSource(state.source));
+  if (state.pin) parts.set("pin", await writeSource(state.pin));
+  if (state.off.size) parts.set("off", [...state.off].join("_"));
+  if (state.target !== null) parts.set("class", state.target);
+  if (state.vector.size) parts.set("vector", [...state.vector].map(([element, value]) => `${element}:${value}`).join("_"));
+  if (state.open) parts.set("block", state.open);
+  if (state.heat !== "weights") parts.set("heat", state.heat);
+  if (state.heatBlock !== "all") parts.set("of", state.heatBlock);
+  return parts.toString();
+}
+
+/** The way back; throws where it cannot be read. */
+export async function read(text) {
+  const parts = new URLSearchParams(text);
+  if (parts.get("v") !== version) throw new Error("This link cannot be read.");
+  const list = (name) => (parts.get(name) ? parts.get(name).split("_") : []);
+  const vector = list("vector").map((one) => [one.split(":")[0], Number(one.split(":")[1])]);
+  if (vector.some(([, value]) => !Number.isFinite(value))) throw new Error("This link cannot be read.");
+  return {
+    id: parts.get("net"),
+    source: parts.has("see") ? await readSource(parts.get("see")) : null,
+    pin: parts.has("pin") ? await readSource(parts.get("pin")) : null,
+    off: new Set(list("off")),
+    target: parts.has("class") ? Number(parts.get("class")) : null,
+    vector: new Map(vector),
+    open: parts.get("block"),
+    heat: parts.get("heat") ?? "weights",
+    heatBlock: parts.get("of") ?? "all",
+  };
+}
+
+async function writeSource(source) {
+  if (source.kind === "test") return `t${source.index}`;
+  if (source.kind === "draw") return `d${source.center ? 1 : 0}${letters(packed(source.strokes))}`;
+  return `p${letters(await through(new CompressionStream("deflate-raw"), source.data))}`;
+}
+
+async function readSource(text) {
+  const [kind, rest] = [text[0], text.slice(1)];
+  try {
+    if (kind === "t" && /^\d+$/.test(rest)) return { kind: "test", index: Number(rest) };
+    if (kind === "d") return { kind: "draw", center: rest[0] === "1", strokes: unpacked(numbers(rest.slice(1))) };
+    if (kind === "p") return { kind: "pixels", data: await through(new DecompressionStream("deflate-raw"), numbers(rest)) };
+  } catch {
+    // told below
+  }
+  throw new Error("This link cannot be read.");
+}
+
+// Strokes as bytes: width, number of points, the first point, then steps. Whole numbers of seven bits a byte.
+function packed(strokes) {
+  const data = [];
+  const put = (value) => {
+    for (; value >= 128; value = Math.floor(value / 128)) data.push((value % 128) + 128);
+    data.push(value);
+  };
+  for (const { width, points } of strokes) {
+    put(width);
+    put(points.length / 2);
+    points.forEach((value, at) => {
+      const step = at < 2 ? value : value - points[at - 2];
+      put(step < 0 ? -2 * step - 1 : 2 * step);
+    });
+  }
+  return Uint8Array.from(data);
+}
+
+function unpacked(data) {
+  let at = 0;
+  const take = () => {
+    let [value, weight] = [0, 1];
+    for (; data[at] >= 128; at++, weight *= 128) value += (data[at] - 128) * weight;
+    if (at >= data.length) throw new Error("cut off");
+    return value + data[at++] * weight;
+  };
+  const strokes = [];
+  while (at < data.length) {
+    const [width, count] = [take(), take()];
+    const points = [];
+    for (let p = 0; p < 2 * count; p++) {
+      const folded = take();
+      const step = folded % 2 ? -(folded + 1) / 2 : folded / 2;
+      points.push(p < 2 ? step : points[p - 2] + step);
+    }
+    if (!points.length) throw new Error("empty");
+    strokes.push({ width, points });
+  }
+  return strokes;
+}
+
+async function through(stream, data) {
+  return new Uint8Array(await new Response(new Blob([data]).stream().pipeThrough(stream)).arrayBuffer());
+}
+
+function letters(data) {
+  let text = "";
+  for (let start = 0; start < data.length; start += 8192) text += String.fromCharCode(...data.subarray(start, start + 8192));
+  return btoa(text).replaceAll("+", "-").replaceAll("/", ".").replaceAll("=", "");
+}
+
+function numbers(text) {
+  return Uint8Array.from(atob(text.replaceAll("-", "+").replaceAll(".", "/")), (letter) => letter.charCodeAt(0));
+}

@@ -1,0 +1,241 @@
+"""HTTP for one page on the loopback interface, by the standard library, and what it refuses.
+
+Pages of other sites can make a browser send requests here. So the Host header must name this machine (a name that was
+made to point here does not), what computes is asked by POST with a token that only our own page can read, and nothing
+allows other origins to read an answer.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import json
+import os
+import secrets
+import socket
+import socketserver
+import sys
+import traceback
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from .. import __version__
+from ..errors import InputError
+from .answers import MAX_UPLOAD, Explorer
+from .worker import Superseded
+
+PAGE = Path(__file__).parent / "page"
+KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+TOKEN = "X-Wcapsnet-Token"
+TAB = "X-Wcapsnet-Tab"
+
+
+class Refused(Exception):
+    """An HTTP status and the sentence that goes with it."""
+
+    def __init__(self, status: int, sentence: str):
+        super().__init__(sentence)
+        self.status = status
+
+
+class Server(ThreadingHTTPServer):
+    """`Server(explorer).serve_forever()`; port 0 takes a free one, and `url` says which."""
+
+    daemon_threads = True
+    request_queue_size = 128  # a class that opens the page at once; of more than 5, some would be turned away
+    allow_reuse_address = os.name != "nt"  # there it would let two servers have one port
+
+    def __init__(self, explorer: Explorer, host: str = "127.0.0.1", port: int = 8765):
+        self.explorer, self.host = explorer, host
+        self.token = secrets.token_urlsafe(24)
+        config = explorer.classifier.config
+        self.max_question = 2 * config.channels * config.height * config.width + 2**16
+        try:
+            self.address_family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            self.loopback = ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback
+            super().__init__(address[:2], Handler)  # type: ignore[arg-type]
+        except (OSError, OverflowError) as error:
+            explorer.close()
+            raise InputError(_why_not(error, host, port)) from error
+
+    def server_bind(self) -> None:
+        # Not HTTPServer's: it asks a name server for our name, which can take long and is of no use.
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = self.host, self.server_address[1]
+
+    @property
+    def url(self) -> str:
+        host = _own_address() if self.host in ("0.0.0.0", "::", "") else self.host
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.server_port}/"
+
+    def names_us(self, host: str | None) -> bool:
+        """Is this Host header ours? Addresses are, since nobody can point one elsewhere; names only if we know them."""
+        try:
+            parts = urlsplit(f"//{host}")
+            name, _ = parts.hostname or "", parts.port
+        except ValueError:
+            return False
+        if parts.username is not None or parts.path:  # the port may be another: pages come through tunnels
+            return False
+        try:
+            return ipaddress.ip_address(name).is_loopback or not self.loopback
+        except ValueError:
+            known = {"localhost", self.host.lower()}
+            return name in (known if self.loopback else known | {socket.gethostname().lower()})
+
+    def close(self) -> None:
+        self.server_close()
+        self.explorer.close()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that goes away in the middle of an answer is no news."""
+        if not isinstance(sys.exc_info()[1], (ConnectionError, TimeoutError)):
+            super().handle_error(request, client_address)
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = f"wcapsnet/{__version__}", ""
+    timeout = 60
+    disable_nagle_algorithm = True  # small answers leave at once
+    wbufsize = -1  # and in one piece
+
+    def do_GET(self) -> None:
+        self._answer(self._get)
+
+    def do_POST(self) -> None:
+        self._answer(self._post)
+
+    def do_HEAD(self) -> None:
+        self._answer(self._get)
+
+    def _get(self) -> tuple[str, bytes]:
+        path = urlsplit(self.path).path
+        if path in ("/", "/index.html"):
+            page = (PAGE / "index.html").read_text(encoding="utf-8").replace("{{token}}", self.server.token)
+            return "text/html; charset=utf-8", page.encode()
+        if path == "/api/about":
+            return _json(self.server.explorer.about())
+        if path.startswith("/api/test/") and path.endswith(".png"):
+            number = path.removeprefix("/api/test/").removesuffix(".png")
+            index = int(number) if number.isascii() and number.isdecimal() and len(number) < 10 else -1
+            return "image/png", self.server.explorer.test_picture(index)
+        file = PAGE / path.removeprefix("/")
+        if path.count("/") != 1 or file.parent != PAGE or file.suffix not in KINDS or not file.is_file():
+            raise Refused(404, "There is nothing here.")
+        return f"{KINDS[file.suffix]}; charset=utf-8", file.read_bytes()
+
+    def _post(self) -> tuple[str, bytes]:
+        path = urlsplit(self.path).path
+        explorer, tab = self.server.explorer, self.headers.get(TAB, "")[:64] or None
+        answers: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+            "/api/explain": lambda asked: explorer.explain(asked, tab),
+            "/api/block": lambda asked: explorer.block(asked, tab),
+            "/api/decode": lambda asked: explorer.decode(asked, tab),
+            "/api/near": explorer.near,
+            "/api/survey": lambda asked: explorer.survey(),
+        }
+        if path == "/api/picture":
+            return _json(explorer.picture(self._body("application/octet-stream", MAX_UPLOAD)))
+        if path not in answers:
+            raise Refused(404, "There is nothing here.")
+        try:
+            asked = json.loads(self._body("application/json", self.server.max_question))
+        except (ValueError, RecursionError):
+            asked = None
+        if not isinstance(asked, dict):
+            raise Refused(400, "The question is not a JSON object.")
+        try:
+            return _json(answers[path](asked))
+        except Superseded:
+            return _json({"superseded": True})
+
+    def _check(self) -> None:
+        """Before anything is looked at: is it our page that asks?"""
+        if not self.server.names_us(self.headers.get("Host")):
+            raise Refused(403, "This server answers to its own address alone.")
+        if self.command == "POST":
+            origin = self.headers.get("Origin")
+            if origin is not None and origin != f"http://{self.headers.get('Host')}":
+                raise Refused(403, "This page may not ask here.")
+            given = self.headers.get(TOKEN, "")
+            if not hmac.compare_digest(given.encode(), self.server.token.encode()):
+                raise Refused(403, "The page is older than the server: load it again.")
+
+    def _body(self, kind: str, most: int) -> bytes:
+        if self.headers.get_content_type() != kind:
+            raise Refused(415, f"This is asked with the content type {kind}.")
+        length = self.headers.get("Content-Length", "")
+        if not (length.isascii() and length.isdecimal()) or self.headers.get("Transfer-Encoding"):
+            raise Refused(411, "The length of the question is not said.")
+        if int(length[:16]) > most:
+            raise Refused(413, f"That is too large: {most / 2**20:.3g} MB are taken at most.")
+        return self.rfile.read(int(length))
+
+    def _answer(self, make: Callable[[], tuple[str, bytes]]) -> None:
+        status = 200
+        try:
+            self._check()
+            kind, content = make()
+        except Refused as error:
+            status, (kind, content) = error.status, _json({"error": str(error)})
+        except InputError as error:
+            status, (kind, content) = 400, _json({"error": str(error)})
+        except (ConnectionError, TimeoutError):
+            raise
+        except Exception:  # a bug, which is for the terminal: the page is told no more than that
+            traceback.print_exc()
+            status, (kind, content) = 500, _json({"error": "Something went wrong; the terminal says what."})
+        # What was not read of a refused question would be taken for the next one.
+        self.close_connection = self.close_connection or status >= 400
+        self.send_response(status)
+        for name, value in HEADERS.items():
+            self.send_header(name, value)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+def _json(answer: dict[str, Any]) -> tuple[str, bytes]:
+    return "application/json", json.dumps(answer, allow_nan=False, ensure_ascii=False).encode()
+
+
+def _own_address() -> str:
+    """Under which others reach this machine. Nothing is sent: the system only says which way it would go."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+        try:
+            way.connect(("192.0.2.1", 9))
+        except OSError:
+            return "127.0.0.1"
+        return str(way.getsockname()[0])
+
+
+def _why_not(error: Exception, host: str, port: int) -> str:
+    if isinstance(error, socket.gaierror):
+        return f"There is no address {host}."
+    if isinstance(error, OverflowError):
+        return f"A port is a number from 0 to 65535, not {port}."
+    reason = getattr(error, "strerror", None) or str(error)
+    if getattr(error, "errno", None) in (98, 48, 10048):  # EADDRINUSE of Linux, macOS, Windows
+        return f"Port {port} is in use; choose another with --port, or let one be found: --port 0."
+    return f"Cannot listen on {host}:{port}: {reason}."

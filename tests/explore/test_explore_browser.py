@@ -1,0 +1,692 @@
+"""The live page in a real browser: it is drawn on, files are dropped, sliders moved, blocks switched; its numbers are
+those of Python. Needs playwright (`pip install playwright`) and Chromium, its own or one of the system."""
+
+import base64
+import io
+import os
+import re
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from explore_helpers import array, classifier_of, images_of, normalized, serving
+from PIL import Image
+
+from wcapsnet.explain import explain_image, over_image
+from wcapsnet.network import Level
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+pytestmark = pytest.mark.browser
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    found = os.environ.get("WCAPSNET_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+    with playwright.sync_playwright() as engine:
+        if not found and not os.path.exists(engine.chromium.executable_path):
+            pytest.skip("there is no Chromium here")
+        browser = engine.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    return classifier_of(height=16, width=16, levels=(Level(3, 2, 4, 2), Level(4, 2, 4, 2), Level(2, 2, 3, 1)))
+
+
+@pytest.fixture(scope="module")
+def asker(classifier):
+    with serving(classifier, images_of(classifier, 30), source="mnist") as asker:
+        yield asker
+
+
+@pytest.fixture
+def visit(browser, asker):
+    """Opens the page; at the end there must have been no error in its console."""
+    contexts, errors = [], []
+
+    def visit(at=None, hash="", **options):
+        context = browser.new_context(**({"viewport": {"width": 1400, "height": 1000}} | options))
+        contexts.append(context)
+        context.grant_permissions(["clipboard-read", "clipboard-write"])
+        page = context.new_page()
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda line: errors.append(line.text) if line.type in ("error", "warning") else None)
+        page.goto((at or asker).server.url + hash)
+        page.wait_for_selector("body.ready")
+        return page
+
+    visit.errors = errors
+    yield visit
+    for context in contexts:
+        context.close()
+    assert not errors
+
+
+def stroke(page, *points):
+    box = page.locator("#easel").bounding_box()
+    places = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in points]
+    page.mouse.move(*places[0])
+    page.mouse.down()
+    for place in places[1:]:
+        page.mouse.move(*place, steps=4)
+    page.mouse.up()
+
+
+def settled(page):
+    """Every question answered, and the address brought up to date."""
+    page.wait_for_load_state("networkidle")
+    page.wait_for_timeout(400)
+
+
+def pixels_seen(page):
+    """uint8 (h, w) or (h, w, 3): what the page shows as the network's input"""
+    data = page.evaluate("document.getElementById('seen').toDataURL()")
+    picture = np.asarray(Image.open(io.BytesIO(base64.b64decode(data.split(",")[1]))).convert("RGB"))
+    return picture[:, :, :1] if (picture == picture[:, :, :1]).all() else picture
+
+
+def explained(classifier, page, **more):
+    pixels = torch.from_numpy(pixels_seen(page).copy()).permute(2, 0, 1)
+    return explain_image(classifier.network, normalized(classifier, pixels), without=False, **more)
+
+
+def probabilities(page):
+    shown = page.eval_on_selector_all(
+        "#classes button", "all => all.map(b => [b.dataset.class, b.dataset.probability])"
+    )
+    return {int(r): float(p) for r, p in shown}
+
+
+def table(page, column):
+    rows = page.eval_on_selector_all(
+        "#table tr", f"all => all.map(r => [r.dataset.block, r.children[{column}].dataset.value])"
+    )
+    return {block: float(value) for block, value in rows}
+
+
+def same_as_python(classifier, page, one):
+    assert probabilities(page) == dict(enumerate(one.probabilities.tolist()))
+    best = float(one.probabilities.max())
+    assert page.inner_text("#verdict") == classifier.classes[one.predicted]
+    assert f"{100 * best:.1f} %" in page.inner_text("#verdict-probability") or best > 0.9995
+    weights = {f"{level + 1}.{n}": b for level in range(3) for n, b in enumerate(one.block_weights(level).tolist())}
+    assert table(page, 1) == weights
+    shown = page.eval_on_selector_all(
+        ".flow .block:not(.off)", "all => all.map(g => [g.dataset.block, g.querySelector('.weight').textContent])"
+    )
+    assert dict(shown) == {block: f"{b:.3f}" for block, b in weights.items() if b > 0}
+    winners = page.eval_on_selector_all(".flow .winner", "all => all.map(g => g.dataset.block)")
+    assert winners == [f"{level + 1}.{n}" for level, n in enumerate(one.winners)]
+    values = page.eval_on_selector_all("#sliders input", "all => all.map(i => Number(i.value))")
+    assert values == pytest.approx([*one.vector.tolist(), *one.position.tolist()], abs=1e-6)
+
+
+def test_a_drawing_is_answered_with_the_numbers_of_python(visit, classifier):
+    page = visit()
+    assert page.inner_text("#verdict-probability") == "Nothing is drawn yet."
+    stroke(page, (0.2, 0.2), (0.8, 0.25), (0.5, 0.8))
+    settled(page)
+    same_as_python(classifier, page, explained(classifier, page))
+    page.wait_for_timeout(700)
+    said = page.text_content("#said")  # for screen readers, when the hand rests
+    assert said == f"Prediction: {page.inner_text('#verdict')}, {page.inner_text('#verdict-probability')}"
+
+
+def test_strokes_are_undone_and_cleared(visit):
+    page = visit()
+    stroke(page, (0.2, 0.2), (0.8, 0.2))
+    settled(page)
+    once = pixels_seen(page)
+    stroke(page, (0.5, 0.2), (0.5, 0.9))
+    settled(page)
+    assert not np.array_equal(pixels_seen(page), once)
+    page.keyboard.press("Control+z")
+    settled(page)
+    assert np.array_equal(pixels_seen(page), once)
+    stroke(page, (0.5, 0.2), (0.5, 0.9))
+    page.click("#undo")
+    settled(page)
+    assert np.array_equal(pixels_seen(page), once)
+    page.click("#clear")
+    settled(page)
+    assert page.inner_text("#verdict") == "–"
+    assert page.is_disabled("#undo")
+    assert page.url.endswith("/")
+
+
+def test_drawings_are_brought_to_the_middle_if_asked(visit):
+    page = visit()
+    stroke(page, (0.05, 0.05), (0.25, 0.05), (0.25, 0.25))
+    settled(page)
+
+    def middle():
+        ink = pixels_seen(page)[:, :, 0].astype(float)
+        i, j = np.mgrid[:16, :16]
+        return (ink * i).sum() / ink.sum(), (ink * j).sum() / ink.sum()
+
+    assert middle() == pytest.approx((7.5, 7.5), abs=0.15)
+    page.uncheck("#center")
+    settled(page)
+    assert max(middle()) < 5
+
+
+def test_a_finger_draws_too(visit, classifier):
+    page = visit(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    box = page.locator("#easel").bounding_box()
+    session = page.context.new_cdp_session(page)
+
+    def touch(kind, *at):
+        points = [{"x": box["x"] + x * box["width"], "y": box["y"] + y * box["height"]} for x, y in at]
+        session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+
+    touch("touchStart", (0.2, 0.3))
+    for step in range(1, 10):
+        touch("touchMove", (0.2 + 0.06 * step, 0.3 + 0.05 * step))
+    touch("touchEnd")
+    settled(page)
+    assert page.evaluate("scrollY") == 0  # the page did not move along
+    same_as_python(classifier, page, explained(classifier, page))
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_the_pixels_of_a_stroke_worked_by_hand(visit):
+    # 8×8 pixels, 1024 units a side: from (256, 512) to (768, 512) is, between the middles of pixels, from x = 1.5 to
+    # 5.5 at y = 3.5; a pen of 128 has a radius of half a pixel. A pixel at the distance d gets r + 1/2 − d of the ink:
+    # beside the line d = 1/2 gives 1/2, beyond its ends d = √½ gives 0.293.
+    page = visit()
+    ink = page.evaluate(
+        """async () => {
+            const { rasterize } = await import("/draw.js");
+            return [...rasterize([{ width: 128, points: [256, 512, 768, 512] }], 8, 8, false)];
+        }"""
+    )
+    row = [0, 75, 128, 128, 128, 128, 75, 0]
+    assert np.array(ink).reshape(8, 8).tolist() == [[0] * 8] * 3 + [row, row] + [[0] * 8] * 3
+
+
+def test_heat_maps_are_laid_over_the_picture_as_python_lays_them(visit):
+    maps = torch.rand(1, 3, 4, generator=torch.Generator().manual_seed(0))
+    page = visit()
+    found = page.evaluate(
+        """async (values) => {
+            const { between } = await import("/paint.js");
+            const cells = { values, height: 3, width: 4 };
+            return Array.from({ length: 12 }, (_, y) => Array.from({ length: 16 }, (_, x) =>
+                between(cells, (y + 0.5) / 4 - 0.5, (x + 0.5) / 4 - 0.5)));
+        }""",
+        maps.flatten().tolist(),
+    )
+    torch.testing.assert_close(torch.tensor(found), over_image(maps, (12, 16), 4)[0])
+
+
+def test_what_a_link_was_made_of_is_what_is_read_from_it(visit):
+    page = visit()
+    generator = np.random.default_rng(0)
+    strokes = [
+        {"width": int(generator.integers(1, 300)), "points": generator.integers(0, 1025, 2 * count).tolist()}
+        for count in (1, 2, 50, 300)
+    ]
+    same = page.evaluate(
+        """async (strokes) => {
+            const { read, write } = await import("/link.js");
+            const data = Uint8Array.from({ length: 3000 }, (_, at) => (at * at) % 256);
+            const state = {
+                id: "abc", source: { kind: "draw", center: true, strokes }, pin: { kind: "pixels", data },
+                off: new Set(["1.0", "12.34"]), target: 0, vector: new Map([["0", -1.25], ["x", 1e-7]]),
+                open: "2.1", heat: "none", heatBlock: "3",
+            };
+            const again = await read(await write(state));
+            const plain = (s) => JSON.stringify({ ...s, off: [...s.off], vector: [...s.vector] });
+            return [plain(again), plain(state)];
+        }""",
+        strokes,
+    )
+    assert same[0] == same[1]
+
+
+@pytest.fixture
+def photo(tmp_path):
+    path = tmp_path / "photo.png"
+    Image.fromarray(np.random.default_rng(5).integers(0, 256, (40, 30, 3), dtype=np.uint8)).save(path)
+    return path
+
+
+def drop(page, name, data, target="body"):
+    page.evaluate(
+        """([name, data, target]) => {
+            const bytes = Uint8Array.from(atob(data), c => c.charCodeAt(0));
+            const transfer = new DataTransfer();
+            transfer.items.add(new File([bytes], name));
+            for (const kind of ["dragenter", "dragover", "drop"])
+                document.querySelector(target).dispatchEvent(
+                    new DragEvent(kind, { dataTransfer: transfer, bubbles: true, cancelable: true }));
+        }""",
+        [name, base64.b64encode(data).decode(), target],
+    )
+
+
+def paste(page, data):
+    page.evaluate(
+        """(data) => {
+            const bytes = Uint8Array.from(atob(data), c => c.charCodeAt(0));
+            const transfer = new DataTransfer();
+            transfer.items.add(new File([bytes], "image.png", { type: "image/png" }));
+            document.body.dispatchEvent(new ClipboardEvent("paste", { clipboardData: transfer, bubbles: true }));
+        }""",
+        base64.b64encode(data).decode(),
+    )
+
+
+@pytest.mark.parametrize("way", ["pick", "drop", "paste"])
+def test_a_picture_is_picked_dropped_or_pasted(visit, classifier, photo, way):
+    page = visit()
+    if way == "pick":
+        page.set_input_files("#file", photo)
+    elif way == "drop":
+        drop(page, "photo.png", photo.read_bytes())
+    else:
+        paste(page, photo.read_bytes())
+    settled(page)
+    one = explain_image(classifier.network, classifier.preprocess([photo])[0], without=False)
+    same_as_python(classifier, page, one)
+    assert page.get_attribute("#tab-file", "aria-selected") == "true"
+    assert page.inner_text("#verdict") == classifier.predict(photo).label
+
+
+def test_a_bad_picture_gets_a_sentence_and_what_was_seen_stays(visit, photo):
+    page = visit()
+    page.set_input_files("#file", photo)
+    settled(page)
+    before = probabilities(page)
+    drop(page, "notes.txt", b"not a picture")
+    page.wait_for_selector("#toast:not([hidden])")
+    assert "not a picture in a known format" in page.inner_text("#toast")
+    settled(page)
+    assert probabilities(page) == before
+    visit.errors[:] = [line for line in visit.errors if "status of 400" not in line]  # the browser's own remark
+
+
+def test_the_test_set_is_walked_through(visit, asker, classifier):
+    page = visit()
+    page.click("#tab-test")
+    settled(page)
+    labels = asker.explorer.test.labels.tolist()
+    assert page.input_value("#test-index") == "0"
+    page.click("#next")
+    settled(page)
+    assert page.input_value("#test-index") == "1"
+    same_as_python(classifier, page, explained(classifier, page))
+    assert np.array_equal(pixels_seen(page)[:, :, 0], asker.explorer.test.images[1, 0])
+    assert classifier.classes[labels[1]] in page.inner_text("#truth")
+    page.select_option("#test-class", label="two")
+    settled(page)
+    assert labels[int(page.input_value("#test-index"))] == 2
+    assert "10 of 30 images" in page.inner_text("#test-note")
+    page.locator("h1").click()
+    page.keyboard.press("ArrowRight")
+    settled(page)
+    assert page.input_value("#test-index") == "5"
+    page.click("#previous")
+    settled(page)
+    assert page.input_value("#test-index") == "2"
+    page.fill("#test-index", "99")
+    page.keyboard.press("Enter")
+    settled(page)
+    assert page.input_value("#test-index") == "29"
+    page.click("#random")
+    settled(page)
+    assert labels[int(page.input_value("#test-index"))] == 2
+
+
+def test_only_mistakes_are_shown_if_asked(visit, asker):
+    page = visit()
+    page.click("#tab-test")
+    page.wait_for_function("!document.getElementById('mistakes').disabled")
+    page.check("#mistakes")
+    settled(page)
+    facts = asker.ask("/api/survey", {})
+    labels = asker.explorer.test.labels.tolist()
+    wrong = [m for m in range(30) if facts["predicted"][m] != labels[m]]
+    assert f"{len(wrong)} of 30 images" in page.inner_text("#test-note")
+    for _ in range(3):
+        assert int(page.input_value("#test-index")) in wrong
+        assert "Wrong" in page.inner_text("#truth")
+        page.click("#next")
+        settled(page)
+
+
+def block(page, name):
+    return page.locator(f".flow [data-block='{name}']")
+
+
+def test_blocks_are_switched_by_pointer_keyboard_and_table(visit, classifier):
+    page = visit(hash="")
+    page.click("#tab-test")
+    settled(page)
+    before = explained(classifier, page)
+    block(page, "1.1").dblclick()
+    settled(page)
+    one = explained(classifier, page, keep=[torch.tensor([True, False, True]), None, None])
+    same_as_python(classifier, page, one)
+    then = f"{100 * float(before.probabilities.max()):.1f} %"
+    assert "With every block on" in page.inner_text("#change")
+    assert then in page.inner_text("#change")
+
+    block(page, "2.0").focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press(" ")
+    settled(page)
+    keep = [torch.tensor([True, False, True]), torch.tensor([True, False, True, True]), None]
+    same_as_python(classifier, page, explained(classifier, page, keep=keep))
+
+    page.click("#numbers summary")
+    page.uncheck("tr[data-block='3.0'] input")
+    settled(page)
+    keep[2] = torch.tensor([False, True])
+    same_as_python(classifier, page, explained(classifier, page, keep=keep))
+    page.locator("tr[data-block='3.1'] input").click()
+    assert "must stay on" in page.inner_text("#toast")
+    settled(page)
+    assert page.is_checked("tr[data-block='3.1'] input")
+
+    page.click("#all-on")
+    settled(page)
+    same_as_python(classifier, page, before)
+    assert page.is_hidden("#change")
+
+
+def test_a_block_opens_into_its_maps_and_favourites(visit, asker):
+    page = visit()
+    page.click("#tab-test")
+    page.wait_for_function("!document.getElementById('mistakes').disabled")
+    block(page, "2.3").focus()
+    page.keyboard.press("Enter")
+    settled(page)
+    facts = asker.ask("/api/block", {"test": 0, "block": [1, 3]})
+    assert page.inner_text("#block-title") == "Block 3 of level 2"
+    assert f"{facts['weight']:.4f}" in page.inner_text("#block-facts")
+    assert page.locator("#maps canvas").count() == facts["map"][0] + 1
+    assert (
+        page.evaluate("[...document.querySelectorAll('#maps canvas')].map(c => [c.height, c.width])[1]")
+        == facts["map"][1:]
+    )
+    images = facts["favourites"]["images"]
+    assert page.locator("#favourites button").count() == len(images)
+    assert page.evaluate("[...document.querySelectorAll('#favourites img')].every(i => i.complete && i.naturalWidth)")
+    without = facts["without"]
+    assert f"{asker.explorer.classifier.classes[without['predicted']]}, " in page.inner_text("#block-facts")
+    page.locator("#favourites button").first.click()
+    settled(page)
+    assert page.input_value("#test-index") == str(images[0]["index"])
+    page.click("#block-switch")
+    settled(page)
+    assert "off" in block(page, "2.3").get_attribute("class").split()
+    assert "switched off" in block(page, "2.3").get_attribute("aria-label")
+    page.keyboard.press("Escape")
+    assert page.is_hidden("#block")
+
+
+def canvas(page, name):
+    return page.evaluate(f"document.getElementById('{name}').toDataURL()")
+
+
+def test_sliders_redraw_the_reconstruction_and_are_reset(visit, asker, classifier):
+    page = visit()
+    page.click("#tab-test")
+    settled(page)
+    was = canvas(page, "rebuilt")
+    facts = asker.ask("/api/explain", {"test": 0})
+    slider = page.locator("#sliders input").nth(1)
+    slider.evaluate("(s) => { s.value = s.max; s.dispatchEvent(new Event('input')); }")
+    settled(page)
+    value = float(slider.evaluate("s => Number(s.value)"))
+    vector = [*facts["vector"][:1], value, *facts["vector"][2:]]
+    again = asker.ask("/api/decode", {"vector": vector, "position": facts["position"]})
+    expected = array(again["reconstruction"], [16, 16], "u1").numpy()
+    data = base64.b64decode(canvas(page, "rebuilt").split(",")[1])
+    assert np.array_equal(np.asarray(Image.open(io.BytesIO(data)).convert("L")), expected)
+    assert canvas(page, "rebuilt") != was
+    page.click("#reset")
+    settled(page)
+    assert canvas(page, "rebuilt") == was
+    assert page.is_disabled("#reset")
+    slider.focus()
+    page.keyboard.press("End")
+    settled(page)
+    assert canvas(page, "rebuilt") != was
+
+
+def test_a_class_is_chosen_and_its_heat_map_shown(visit, asker):
+    page = visit()
+    page.click("#tab-test")
+    settled(page)
+    weights = canvas(page, "heat")
+    facts = asker.ask("/api/explain", {"test": 0})
+    other = (facts["predicted"] + 1) % 3
+    page.locator("#classes button").nth(other).click()
+    page.locator(".segments label", has_text="For ").click()
+    settled(page)
+    told = asker.ask("/api/explain", {"test": 0, "class": other})
+    assert f"{told['logit']:.2f}" in page.inner_text("#look-note")
+    assert f"For {asker.explorer.classifier.classes[other]}" in page.inner_text("#look")
+    whole = canvas(page, "heat")
+    assert whole != weights
+    page.locator("#heat-blocks label").nth(2).click()
+    assert canvas(page, "heat") != whole
+    page.click("#unchoose")
+    settled(page)
+    assert page.is_hidden("#unchoose")
+
+
+def test_two_images_are_compared(visit, asker):
+    page = visit()
+    page.click("#tab-test")
+    settled(page)
+    page.click("#pin")
+    page.click("#next")
+    settled(page)
+    first, second = (asker.ask("/api/explain", {"test": m}) for m in (0, 1))
+    names = asker.explorer.classifier.classes
+    assert names[first["predicted"]] in page.inner_text("#compare-pin-text")
+    assert names[second["predicted"]] in page.inner_text("#compare-now-text")
+    assert canvas(page, "compare-now") == canvas(page, "heat") != canvas(page, "compare-pin")
+    page.click("#numbers summary")
+    pinned = page.locator("tr[data-block='1.0'] td").nth(2).inner_text()
+    assert pinned == f"{first['levels'][0]['weights'][0]:.4f}"
+    block(page, "1.2").dblclick()  # both are seen with the block off
+    settled(page)
+    off = asker.ask("/api/explain", {"test": 0, "off": [[0, 2]]})
+    assert page.locator("tr[data-block='1.0'] td").nth(2).inner_text() == f"{off['levels'][0]['weights'][0]:.4f}"
+    page.click("#swap")
+    settled(page)
+    assert page.input_value("#test-index") == "0"
+    page.click("#unpin")
+    settled(page)
+    assert page.is_hidden("#compare")
+
+
+def look_of(page):
+    return {
+        "numbers": probabilities(page),
+        "weights": table(page, 1),
+        "seen": canvas(page, "seen"),
+        "rebuilt": canvas(page, "rebuilt"),
+        "heat": canvas(page, "heat"),
+        "open": page.inner_text("#block-title") if page.is_visible("#block") else None,
+        "pinned": canvas(page, "compare-pin") if page.is_visible("#compare") else None,
+        "verdict": page.inner_text("#prediction .verdict"),
+        "tab": page.locator("[role=tab][aria-selected=true]").inner_text(),
+    }
+
+
+@pytest.mark.parametrize("kind", ["drawing", "picture", "test image"])
+def test_a_link_restores_the_state(visit, photo, kind):
+    page = visit()
+    stroke(page, (0.2, 0.2), (0.8, 0.25))
+    stroke(page, (0.5, 0.2), (0.45, 0.6), (0.5, 0.9))
+    settled(page)
+    page.click("#pin")
+    if kind == "picture":
+        page.set_input_files("#file", photo)
+    elif kind == "test image":
+        page.click("#tab-test")
+        page.click("#next")
+    else:
+        stroke(page, (0.1, 0.9), (0.9, 0.9))
+    settled(page)
+    block(page, "2.1").dblclick()
+    settled(page)
+    page.locator("#classes button").nth(2).click()
+    page.locator(".segments label", has_text="For ").click()
+    page.locator("#sliders input").nth(2).evaluate("(s) => { s.value = s.min; s.dispatchEvent(new Event('input')); }")
+    settled(page)
+    page.click("#share")
+    page.wait_for_selector("#toast.good")
+    link = page.evaluate("navigator.clipboard.readText()")
+    assert link == page.url
+    there = visit(hash=link.partition("/#")[2] and "#" + link.partition("#")[2])
+    settled(there)
+    was, now = look_of(page), look_of(there)
+    assert was["open"] == "Block 1 of level 2"
+    assert was["pinned"]
+    assert now == was
+    assert there.locator("#classes button[aria-pressed=true]").get_attribute("data-class") == "2"
+    assert there.locator(".sliders .moved").count() == 1
+    if kind == "drawing":
+        there.click("#undo")
+        settled(there)
+        assert there.evaluate("document.getElementById('clear').disabled") is False  # the strokes came along
+
+
+def test_a_link_pasted_into_the_address_is_followed(visit):
+    page = visit()
+    page.click("#tab-test")
+    page.click("#next")
+    settled(page)
+    was = page.url
+    page.click("#next")
+    settled(page)
+    page.evaluate("(hash) => { location.hash = hash; }", "#" + was.partition("#")[2])
+    settled(page)
+    assert page.input_value("#test-index") == "1"
+
+
+@pytest.mark.parametrize(
+    ("hash", "words"),
+    [
+        ("#nonsense", "cannot be read"),
+        ("#v=1&see=dAAA", "cannot be read"),
+        ("#v=1&see=p!!", "cannot be read"),
+        ("#v=1&see=t99", "belongs to another network"),
+        ("#v=1&see=t1&off=9.9", "belongs to another network"),
+        ("#v=1&see=t1&class=7", "belongs to another network"),
+        ("#v=1&see=t1&net=other", "made with another network"),
+        ("#v=1&see=t1&vector=0:x", "cannot be read"),
+    ],
+)
+def test_a_link_that_does_not_fit_gets_a_sentence(visit, hash, words):
+    page = visit(hash=hash)
+    page.wait_for_selector("#toast:not([hidden])")
+    assert words in page.inner_text("#toast")
+    page.click("#tab-draw")
+    page.click("#clear") if page.is_enabled("#clear") else None
+    stroke(page, (0.2, 0.2), (0.8, 0.8))  # the page goes on
+    settled(page)
+    assert page.inner_text("#verdict") != "–"
+
+
+def test_only_the_newest_stroke_is_asked_about_while_one_is_on_its_way(visit):
+    page = visit()
+    waiting = []
+    page.route("**/api/explain", lambda route: waiting.append(route))
+    stroke(page, (0.2, 0.2), (0.8, 0.2), (0.8, 0.8), (0.2, 0.8))
+    page.wait_for_timeout(200)
+    assert len(waiting) == 1
+    waiting.pop().continue_()
+    page.wait_for_timeout(500)
+    assert len(waiting) == 1
+    page.unroute("**/api/explain")  # which lets it go on
+    settled(page)
+    assert page.inner_text("#verdict") != "–"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_colours_follow_the_system_and_the_button(visit, scheme):
+    page = visit(color_scheme=scheme)
+    color = "getComputedStyle(document.documentElement).backgroundColor"
+    of_system = page.evaluate(color)
+    page.click("#theme")
+    light = page.evaluate(color)
+    page.click("#theme")
+    dark = page.evaluate(color)
+    assert light != dark
+    assert of_system == {"light": light, "dark": dark}[scheme]
+    page.reload()
+    page.wait_for_selector("body.ready")
+    assert page.evaluate(color) == dark
+
+
+def test_everything_has_a_name_and_can_be_reached_by_keyboard(visit):
+    page = visit()
+    stroke(page, (0.2, 0.2), (0.8, 0.25))
+    settled(page)
+    nameless = page.evaluate(
+        """[...document.querySelectorAll('button, input, select, [role=button], [role=img]')].filter(e =>
+            e.offsetParent !== null && !(e.getAttribute('aria-label') || e.textContent.trim() || e.ariaLabel ||
+            e.labels?.length && e.labels[0].textContent.trim())).map(e => e.outerHTML)"""
+    )
+    assert nameless == []
+    reached = set()
+    for _ in range(70):
+        page.keyboard.press("Tab")
+        reached.add(
+            page.evaluate(
+                "(({ id, className, tagName }) => id || className?.baseVal || tagName)(document.activeElement)"
+            )
+        )
+    assert {"tab-draw", "undo", "clear", "pen", "center", "share", "theme", "help", "pin"} <= reached
+    assert any("block" in str(name) for name in reached)
+
+
+def test_a_hundred_classes_are_searched(visit, browser):
+    classifier = classifier_of(classes=100, channels=3, height=10, width=14)
+    with serving(classifier) as asker:
+        page = visit(asker)
+        data = io.BytesIO()
+        Image.new("RGB", (20, 20), (200, 30, 90)).save(data, "PNG")
+        drop(page, "red.png", data.getvalue())
+        settled(page)
+        one = explain_image(classifier.network, classifier.preprocess([data.getvalue()])[0], without=False)
+        top = one.probabilities.sort(descending=True).indices[:8].tolist()
+        shown = probabilities(page)
+        assert list(shown) == top
+        assert shown == {r: float(one.probabilities[r]) for r in top}
+        page.fill("#search", "CLASS 77")
+        assert probabilities(page) == {77: float(one.probabilities[77])}
+        page.locator("#classes button").click()
+        settled(page)
+        assert "class 77" in page.inner_text("#unchoose")
+        page.fill("#search", "nothing like this")
+        assert page.inner_text("#classes-note") == "No class is called that."
+        assert page.is_hidden("#tab-draw")
+        page.click("#tab-test")
+        assert "not at hand" in page.inner_text("#panel-test")
+        assert re.search("100 classes · 14×10 colour", page.inner_text("#facts"))
+
+
+def test_names_of_classes_are_text_and_nothing_else(visit):
+    from wcapsnet import Classifier
+
+    plain = classifier_of()
+    names = ("<img src=x onerror=alert(1)>", "a&b", "'\"")
+    with serving(Classifier(plain.network, names, *plain.normalization).eval(), images_of(plain, 3)) as asker:
+        page = visit(asker)
+        page.click("#tab-test")
+        settled(page)
+        assert page.locator("#classes .label").all_inner_texts() == list(names)
+        assert page.locator("main img[src=x]").count() == 0

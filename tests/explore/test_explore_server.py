@@ -1,0 +1,399 @@
+"""What the live page's server refuses, and how it speaks HTTP."""
+
+import io
+import re
+import socket
+import struct
+import threading
+import time
+import zlib
+
+import pytest
+import torch
+from explore_helpers import classifier_of, images_of, serving, text
+from PIL import Image
+
+from wcapsnet.errors import InputError
+from wcapsnet.explore import Explorer, Server, answers
+from wcapsnet.explore.server import PAGE
+
+POSTS = ("/api/explain", "/api/block", "/api/decode", "/api/near", "/api/survey", "/api/picture")
+
+
+@pytest.fixture(scope="module")
+def asker():
+    classifier = classifier_of()
+    with serving(classifier, images_of(classifier)) as asker:
+        yield asker
+
+
+@pytest.fixture(scope="module")
+def bare():
+    """Without test images."""
+    with serving(classifier_of()) as asker:
+        yield asker
+
+
+def test_the_page_and_all_it_names_is_served(asker):
+    page = asker.get("/")
+    assert page.status == 200
+    assert page.headers["Content-Type"] == "text/html; charset=utf-8"
+    assert asker.server.token in page.content.decode()
+    assert "{{" not in page.content.decode()
+    named = set(re.findall(r'(?:src|href)="(/[^"#]+)"', page.content.decode()))
+    named |= {f"/{name}" for path in PAGE.glob("*.js") for name in re.findall(r'from "\./(.+?)"', path.read_text())}
+    assert named == {f"/{path.name}" for path in PAGE.iterdir() if path.name != "index.html"}
+    for path in named:
+        assert asker.get(path).status == 200, path
+
+
+def test_the_page_needs_nothing_from_elsewhere():
+    for path in PAGE.iterdir():
+        outside = set(re.findall(r"(?:https?:)?//[\w.-]+\.\w+[\w/.-]*", path.read_text()))
+        assert outside <= {"http://www.w3.org/2000/svg"}, path.name
+
+
+def test_every_answer_forbids_what_the_page_does_not_need(asker):
+    for answer in (asker.get("/"), asker.get("/api/about"), asker.get("/nowhere"), asker.post("/api/survey", {})):
+        assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+        assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
+        assert answer.headers["Cross-Origin-Resource-Policy"] == "same-origin"
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert not [name for name in answer.headers if name.lower().startswith("access-control")]
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1:{}", "localhost:{}", "LOCALHOST:{}", "[::1]:{}", "127.8.8.8:{}", "localhost:9000", "localhost"]
+)
+def test_the_server_answers_to_the_names_of_this_machine(asker, host):
+    assert asker.get("/", Host=host.format(asker.server.server_port)).status == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example:{}",
+        "127.0.0.1.evil.example:{}",
+        "localhost.evil.example:{}",
+        "192.168.0.1:{}",
+        "127.0.0.1:{}@evil.example",
+        "evil.example@127.0.0.1:{}",
+        "127.0.0.1:x",
+        "[::1",
+        "",
+        None,
+    ],
+)
+def test_other_hosts_get_nothing(asker, host):
+    host = host and host.format(asker.server.server_port)
+    for answer in (asker.get("/", Host=host), asker.post("/api/explain", {"test": 0}, Host=host)):
+        assert answer.status == 403
+        assert asker.server.token not in answer.content.decode()
+
+
+def test_on_all_interfaces_addresses_are_welcome_and_foreign_names_are_not():
+    with serving(classifier_of(), host="0.0.0.0") as asker:
+        port = asker.server.server_port
+        assert asker.server.loopback is False
+        assert asker.get("/", Host=f"192.168.0.1:{port}").status == 200
+        assert asker.get("/", Host=f"{socket.gethostname()}:{port}").status == 200
+        assert asker.get("/", Host=f"evil.example:{port}").status == 403
+        assert re.fullmatch(rf"http://[\d.]+:{port}/", asker.server.url)
+        assert "0.0.0.0" not in asker.server.url
+
+
+def test_only_the_loopback_interface_is_bound_by_default(asker):
+    assert asker.server.server_address[0] == "127.0.0.1"
+    assert asker.server.loopback
+
+
+@pytest.mark.parametrize("path", POSTS)
+def test_questions_need_the_token(asker, path):
+    for token in (None, "", "wrong", "ä"):
+        given = token and token.encode().decode("latin-1")
+        assert asker.post(path, {"test": 0}, X_Wcapsnet_Token=given).status == 403
+
+
+@pytest.mark.parametrize("path", POSTS)
+def test_questions_of_other_origins_are_refused(asker, path):
+    port = asker.server.server_port
+    for origin in ("http://evil.example", f"http://evil.example:{port}", "null", f"https://127.0.0.1:{port}"):
+        assert asker.post(path, {"test": 0}, Origin=origin).status == 403
+    assert asker.post("/api/explain", {"test": 0}, Origin=f"http://127.0.0.1:{port}").status == 200
+
+
+@pytest.mark.parametrize("path", POSTS)
+def test_questions_need_their_content_type(asker, path):
+    for kind in ("text/plain", "multipart/form-data", "application/x-www-form-urlencoded", None):
+        assert "content type" in asker.post(path, {"test": 0}, Content_Type=kind).sentence
+
+
+def test_what_computes_is_not_asked_by_get(asker):
+    for path in POSTS:
+        assert asker.get(path).status == 404
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/nowhere", "/../answers.py", "/%2e%2e/answers.py", "//etc/passwd", "/page/app.js", "/.", "/api/test/x.txt"],
+)
+def test_there_is_nothing_else(asker, path):
+    assert asker.get(path).status == 404
+    assert asker.post(path, {}).status == 404
+
+
+PIXELS = text(torch.zeros(64, dtype=torch.uint8))
+
+
+@pytest.mark.parametrize(
+    ("path", "asked", "words"),
+    [
+        ("/api/explain", {}, "1×8×8 pixels"),
+        ("/api/explain", {"pixels": PIXELS[:-4]}, "1×8×8 pixels"),
+        ("/api/explain", {"pixels": "ä"}, "1×8×8 pixels"),
+        ("/api/explain", {"pixels": 7}, "1×8×8 pixels"),
+        ("/api/explain", {"pixels": None}, "1×8×8 pixels"),
+        ("/api/explain", {"test": 20}, "0 to 19"),
+        ("/api/explain", {"test": -1}, "0 to 19"),
+        ("/api/explain", {"test": "1"}, "0 to 19"),
+        ("/api/explain", {"test": True}, "0 to 19"),
+        ("/api/explain", {"test": [0, 1]}, "0 to 19"),
+        ("/api/explain", {"test": 0, "off": 3}, "list of blocks"),
+        ("/api/explain", {"test": 0, "off": [3]}, "level and its capsule"),
+        ("/api/explain", {"test": 0, "off": ["01"]}, "level and its capsule"),
+        ("/api/explain", {"test": 0, "off": [[0, 1.5]]}, "level and its capsule"),
+        ("/api/explain", {"test": 0, "off": [[2, 0]]}, "no block 3.0"),
+        ("/api/explain", {"test": 0, "off": [[0, 3]]}, "no block 1.3"),
+        ("/api/explain", {"test": 0, "off": [[-1, 0]]}, "no block 0.0"),
+        ("/api/explain", {"test": 0, "off": [[1, 0], [1, 1]]}, "All blocks of level 2 are off"),
+        ("/api/explain", {"test": 0, "class": 3}, "0 to 2"),
+        ("/api/explain", {"test": 0, "class": "two"}, "0 to 2"),
+        ("/api/block", {"test": 0}, "level and its capsule"),
+        ("/api/block", {"test": 0, "block": [0, 3]}, "no block 1.3"),
+        ("/api/decode", {"vector": [1, 2], "position": [0, 0]}, "list of 3 numbers"),
+        ("/api/decode", {"vector": [1, 2, "x"], "position": [0, 0]}, "list of 3 numbers"),
+        ("/api/decode", {"vector": [1, 2, 1e300], "position": [0, 0]}, "list of 3 numbers"),
+        ("/api/decode", {"vector": [1, 2, 3]}, "list of 2 numbers"),
+        ("/api/near", {}, "list of 3 numbers"),
+        ("/api/explain", [], "JSON object"),
+        ("/api/explain", b"{", "JSON object"),
+        ("/api/explain", b"\xff", "JSON object"),
+        ("/api/explain", b"[" * 60000, "JSON object"),
+        ("/api/decode", b'{"vector": [NaN, 0, 0], "position": [0, 0]}', "list of 3 numbers"),
+    ],
+)
+def test_a_wrong_question_gets_one_sentence(asker, path, asked, words):
+    answer = asker.post(path, asked)
+    assert answer.status == 400
+    assert words in answer.sentence
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "empty"),
+        (b"not a picture", "not a picture in a known format"),
+        (b"\x89PNG\r\n\x1a\n" + b"\0" * 40, "cannot be read"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not a picture in a known format"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "not a picture in a known format"),
+    ],
+)
+def test_a_bad_picture_gets_one_sentence_and_the_server_goes_on(asker, data, words):
+    assert words in asker.post("/api/picture", data).sentence
+    assert asker.post("/api/explain", {"test": 0}).status == 200
+
+
+def bomb(side: int) -> bytes:
+    """A PNG of side×side white pixels in a few kilobytes."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
+    rows = zlib.compress((b"\0" + b"\xff" * (-(-side // 8))) * side, 9)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+def test_a_small_file_with_too_many_pixels_is_refused_before_it_is_decoded(asker, monkeypatch):
+    data = bomb(7100)  # 50.4 million
+    assert len(data) < 100_000
+    monkeypatch.setattr(Image.Image, "load", lambda self: pytest.fail("it was decoded"))
+    assert "above the limit of 50000000" in asker.post("/api/picture", data).sentence
+
+
+def test_a_file_that_is_too_large_is_refused_unread(asker):
+    answer = asker.post("/api/picture", b"", Content_Length=str(answers.MAX_UPLOAD + 1))
+    assert answer.status == 413
+    assert "20 MB" in answer.sentence
+
+
+def test_a_question_that_is_too_large_is_refused_unread(asker):
+    assert asker.post("/api/explain", b"", Content_Length=str(10**9)).status == 413
+    assert asker.post("/api/explain", b"", Content_Length="9" * 400).status == 413
+    assert asker.server.max_question < 100_000
+
+
+@pytest.mark.parametrize("length", ["-1", "many", "", "²", None])
+def test_a_question_without_a_length_is_refused(asker, length):
+    assert asker.post("/api/explain", b"", Content_Length=length).status == 411
+
+
+def test_a_question_in_pieces_is_refused(asker):
+    assert asker.post("/api/explain", b"2", Content_Length="1", Transfer_Encoding="chunked").status == 411
+
+
+def test_without_test_images_the_rest_works(bare):
+    assert bare.get("/api/about").facts["test"] is None
+    assert "not at hand" in bare.post("/api/explain", {"test": 0}).sentence
+    assert "not at hand" in bare.get("/api/test/0.png").sentence
+    assert bare.ask("/api/survey", {}) == {"state": "none"}
+    assert bare.ask("/api/near", {"vector": [0, 0, 0]}) == {"near": None}
+    assert bare.ask("/api/block", {"pixels": PIXELS, "block": [0, 0]})["favourites"] is None
+
+
+@pytest.mark.parametrize("number", ["20", "-1", "x", "²", "1e1", "9" * 50])
+def test_other_test_images_are_not_there(asker, number):
+    from urllib.parse import quote
+
+    assert asker.get(f"/api/test/{quote(number)}.png").status == 400
+
+
+def test_a_bug_is_told_to_the_terminal_and_not_to_the_page(asker, monkeypatch, capsys):
+    def fails():
+        raise KeyError("/secret/path")
+
+    monkeypatch.setattr(asker.explorer, "about", fails)
+    answer = asker.get("/api/about")
+    assert answer.status == 500
+    assert "secret" not in answer.content.decode()
+    assert "/secret/path" in capsys.readouterr().err
+
+
+def test_no_path_of_the_machine_is_told(tmp_path):
+    classifier = classifier_of()
+    with serving(classifier, images_of(classifier), cache=tmp_path / "deep") as asker:
+        said = asker.get("/api/about").content + asker.get("/").content + asker.post("/api/survey", {}).content
+        said += asker.post("/api/picture", b"nothing").content
+    for path in (tmp_path, PAGE):
+        assert str(path).encode() not in said
+
+
+def test_connections_are_kept_between_answers(asker):
+    import http.client
+
+    connection = http.client.HTTPConnection("127.0.0.1", asker.server.server_port)
+    connection.request("GET", "/api/about")
+    connection.getresponse().read()
+    first = connection.sock
+    assert first is not None
+    connection.request("GET", "/style.css")
+    assert connection.getresponse().status == 200
+    assert connection.sock is first
+    connection.close()
+
+
+def test_only_headers_are_sent_if_only_headers_are_asked_for(asker):
+    answer = asker.send("HEAD", "/")
+    assert answer.status == 200
+    assert answer.content == b""
+    assert int(answer.headers["Content-Length"]) > 1000
+
+
+def test_many_who_ask_at_once_get_their_own_answers(asker):
+    expected = [asker.ask("/api/explain", {"test": m})["probabilities"] for m in range(20)]
+    asker.explorer._seen.clear()
+    found = [None] * 60
+
+    def ask(m):
+        found[m] = asker.ask("/api/explain", {"test": m % 20}, X_Wcapsnet_Tab=f"tab {m}")["probabilities"]
+
+    threads = [threading.Thread(target=ask, args=(m,)) for m in range(60)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert found == expected * 3
+
+
+def test_of_the_questions_of_one_tab_only_the_newest_is_computed(asker):
+    """While the worker is held, five questions come from one tab and one from another."""
+    held, free = threading.Event(), threading.Event()
+
+    def hold():
+        held.set()
+        assert free.wait(20)
+
+    holder = threading.Thread(target=lambda: asker.explorer.worker.ask(None, hold))
+    holder.start()
+    assert held.wait(20)
+    found: dict[str, dict] = {}
+    threads = []
+
+    def waiting():
+        return len(asker.explorer.worker._waiting)
+
+    for m in range(5):
+        thread = threading.Thread(
+            target=lambda m=m: found.update(
+                {f"one {m}": asker.ask("/api/explain", {"test": m, "slot": "now"}, X_Wcapsnet_Tab="one")}
+            )
+        )
+        thread.start()
+        threads.append(thread)
+        before = len(found)
+        while waiting() == 0 or (m > 0 and len(found) < m):  # it has taken the place of the one before
+            assert thread.is_alive() or len(found) > before
+    other = threading.Thread(
+        target=lambda: found.update(other=asker.ask("/api/explain", {"test": 0, "slot": "now"}, X_Wcapsnet_Tab="other"))
+    )
+    other.start()
+    while waiting() < 2:
+        time.sleep(0.01)
+    free.set()
+    for thread in (*threads, other, holder):
+        thread.join(20)
+    assert [found[f"one {m}"] == {"superseded": True} for m in range(5)] == [True] * 4 + [False]
+    assert found["one 4"]["pixels"] == text(asker.explorer.test.images[4])
+    assert "probabilities" in found["other"]
+
+
+def test_what_fails_in_the_worker_is_told_to_whoever_asked(asker):
+    def fails():
+        raise InputError("No.")
+
+    with pytest.raises(InputError, match=r"^No\.$"):
+        asker.explorer.worker.ask(None, fails)
+    assert asker.explorer.worker.ask(None, lambda: 7) == 7
+
+
+def test_a_question_is_answered_while_others_wait_for_a_lull(asker):
+    worker = asker.explorer.worker
+    waiting = [threading.Thread(target=worker.wait_for_a_lull, args=(1.0,)) for _ in range(3)]
+    for thread in waiting:
+        thread.start()
+    for number in range(50):
+        assert worker.ask(None, lambda number=number: number) == number
+    for thread in waiting:
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def test_a_port_in_use_gets_one_sentence(asker):
+    explorer = Explorer(classifier_of(), "toy")
+    with pytest.raises(InputError, match=r"^Port \d+ is in use; .* --port 0\.$"):
+        Server(explorer, port=asker.server.server_port)
+
+
+def test_an_address_that_is_not_ours_gets_one_sentence():
+    with pytest.raises(InputError, match=r"^There is no address no such host\.$"):
+        Server(Explorer(classifier_of(), "toy"), "no such host")
+    with pytest.raises(InputError, match=r"^Cannot listen on 192\.0\.2\.1:0: .*\.$"):
+        Server(Explorer(classifier_of(), "toy"), "192.0.2.1", 0)
+
+
+def test_a_picture_in_memory_stays_within_its_kinds(asker):
+    """An animation counts by its first frame, as in `predict`."""
+    frames = [Image.new("L", (8, 8), shade) for shade in (10, 200)]
+    file = io.BytesIO()
+    frames[0].save(file, "GIF", save_all=True, append_images=frames[1:])
+    assert asker.ask("/api/picture", file.getvalue())["pixels"] == text(torch.full((64,), 10, dtype=torch.uint8))
