@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 
 # From dark blue over teal to pale yellow: lightness rises all the way, so that it reads in gray and by any eye.
-SCALE = torch.tensor([[12, 16, 48], [26, 62, 122], [24, 122, 140], [72, 176, 124], [188, 214, 92], [255, 244, 184]]) / 255
+SCALE = (
+    torch.tensor([[12, 16, 48], [26, 62, 122], [24, 122, 140], [72, 176, 124], [188, 214, 92], [255, 244, 184]]) / 255
+)
 HOT, COLD = torch.tensor([194.0, 65.0, 12.0]) / 255, torch.tensor([29.0, 99.0, 184.0]) / 255
 
 
@@ -27,7 +29,7 @@ def heat_over(image: Tensor, heat: Tensor) -> Tensor:
 
 def signed_over(image: Tensor, heat: Tensor) -> Tensor:
     """The same for values in [−1, 1]: orange above zero, blue below"""
-    gray = image.mean(0, keepdim=True).expand(3, -1, -1) * 0.6 + 0.3
+    gray = image.mean(0, keepdim=True).expand(3, -1, -1) * 0.5 + 0.45
     strong = 0.85 * heat.abs().clamp(0, 1)
     color = torch.where(heat[None] >= 0, HOT[:, None, None], COLD[:, None, None])
     return gray * (1 - strong) + color * strong

@@ -16,11 +16,15 @@ Metrics = Sequence[Mapping[str, Any]]
 TERMS = (
     ("total", None, "Total loss", "What training makes smaller: the terms below with their factors."),
     ("cross_entropy", "validation_loss", "Cross entropy", "Of the classes; dashed on validation images."),
-    ("wasserstein", None, "Wasserstein loss", "Of the critics: the lower, the better they tell good capsules from bad."),
+    (
+        "wasserstein",
+        None,
+        "Wasserstein loss",
+        "Of the critics: the lower, the better they tell good capsules from bad.",
+    ),
     ("reconstruction", None, "Reconstruction loss", "Mean squared error of the decoder's images."),
     ("l2", None, "L2", "Half the squared weights that weight decay falls on."),
     ("lr", None, "Learning rate", "As the schedule sets it."),
-    ("images_per_s", None, "Speed", "Training images a second."),
 )
 
 
@@ -35,14 +39,29 @@ def accuracy_chart(runs: Mapping[str, Metrics]) -> Html:
                 lines.append(Line(named, [x for x, _ in values], [100 * y for _, y in values], shade, thin))
                 said.append([text.percent(y) for _, y in values])
     low = _low(runs)
-    chart = line_chart(
-        "Accuracy by epoch", lines, said=said, low=low, high=100.0, marks=_marks(runs), width=960, height=300, unit="%"
-    )
+    charts = [  # letters keep their size on a phone
+        h(
+            "div",
+            line_chart(
+                "Accuracy by epoch",
+                lines,
+                said=said,
+                low=low,
+                high=100.0,
+                marks=_marks(runs),
+                width=width,
+                height=height,
+                unit="%",
+            ),
+            class_=where,
+        )
+        for where, width, height in (("broad", 1000, 300), ("narrow", 350, 220))
+    ]
     keys = [(line.name, line.color, line.thin) for line in lines]
     falls = " Dotted lines: the learning rate falls." if _marks(runs) else ""
     start = f" The scale begins at {low:g}{text.NARROW}%." if low else ""
     caption = f"Share of images answered rightly: on validation images, and on training images while they are learned from.{falls}{start}"
-    return figure("Accuracy", [legend(keys), chart], caption)
+    return figure("Accuracy", [legend(keys), *charts], caption)
 
 
 def loss_charts(runs: Mapping[str, Metrics]) -> list[Html]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -166,9 +166,9 @@ class Facts:
     subject: Subject
     classes: tuple[str, ...]
     parameters: dict[str, int]
-    seen: Seen | None = None
-    pictures: Pictures | None = None
-    missing: dict[str, str] = field(default_factory=dict)  # "seen", "pictures", "probes" → why they are not there
+    seen: Seen | None
+    pictures: Pictures | None
+    missing: dict[str, str]  # "seen", "pictures", "probes" → why they are not there
 
     @property
     def figures(self) -> dict[str, Any] | None:
@@ -193,7 +193,10 @@ def gather(
     classifier, why = _classifier(subject, device)
     seen = saved_survey(subject)
     if seen is None and classifier and dataset:
-        seen = look(subject, classifier, dataset, device, sample, progress)
+        try:
+            seen = look(subject, classifier, dataset, device, sample, progress)
+        except InputError as error:
+            why = str(error)
     pictures = None
     if seen and classifier and dataset:
         pictures = choose(classifier, dataset, seen, device)

@@ -28,7 +28,9 @@ EXTREMES = 30  # classes of a bar chart where there are more
 
 
 def section(key: str, title: str, lead: str, *content: Html | str | list[Html] | None) -> Html:
-    return h("section", h("h2", title, id=f"{key}-title"), h("p", lead), *content, id=key, aria_labelledby=f"{key}-title")
+    return h(
+        "section", h("h2", title, id=f"{key}-title"), h("p", lead), *content, id=key, aria_labelledby=f"{key}-title"
+    )
 
 
 def unable(why: str) -> Html:
@@ -46,15 +48,21 @@ def headline(facts: Facts) -> Html:
         accuracy, images = figures["accuracy"], figures["images"]
         said = f"{text.plural(images - figures['errors'], 'image')} of {images:,} right"
         cards.append(
-            card(f"{part} accuracy", text.percent(accuracy), f"± {text.percent(share_margin(accuracy, images))} · {said}",
-                 first=True)
+            card(
+                f"{part} accuracy",
+                text.percent(accuracy),
+                f"± {text.percent(share_margin(accuracy, images))} · {said}",
+                style="first",
+            )
         )
         cards += [one for one in [_paper_card(facts, accuracy, images)] if one]
         if "cross_entropy" in figures:
             cards.append(card(f"{part} cross entropy", f"{figures['cross_entropy']:.4f}", _guessing(facts)))
     cards += _training_cards(facts)
     total = sum(facts.parameters.values())
-    cards.append(card("parameters", f"{total:,}", " · ".join(f"{n:,} {name}" for name, n in facts.parameters.items())))
+    even = (len(cards) + bool(figures)) % 2 == 0  # the first card has two places; this one fills the row
+    counts = ", ".join(f"{name} {n:,}" for name, n in facts.parameters.items())
+    cards.append(card("parameters", f"{total:,}", counts, "span" if even else None))
     return section(
         "overview",
         "Overview",
@@ -65,12 +73,12 @@ def headline(facts: Facts) -> Html:
     )
 
 
-def card(title: str, big: str, more: str = "", first: bool = False) -> Html:
+def card(title: str, big: str, more: str = "", style: str | None = None) -> Html:
     return h(
         "div",
         h("dt", title),
         h("dd", h("div", big, class_="big"), h("div", more, class_="more") if more else None),
-        class_="first" if first else None,
+        class_=style,
     )
 
 
@@ -98,7 +106,11 @@ def _training_cards(facts: Facts) -> list[Html]:
     epochs = facts.subject.experiment.training.epochs
     validation = results.get("validation_accuracy", best["validation_accuracy"])
     cards = [
-        card("best validation accuracy", text.percent(validation), f"after epoch {results.get('best_epoch', best['epoch'])}"),
+        card(
+            "best validation accuracy",
+            text.percent(validation),
+            f"after epoch {results.get('best_epoch', best['epoch'])}",
+        ),
         card("epochs", f"{len(metrics)} of {epochs}", f"seed {facts.subject.experiment.training.seed}"),
     ]
     if "seconds" in metrics[-1]:
@@ -128,7 +140,13 @@ def _unfinished(facts: Facts) -> Html | None:
     if facts.seen:
         some = f"{len(facts.seen.survey):,} of its {facts.seen.of:,}" if facts.seen.of else "its"
         said += f"The figures below are of {some} validation images, by the best weights so far. "
-    return h("p", said, "Go on with: ", h("code", shlex.join(["wcapsnet", "train", "--resume", subject.source])), class_="warn")
+    return h(
+        "p",
+        said,
+        "Go on with: ",
+        h("code", shlex.join(["wcapsnet", "train", "--resume", subject.source])),
+        class_="warn",
+    )
 
 
 def _findings_in_short(facts: Facts) -> Html | None:
@@ -136,7 +154,10 @@ def _findings_in_short(facts: Facts) -> Html | None:
     figures = facts.figures
     if figures and "confusion" in figures:
         worst = confusions(figures["confusion"])[:1]
-        said += [f"Most often, {facts.classes[i]} is taken for {facts.classes[j]} ({n} of {total:,})." for n, total, i, j in worst]
+        said += [
+            f"Most often, {facts.classes[i]} is taken for {facts.classes[j]} ({n} of {total:,})."
+            for n, total, i, j in worst
+        ]
     if facts.seen:
         found = specialization(facts.seen.survey)
         said += [found.trend, *found.findings]
@@ -179,18 +200,20 @@ def answers(facts: Facts) -> Html:
         "answers",
         title,
         lead,
-        h("div", _class_bars(facts, figures), _confusion_list(facts, figures), class_="beside"),
-        _confusion_matrix(facts, figures),
-        folded("Accuracy of every class as a table", _class_table(facts, figures)),
+        _beside(facts, _confusion_matrix(facts, figures), _confusion_list(facts, figures)),
+        _class_bars(facts, figures),
         _mistakes(facts),
     )
 
 
+def _beside(facts: Facts, matrix: Html, listed: Html) -> Html:
+    """A large matrix has the whole width."""
+    return h("div", matrix, listed, class_="beside" if len(facts.classes) <= MANY else None)
+
+
 def confusions(matrix: Sequence[Sequence[int]]) -> list[tuple[int, int, int, int]]:
     """(times, images of the true class, true, predicted), most frequent first"""
-    found = [
-        (n, sum(row), i, j) for i, row in enumerate(matrix) for j, n in enumerate(row) if i != j and n > 0
-    ]
+    found = [(n, sum(row), i, j) for i, row in enumerate(matrix) for j, n in enumerate(row) if i != j and n > 0]
     return sorted(found, key=lambda one: (-one[0], -one[0] / one[1], one[2], one[3]))
 
 
@@ -218,9 +241,16 @@ def _class_bars(facts: Facts, figures: dict[str, Any]) -> Html:
         f"the dashed line is the accuracy of all classes."
     )
     overall = figures["accuracy"]
-    chart = bar_chart(title, bars, low=low, rule=(overall, f"all {text.percent(overall, 1)}"),
-                      thick=16 if len(bars) <= 12 else 10)
-    return figure(title, chart, caption)
+    chart = bar_chart(
+        title,
+        bars,
+        low=low,
+        rule=(overall, f"all {text.percent(overall, 1)}"),
+        thick=16 if len(bars) <= 12 else 10,
+        width=520,
+    )
+    numbers = folded("Accuracy of every class as a table", _class_table(facts, figures))
+    return figure(title, chart, caption, numbers)
 
 
 def _class_table(facts: Facts, figures: dict[str, Any]) -> Html:
@@ -231,16 +261,16 @@ def _class_table(facts: Facts, figures: dict[str, Any]) -> Html:
         taken = f"{facts.classes[j]} ({n})" if n else ""
         shown = [text.percent(share), f"± {text.percent(margin)}"] if images else ["", ""]
         rows.append([name, f"{images:,}", *shown, taken])
-    return table(["class", "images", "accuracy", "interval", "most often taken for"], rows, "Accuracy of each class", True)
+    return table(
+        ["class", "images", "accuracy", "interval", "most often taken for"], rows, "Accuracy of each class", True
+    )
 
 
-def _confusion_list(facts: Facts, figures: dict[str, Any]) -> Html | None:
+def _confusion_list(facts: Facts, figures: dict[str, Any]) -> Html:
     found = confusions(figures["confusion"])
     if not found:
         return h("p", "Not one image was taken for another class.", class_="note")
-    rows = [
-        [facts.classes[i], facts.classes[j], f"{n:,}", text.percent(n / total, 1)] for n, total, i, j in found[:10]
-    ]
+    rows = [[facts.classes[i], facts.classes[j], f"{n:,}", text.percent(n / total, 1)] for n, total, i, j in found[:10]]
     shown = table(["is", "taken for", "times", "of its images"], rows, "The most frequent mistakes", numbers_from=2)
     return h("figure", h("h3", "What is taken for what"), shown)
 
@@ -252,11 +282,15 @@ def _confusion_matrix(facts: Facts, figures: dict[str, Any]) -> Html:
     worst = max((share for (i, j), share in shares.items() if i != j), default=1.0)
     cells = {
         (i, j): Cell(
-            -0.75 * share if i == j else max(0.06, 0.95 * math.sqrt(share / worst)), f"{matrix[i][j]}" if count <= MANY else ""
+            -0.75 * share if i == j else max(0.06, 0.95 * math.sqrt(share / worst)),
+            f"{matrix[i][j]}" if count <= MANY else "",
         )
         for (i, j), share in shares.items()
     }
-    said = {(i, j): f"{text.plural(matrix[i][j], 'image')} ({text.percent(share, 1)} of its class)" for (i, j), share in shares.items()}
+    said = {
+        (i, j): f"{text.plural(matrix[i][j], 'image')} ({text.percent(share, 1)} of its class)"
+        for (i, j), share in shares.items()
+    }
     drawing = grid(
         f"Confusion matrix of {count} classes",
         names,
@@ -289,7 +323,15 @@ def _cell_size(count: int) -> tuple[float, float]:
         return 44, 26
     if count <= MANY:
         return 32, 22
-    return (20, 16) if count <= 40 else (13, 13) if count <= 60 else (8.4, 8.4) if count <= 110 else (max(2.0, 900 / count),) * 2
+    return (
+        (20, 16)
+        if count <= 40
+        else (13, 13)
+        if count <= 60
+        else (8.4, 8.4)
+        if count <= 110
+        else (max(2.0, 900 / count),) * 2
+    )
 
 
 def _mistakes(facts: Facts) -> Html:
@@ -316,8 +358,12 @@ def _thumb(facts: Facts, one: Shown, side: int = 92) -> Html:
 def _told(facts: Facts, one: Shown) -> list[Html | str]:
     verdict_class = "right" if one.right else "wrong"
     return [
-        h("div", h("span", facts.classes[one.label], class_="true"), " → ",
-          h("span", facts.classes[one.predicted], class_=verdict_class)),
+        h(
+            "div",
+            h("span", facts.classes[one.label], class_="true"),
+            " → ",
+            h("span", facts.classes[one.predicted], class_=verdict_class),
+        ),
         h("div", text.percent(one.probability, 1), class_="soft", data_tip=one.name),
     ]
 
@@ -343,14 +389,19 @@ def _trend(found: Specialization) -> Html | None:
     if not several:
         return None
     bars = [
-        Bar(f"level {level.level + 1}", level.information_chosen, f"{level.information_chosen:.3f}", color=0) for level in several
+        Bar(
+            f"level {level.level + 1}",
+            level.information_chosen,
+            f"{level.information_chosen:.3f} (chance {level.information_chosen_by_chance:.3f})",
+            mark=level.information_chosen_by_chance,
+        )
+        for level in several
     ]
-    chance = max(level.information_chosen_by_chance for level in several)
-    chart = bar_chart("Information of the winning capsule about the class, by level", bars, rule=(chance, f"chance {chance:.3f}"),
-                      high=max(0.1, *(bar.value for bar in bars)))
+    high = max(0.1, *(max(bar.value, bar.mark or 0) for bar in bars))
+    chart = bar_chart("Information of the winning capsule about the class, by level", bars, high=high, width=520)
     caption = (
-        f"{found.trend} The number is normalised mutual information: 0 if the capsule that wins says nothing about the class, 1 if it "
-        "says as much as that many capsules can. Chance is what shuffled classes give."
+        f"{found.trend} The number is normalised mutual information: 0 if the capsule that wins says nothing about the "
+        "class, 1 if it says as much as that many capsules can. The upright lines are chance: what shuffled classes give."
     )
     return figure("Do deeper levels specialise more?", chart, caption)
 
@@ -363,10 +414,13 @@ def _level(facts: Facts, level: LevelSpecialization) -> list[Html | None]:
         rows.sort(key=lambda r: (int(level.mean[r].argmax()), -float(level.mean[r].max())))
     apart = (level.mean[rows] - 1 / n).abs().max()
     strength = (level.mean[rows] - 1 / n) / apart.clamp_min(1e-6)
-    wide = 44.0 if n <= 8 else 38.0
+    wide = min(90.0, max(36.0, 320 / n))
     tall = 24.0 if len(rows) <= MANY else 13.0 if len(rows) <= 60 else 9.0 if len(rows) <= MOST_TABLED else 3.0
     cells = [
-        [Cell(float(s), f"{float(level.mean[r, k]):.3f}".lstrip("0") if not ordered else "") for k, s in enumerate(strength[i])]
+        [
+            Cell(float(s), f"{float(level.mean[r, k]):.3f}".lstrip("0") if not ordered else "")
+            for k, s in enumerate(strength[i])
+        ]
         for i, r in enumerate(rows)
     ]
     said = [[text.weight(float(level.mean[r, k]), float(level.margin[r, k])) for k in range(n)] for r in rows]
@@ -402,7 +456,8 @@ def _level(facts: Facts, level: LevelSpecialization) -> list[Html | None]:
     if n == 1:
         return [h("h3", title), unable("A level with one capsule has nothing to select.")]
     least = f"--least:{min(640, 110 + 34 * n)}px"
-    left = h("figure", h("div", drawing, class_="wide", style=least), h("figcaption", caption), numbers)
+    size = "large" if n > 8 else None
+    left = h("figure", h("div", drawing, class_="wide", style=least), h("figcaption", caption), numbers, class_=size)
     findings = [h("p", finding, class_="warn") for finding in level.findings]
     return [h("h3", title), *findings, h("div", left, h("div", _level_facts(level), _wins(level)), class_="beside")]
 
@@ -422,8 +477,13 @@ def _level_facts(level: LevelSpecialization) -> Html:
 def _wins(level: LevelSpecialization) -> Html:
     shares = level.chosen_overall.tolist()
     bars = [Bar(f"capsule {k}", share, text.percent(share, 1), color=2) for k, share in enumerate(shares)]
-    chart = bar_chart(f"Level {level.level + 1}: share of images that each capsule wins", bars, high=max(max(shares), 0.01),
-                      thick=14 if len(bars) <= 8 else 8, width=380)
+    chart = bar_chart(
+        f"Level {level.level + 1}: share of images that each capsule wins",
+        bars,
+        high=max(max(shares), 0.01),
+        thick=14 if len(bars) <= 8 else 8,
+        width=380,
+    )
     return h("figure", chart, h("figcaption", "In how many of all images each capsule has the largest weight."))
 
 
@@ -439,7 +499,11 @@ def _positions(facts: Facts, found: Specialization) -> Html:
     items = []
     for r in shown:
         drawn = [
-            picture(scale((maps[r, k] - low) / span), f"{facts.classes[r]}, capsule {k}: mean weight at every position", scale=64)
+            picture(
+                scale((maps[r, k] - low) / span),
+                f"{facts.classes[r]}, capsule {k}: mean weight at every position",
+                scale=64,
+            )
             for k in range(min(maps.shape[1], 4))
         ]
         items.append(h("li", h("div", drawn, class_="pair"), h("div", facts.classes[r])))
@@ -460,18 +524,40 @@ def probes(facts: Facts) -> Html:
         return section("probes", title, lead, unable(facts.missing.get("probes", facts.missing.get("seen", ""))))
     found = facts.seen.probes
     bars = [
-        Bar(f"level {probe.level + 1}", probe.accuracy, text.percent(probe.accuracy, 1), probe.margin, color=5) for probe in found
+        Bar(f"level {probe.level + 1}", probe.accuracy, text.percent(probe.accuracy, 1), probe.margin, color=5)
+        for probe in found
     ]
-    bars.append(Bar("the network", facts.seen.survey.accuracy, text.percent(facts.seen.survey.accuracy, 1),
-                    share_margin(facts.seen.survey.accuracy, len(facts.seen.survey)), color=0))
+    bars.append(
+        Bar(
+            "the network",
+            facts.seen.survey.accuracy,
+            text.percent(facts.seen.survey.accuracy, 1),
+            share_margin(facts.seen.survey.accuracy, len(facts.seen.survey)),
+            color=0,
+        )
+    )
     chance = found[0].by_chance
-    chart = bar_chart("Accuracy of a linear probe on each level", bars, rule=(chance, f"chance {text.percent(chance, 1)}"))
+    chart = bar_chart(
+        "Accuracy of a linear probe on each level", bars, rule=(chance, f"chance {text.percent(chance, 1)}")
+    )
     rows = [
-        [f"level {p.level + 1}", f"{p.features:,}", text.percent(p.accuracy), f"± {text.percent(p.margin)}", f"{p.penalty:g}"] for p in found
+        [
+            f"level {p.level + 1}",
+            f"{p.features:,}",
+            text.percent(p.accuracy),
+            f"± {text.percent(p.margin)}",
+            f"{p.penalty:g}",
+        ]
+        for p in found
     ]
     numbers = table(["probe", "numbers it reads", "accuracy", "interval", "penalty"], rows, "Linear probes")
     caption = "Test accuracy of the probes, with the network's own below; the dashed line is always saying the most frequent class."
-    return section("probes", title, lead, figure("Accuracy of a linear probe", chart, caption, folded("Probes as a table", numbers)))
+    return section(
+        "probes",
+        title,
+        lead,
+        figure("Accuracy of a linear probe", chart, caption, folded("Probes as a table", numbers)),
+    )
 
 
 # ── examples ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -495,22 +581,48 @@ def _example(facts: Facts, example: Example) -> Html:
     head = h(
         "header",
         h("h3", facts.classes[shown.label]),
-        h("span", f"taken for {facts.classes[shown.predicted]} with {text.percent(shown.probability, 1)}", class_=answer),
+        h(
+            "span",
+            f"taken for {facts.classes[shown.predicted]} with {text.percent(shown.probability, 1)}",
+            class_=answer,
+        ),
         h("span", shown.name, class_="soft"),
     )
     heat, parts = one.heat(), one.contribution_heat()
     n = heat.shape[0]
     strip = [_framed(picture(shown.pixels, f"{shown.name}: {facts.classes[shown.label]}", scale=112), "input")]
-    strip.append(_framed(picture(example.reconstruction, f"reconstruction of {shown.name}", scale=112), "reconstruction"))
+    strip.append(
+        _framed(picture(example.reconstruction, f"reconstruction of {shown.name}", scale=112), "reconstruction")
+    )
     for k in range(min(n, 3)):
         drawn = heat_over(image, stretched(heat)[k])
         share = float(one.block_weights(len(one.weights) - 1)[k])
-        strip.append(_framed(picture(drawn, f"where capsule {k} of the last level weighs most", scale=112),
-                             f"capsule {k} looks here (weight {share:.3f})"))
+        strip.append(
+            _framed(
+                picture(drawn, f"where capsule {k} of the last level weighs most", scale=112),
+                f"capsule {k} looks here (weight {share:.3f})",
+            )
+        )
     total = parts.sum(0)
     drawn = signed_over(image, total / total.abs().max().clamp_min(1e-9))
-    strip.append(_framed(picture(drawn, "contributions to the winning logit over the image", scale=112),
-                         f"adds (orange) or takes (blue) for {facts.classes[one.predicted]}"))
+    strip.append(
+        _framed(
+            picture(drawn, "contributions to the winning logit over the image", scale=112),
+            f"adds (orange) or takes (blue) for {facts.classes[one.predicted]}",
+        )
+    )
+    top = one.probabilities.argsort(descending=True)[:4].tolist()
+    bars = [
+        Bar(
+            facts.classes[r],
+            float(one.probabilities[r]),
+            text.percent(float(one.probabilities[r]), 1),
+            color=2 if r == shown.label else 7,
+        )
+        for r in top
+    ]
+    chart = bar_chart("The most probable classes", bars, width=230, thick=13)
+    strip.append(h("div", h("h4", "Answers (green: the true class)"), chart))
     return h("article", head, h("div", strip, class_="strip"), _levels_of(facts, example), class_="example")
 
 
@@ -526,7 +638,9 @@ def _levels_of(facts: Facts, example: Example) -> Html:
         weights = one.block_weights(level).tolist()
         off = one.without[level][:, one.predicted].tolist() if one.without else [math.nan] * len(weights)
         bars = [Bar(f"{k}", w, f"{w:.3f}", color=1 if k == one.winners[level] else 7) for k, w in enumerate(weights)]
-        chart = bar_chart(f"Weights of level {level + 1}", bars, high=max(weights), width=230, thick=13 if len(bars) <= 8 else 7)
+        chart = bar_chart(
+            f"Weights of level {level + 1}", bars, high=max(weights), width=230, thick=13 if len(bars) <= 8 else 7
+        )
         panels.append(h("div", h("h4", f"Level {level + 1}: weights"), chart))
         rows += [
             [f"level {level + 1}, capsule {k}", f"{w:.3f}", "" if math.isnan(p) else text.percent(p, 1)]
@@ -535,16 +649,25 @@ def _levels_of(facts: Facts, example: Example) -> Html:
     parts = one.contributions[one.predicted].flatten(1).sum(1).tolist()
     logit = float(one.logits[one.predicted])
     most = max(*(abs(part) for part in parts), abs(logit), 1e-9)
-    bars = [Bar(f"capsule {k}", abs(part), text.signed(part, 2), color=1 if part >= 0 else 0) for k, part in enumerate(parts)]
+    bars = [
+        Bar(f"capsule {k}", abs(part), text.signed(part, 2), color=1 if part >= 0 else 0)
+        for k, part in enumerate(parts)
+    ]
     bars.append(Bar("logit", abs(logit), text.signed(logit, 2), color=7))
-    chart = bar_chart(f"Contributions to the logit of {name}", bars, high=most, width=230, thick=13 if len(bars) <= 8 else 7)
+    chart = bar_chart(
+        f"Contributions to the logit of {name}", bars, high=most, width=230, thick=13 if len(bars) <= 8 else 7
+    )
     panels.append(h("div", h("h4", f"Adds to the logit of {name}"), chart))
-    top = one.probabilities.argsort(descending=True)[:4].tolist()
-    bars = [Bar(facts.classes[r], float(one.probabilities[r]), text.percent(float(one.probabilities[r]), 1),
-                color=2 if r == example.shown.label else 7) for r in top]
-    panels.append(h("div", h("h4", "Answers"), bar_chart("The most probable classes", bars, width=230, thick=13)))
-    numbers = table(["capsule", "weight", f"probability of {name} without it"], rows, f"Every capsule, and what switching it off does (with all: {text.percent(float(one.probabilities[one.predicted]), 1)})")
-    return h("div", h("div", panels, class_="levels"), folded("All weights, and what switching each capsule off does", numbers))
+    numbers = table(
+        ["capsule", "weight", f"probability of {name} without it"],
+        rows,
+        f"Every capsule, and what switching it off does (with all: {text.percent(float(one.probabilities[one.predicted]), 1)})",
+    )
+    return h(
+        "div",
+        h("div", panels, class_="levels"),
+        folded("All weights, and what switching each capsule off does", numbers),
+    )
 
 
 # ── reconstructions ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -562,7 +685,14 @@ def reconstructions(facts: Facts) -> Html:
             picture(one.shown.pixels, f"{one.shown.name}: {name}", scale=72),
             picture(one.reconstruction, f"its reconstruction, squared error {one.shown.squared_error:.3f}", scale=72),
         ]
-        items.append(h("li", h("div", pair, class_="pair"), h("div", name), h("div", f"error {one.shown.squared_error:.3f}", class_="soft")))
+        items.append(
+            h(
+                "li",
+                h("div", pair, class_="pair"),
+                h("div", name),
+                h("div", f"error {one.shown.squared_error:.3f}", class_="soft"),
+            )
+        )
     caption = "Input and reconstruction of the image with the median error of its class (mean squared error of the normalised pixels)."
     return section("reconstructions", title, lead, h("ul", items, class_="thumbs pairs"), h("p", caption))
 
@@ -576,12 +706,17 @@ def configuration(facts: Facts) -> Html:
     content: list[Html | None] = []
     command = subject.environment.get("command")
     if isinstance(command, list):
-        content += [h("h3", "The command"), _command(shlex.join(map(str, command)))]
+        content.append(_command("The command", shlex.join(map(str, command))))
     if subject.folder:
-        content += [h("h3", "The same experiment again"), _command(shlex.join(["wcapsnet", "train", subject.source]))]
-        content += [h("h3", "This page again"), _command(shlex.join(["wcapsnet", "report", subject.source]))]
+        content.append(_command("The same experiment again", shlex.join(["wcapsnet", "train", subject.source])))
+        content.append(_command("This page again", shlex.join(["wcapsnet", "report", subject.source])))
     asked = [[name, h("span", _plain(value))] for name, value in flat(to_dict(subject.experiment)).items()]
-    content.append(folded("Configuration: every field of experiment.json", table(["field", "value"], asked, "Configuration", numbers_from=9)))
+    content.append(
+        folded(
+            "Configuration: every field of experiment.json",
+            table(["field", "value"], asked, "Configuration", numbers_from=9),
+        )
+    )
     if subject.environment:
         where = [[name, h("span", _plain(value))] for name, value in subject.environment.items()]
         content.append(folded("Environment", table(["what", "value"], where, "Environment", numbers_from=9)))
@@ -600,11 +735,12 @@ def _environment(facts: Facts) -> Html | None:
         "started": text.date(str(known["started"])) if known.get("started") else None,
     }
     items = [h("li", h("span", name), h("span", str(value))) for name, value in said.items() if value is not None]
-    return h("ul", items, class_="facts")
+    return h("ul", items, class_="facts two")
 
 
-def _command(line: str) -> Html:
-    return h("div", h("pre", line, tabindex=0), h("button", "Copy", type="button", class_="copy", hidden=True))
+def _command(title: str, line: str) -> Html:
+    copy = h("button", "Copy", type="button", class_="copy", hidden=True, aria_label=f"Copy: {title}")
+    return h("div", h("h3", title), h("div", h("pre", line, tabindex=0), copy, class_="command"))
 
 
 def _plain(value: Any) -> str:

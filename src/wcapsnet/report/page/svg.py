@@ -30,6 +30,7 @@ class Bar(NamedTuple):
     said: str  # how the value is written
     margin: float = 0.0  # half its confidence interval
     color: int = 0
+    mark: float | None = None  # another value to hold it against
 
 
 class Cell(NamedTuple):
@@ -79,8 +80,8 @@ def line_chart(
     low: float | None = None,
     high: float | None = None,
     marks: Mapping[float, str] | None = None,
-    width: float = 460,
-    height: float = 210,
+    width: float = 320,
+    height: float = 170,
     x_name: str = "epoch",
     unit: str = "",
 ) -> Html:
@@ -160,13 +161,14 @@ def bar_chart(
     low: float = 0.0,
     high: float = 1.0,
     rule: tuple[float, str] | None = None,
-    width: float = 460,
-    thick: float = 18,
+    width: float = 400,
+    thick: float = 16,
 ) -> Html:
     """Horizontal bars with confidence intervals, names at the left, values at the right. `rule` is an upright line."""
-    left = 14 + min(150.0, max(LETTER * len(shortened(bar.name, 22)) for bar in bars))
+    letters = int(0.36 * width / LETTER)
+    left = 14 + max(LETTER * len(shortened(bar.name, letters)) for bar in bars)
     right = 12 + max(LETTER * len(bar.said) for bar in bars)
-    top, step = 4.0, thick + 8
+    top, step = 4.0, thick + min(8.0, 3 + thick / 3)
     height = top + step * len(bars) + (20 if rule else 4)
     span = (high - low) or 1.0
 
@@ -178,7 +180,7 @@ def bar_chart(
         y = top + step * index
         tip = f"{bar.name}: {bar.said}"
         parts += [
-            _text(left - 8, y + thick / 2 + 4, shortened(bar.name, 22), "end", "label"),
+            _text(left - 8, y + thick / 2 + 4, shortened(bar.name, letters), "end", "label"),
             h("path", d=f"M{_n(left)} {_n(y)}H{_n(width - right)}v{_n(thick)}H{_n(left)}z", class_="track"),
             h(
                 "path",
@@ -190,9 +192,14 @@ def bar_chart(
         if bar.margin > 0:
             a, b, middle = x(bar.value - bar.margin), x(bar.value + bar.margin), y + thick / 2
             parts.append(
-                h("path", d=f"M{_n(a)} {_n(middle)}H{_n(b)}M{_n(a)} {_n(middle - 3)}v6M{_n(b)} {_n(middle - 3)}v6",
-                  class_="whisker")
+                h(
+                    "path",
+                    d=f"M{_n(a)} {_n(middle)}H{_n(b)}M{_n(a)} {_n(middle - 3)}v6M{_n(b)} {_n(middle - 3)}v6",
+                    class_="whisker",
+                )
             )
+        if bar.mark is not None:
+            parts.append(h("path", d=f"M{_n(x(bar.mark))} {_n(y - 2)}v{_n(thick + 4)}", class_="against"))
         parts.append(_text(width - right + 6, y + thick / 2 + 4, bar.said, class_="value"))
     if rule:
         at, name = rule
@@ -220,16 +227,16 @@ def grid(
     Cells of one strength are one path, so that a hundred classes by a hundred stay small.
     """
     wide, tall = cell
-    name_room = min(150.0, 10 + max(LETTER * len(shortened(name, 22)) for name in rows)) if tall >= 9 else 6.0
+    name_room = min(150.0, 10 + max(LETTER * len(shortened(name, 22)) for name in rows)) if tall >= 8 else 6.0
     slanted = max(len(name) for name in columns) * LETTER > wide
-    heading = 0.0 if wide < 9 else 18.0 if not slanted else min(110.0, 12 + LETTER * max(map(len, columns)) * 0.75)
+    heading = 0.0 if wide < 8 else 18.0 if not slanted else min(88.0, 12 + LETTER * max(map(len, columns)) * 0.75)
     left, top = 18 + name_room, 18 + heading
     beyond = heading if slanted and heading else 0.0  # slanted names lean over the right border
     width, height = left + wide * len(columns) + 4 + beyond, top + tall * len(rows) + 4
     filled = dict(cells) if isinstance(cells, Mapping) else _by_place(cells)
     shades: dict[tuple[str, float], list[str]] = {}
     for (row, column), one in filled.items():
-        opacity = round(min(1.0, abs(one.strength)) * 20) / 20
+        opacity = _opacity(one)
         if opacity > 0:
             place = f"M{_n(left + wide * column)} {_n(top + tall * row)}h{_n(wide)}v{_n(tall)}h{_n(-wide)}z"
             shades.setdefault(("hot" if one.strength > 0 else "cold", opacity), []).append(place)
@@ -240,24 +247,24 @@ def grid(
         h("path", d="".join(places), class_=kind, fill_opacity=f"{opacity:g}")
         for (kind, opacity), places in sorted(shades.items())
     ]
-    if tall >= 9:
+    if tall >= 8:
         parts += [
             _text(left - 6, top + tall * (i + 0.5) + 4, shortened(name, 22), "end", "label" if tall >= 13 else "small")
             for i, name in enumerate(rows)
         ]
-    if wide >= 9:
+    if wide >= 8:
         for j, name in enumerate(columns):
             x, y = left + wide * (j + 0.5), top - 6
             if slanted:
                 turn = f"rotate(-50 {_n(x)} {_n(y)})"
                 class_ = "label" if wide >= 13 else "small"
-                parts.append(h("text", shortened(name, 20), x=_n(x), y=_n(y), transform=turn, class_=class_))
+                parts.append(h("text", shortened(name, 16), x=_n(x), y=_n(y), transform=turn, class_=class_))
             else:
                 parts.append(_text(x, y, name, "middle", "label"))
     for (row, column), one in filled.items():
         if one.text:
-            dark = "over" if abs(one.strength) > 0.55 else "inside"
-            parts.append(_text(left + wide * (column + 0.5), top + tall * (row + 0.5) + 4, one.text, "middle", dark))
+            style = "over" if _opacity(one) > 0.55 else "inside"
+            parts.append(_text(left + wide * (column + 0.5), top + tall * (row + 0.5) + 4, one.text, "middle", style))
     middle = top + tall * len(rows) / 2
     parts.append(_text(left + wide * len(columns) / 2, 12, column_title, "middle", "title"))
     turn = f"rotate(-90 10 {_n(middle)})"
@@ -274,6 +281,11 @@ def grid(
         "said": {f"{i},{j}": text for (i, j), text in said.items()} if isinstance(said, Mapping) else said,
     }
     return _svg(width, height, label, *parts, tabindex="0", data_numbers=data(numbers), class_="grid")
+
+
+def _opacity(one: Cell) -> float:
+    """At most ¾, so that what is written on it can be read"""
+    return round(min(1.0, abs(one.strength)) * 0.75 * 20) / 20
 
 
 def _by_place(cells: Sequence[Sequence[Cell]]) -> dict[tuple[int, int], Cell]:
