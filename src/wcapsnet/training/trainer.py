@@ -29,7 +29,6 @@ from .run import Run
 from .step import SUMMED, GraphedStep, Step, nesterov
 from .tensorboard import event_writer
 
-
 Measure = Callable[[WCapsNet, DeviceSplit], Evaluation]
 
 

@@ -13,11 +13,12 @@ from ...training.run import read_json
 from ..noise import Difference, Sample, compare
 from ..tables import LEGEND, verdict
 from . import text
+from .answers import class_accuracies
 from .curves import accuracy_chart, loss_charts
 from .facts import Facts, Subject
 from .html import Html, figure, h, table
 from .page import document
-from .sections import class_accuracies, section, unable
+from .section import section, unable
 from .svg import Bar, bar_chart
 
 
@@ -50,9 +51,7 @@ def comparison_page(runs: Mapping[str, Facts]) -> str:
 def named(facts: Sequence[Facts]) -> dict[str, Facts]:
     """By the names of their folders; by their paths where two folders have the same."""
     names = [one.subject.name for one in facts]
-    return {
-        one.subject.name if names.count(one.subject.name) == 1 else one.subject.source: one for one in facts
-    }
+    return {one.subject.name if names.count(one.subject.name) == 1 else one.subject.source: one for one in facts}
 
 
 def groups(runs: Mapping[str, Facts]) -> tuple[list[Group], list[str]]:
@@ -133,7 +132,10 @@ def _overview(runs: Mapping[str, Facts]) -> Html:
 
 
 def _differences(runs: Mapping[str, Facts]) -> Html:
-    title, lead = "Differences and their noise", "Is a difference larger than chance would give? Runs that differ in nothing but their seed count as one."
+    title, lead = (
+        "Differences and their noise",
+        "Is a difference larger than chance would give? Runs that differ in nothing but their seed count as one.",
+    )
     found, left_out = groups(runs)
     notes = [h("p", sentence, class_="note") for sentence in left_out]
     if not found:
@@ -146,8 +148,12 @@ def _differences(runs: Mapping[str, Facts]) -> Html:
         rows.append([group.name, str(len(sample.accuracies)), f"{100 * sample.mean:.2f}{spread}", said])
     shown = table(["run", "seeds", "test accuracy in %", "difference in points"], rows, f"Held against {found[0].name}")
     if len(found) == 1:
-        notes.append(h("p", "All tested runs are of the same experiment: they show its noise, and no difference.", class_="note"))
-    return section("differences", title, lead, shown, notes, h("ul", [h("li", line) for line in LEGEND[1:]], class_="soft"))
+        notes.append(
+            h("p", "All tested runs are of the same experiment: they show its noise, and no difference.", class_="note")
+        )
+    return section(
+        "differences", title, lead, shown, notes, h("ul", [h("li", line) for line in LEGEND[1:]], class_="soft")
+    )
 
 
 def _training(runs: Mapping[str, Facts]) -> Html:
@@ -183,12 +189,23 @@ def _classes(runs: Mapping[str, Facts]) -> Html:
 
 
 def _routing(runs: Mapping[str, Facts]) -> Html:
-    lead = "What the winning capsule of each level tells of the class (normalised mutual information; chance in brackets), and how many capsules win."
+    lead = (
+        "What the winning capsule of each level tells of the class (normalised mutual information; chance in "
+        "brackets), and how many capsules win."
+    )
     seen = {name: specialization(facts.seen.survey) for name, facts in runs.items() if facts.seen}
     without = [name for name in runs if name not in seen]
-    notes = [
-        h("p", f"Nobody has looked at the routing of {text.listed(without)} yet: wcapsnet report RUN does.", class_="note")
-    ] if without else []
+    notes = (
+        [
+            h(
+                "p",
+                f"Nobody has looked at the routing of {text.listed(without)} yet: wcapsnet report RUN does.",
+                class_="note",
+            )
+        ]
+        if without
+        else []
+    )
     if not seen:
         return section("routing", "Routing", lead, notes)
     depth = max(len(found.levels) for found in seen.values())

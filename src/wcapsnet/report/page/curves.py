@@ -58,9 +58,12 @@ def accuracy_chart(runs: Mapping[str, Metrics]) -> Html:
         for where, width, height in (("broad", 1000, 300), ("narrow", 350, 220))
     ]
     keys = [(line.name, line.color, line.thin) for line in lines]
-    falls = " Dotted lines: the learning rate falls." if _marks(runs) else ""
+    falls = " Dashed upright lines: the learning rate falls." if _marks(runs) else ""
     start = f" The scale begins at {low:g}{text.NARROW}%." if low else ""
-    caption = f"Share of images answered rightly: on validation images, and on training images while they are learned from.{falls}{start}"
+    caption = (
+        "Share of images answered rightly: on validation images, and on training images while they are learned from."
+        f"{falls}{start}"
+    )
     return figure("Accuracy", [legend(keys), *charts], caption)
 
 

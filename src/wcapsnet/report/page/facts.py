@@ -275,7 +275,7 @@ def look(
     split: Split = getattr(dataset, subject.part)
     whole = sample is None or sample >= len(split.labels)
     chosen = split if whole else _spread_split(split, sample or 1)
-    if not (subject.part == "test" and whole and 2 <= len(dataset.validation.labels)):
+    if not (subject.part == "test" and whole and len(dataset.validation.labels) >= 2):
         found = surveyed(chosen, False, 0, len(chosen.labels))
         seen = Seen(subject.part, found, of=0 if whole else len(split.labels))
     else:
@@ -355,9 +355,8 @@ def choose(classifier: Classifier, dataset: Dataset, seen: Seen, device: torch.d
     wrong = (~right).nonzero().flatten()
     mistakes = wrong[sure[wrong].argsort(descending=True, stable=True)][:MISTAKES].tolist()
     few = mistakes[:2]
-    examples = [_median(sure, right & (found.labels == r)) for r in _present(found, EXAMPLES - len(few))]
-    examples = [one for one in examples if one is not None] + few
-    rebuilt = [_median(found.squared_error, found.labels == r) for r in _present(found, RECONSTRUCTIONS)]
+    typical = _medians(sure, [right & (found.labels == r) for r in _present(found, EXAMPLES - len(few))])
+    rebuilt = _medians(found.squared_error, [found.labels == r for r in _present(found, RECONSTRUCTIONS)])
 
     def shown(one: int) -> Shown:
         index = int(places[one])
@@ -385,8 +384,8 @@ def choose(classifier: Classifier, dataset: Dataset, seen: Seen, device: torch.d
 
     return Pictures(
         [shown(one) for one in mistakes],
-        explained(examples, without=True),
-        explained([one for one in rebuilt if one is not None], without=False),
+        explained(typical + few, without=True),
+        explained(rebuilt, without=False),
     )
 
 
@@ -396,9 +395,7 @@ def _present(found: Survey, count: int) -> list[int]:
     return classes[_evenly(len(classes), count)].tolist()
 
 
-def _median(values: Tensor, of: Tensor) -> int | None:
-    """The place of the median among those chosen by the mask"""
-    places = of.nonzero().flatten()
-    if len(places) == 0:
-        return None
-    return int(places[values[places].argsort(stable=True)[(len(places) - 1) // 2]])
+def _medians(values: Tensor, masks: Sequence[Tensor]) -> list[int]:
+    """For each mask that chooses any the place of the median"""
+    chosen = [mask.nonzero().flatten() for mask in masks if mask.any()]
+    return [int(places[values[places].argsort(stable=True)[(len(places) - 1) // 2]]) for places in chosen]

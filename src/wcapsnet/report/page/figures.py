@@ -10,10 +10,11 @@ from typing import Any
 from ...errors import InputError
 from ...explain import LevelSpecialization, specialization
 from ...explain.probes import share_margin
+from .answers import class_accuracies
 from .colors import heat_over, stretched
 from .curves import TERMS, Metrics
 from .facts import Facts
-from .sections import MANY, class_accuracies
+from .section import MANY
 
 FORMATS = ("pdf", "png", "svg")
 COLORS = ("#0b5fa5", "#c2410c", "#17805c", "#8a5a00", "#8b3fa0", "#0e7c86", "#b3245a", "#5b6472")
@@ -62,6 +63,12 @@ def run_figures(facts: Facts) -> Iterator[tuple[str, Any]]:
         yield "reconstructions", _reconstructions(facts)
 
 
+def comparison_figures(runs: Mapping[str, Facts]) -> Iterator[tuple[str, Any]]:
+    curves = {name: facts.subject.metrics for name, facts in runs.items() if facts.subject.metrics}
+    if curves:
+        yield from curve_figures(curves)
+
+
 def curve_figures(runs: Mapping[str, Metrics]) -> Iterator[tuple[str, Any]]:
     """Accuracy, then all terms of the loss"""
     figure, axes = _figure(5.2, 3.2)
@@ -75,7 +82,9 @@ def curve_figures(runs: Mapping[str, Metrics]) -> Iterator[tuple[str, Any]]:
     if not terms:
         return
     columns = min(3, len(terms))
-    figure, panels = _figure(3 * columns, 2.4 * math.ceil(len(terms) / columns), math.ceil(len(terms) / columns), columns)
+    figure, panels = _figure(
+        3 * columns, 2.4 * math.ceil(len(terms) / columns), math.ceil(len(terms) / columns), columns
+    )
     for panel in panels[len(terms) :]:
         panel.remove()
     for axes, (field, other, title, _) in zip(panels, terms, strict=False):
@@ -174,8 +183,14 @@ def _level(level: LevelSpecialization, classes: Sequence[str]) -> Any:
             shift = 0.6 * (place / max(1, len(rows) - 1) - 0.5)
             spread = level.margin[r].nan_to_num(0).tolist()
             axes.errorbar(
-                [k + shift for k in range(n)], level.mean[r].tolist(), yerr=spread, fmt="o", markersize=3.5,
-                elinewidth=1, color=colors(place), label=_plain([classes[r]])[0],
+                [k + shift for k in range(n)],
+                level.mean[r].tolist(),
+                yerr=spread,
+                fmt="o",
+                markersize=3.5,
+                elinewidth=1,
+                color=colors(place),
+                label=_plain([classes[r]])[0],
             )
         axes.axhline(1 / n, color="#999999", linewidth=0.8, linestyle=":")
         axes.set_xticks(range(n))
@@ -194,7 +209,11 @@ def _probes(facts: Facts) -> Any:
     found.append(("network", accuracy, share_margin(accuracy, len(facts.seen.survey))))
     figure, axes = _figure(4.2, 2.8)
     axes.bar(
-        range(len(found)), [100 * a for _, a, _ in found], yerr=[100 * m for _, _, m in found], color=COLORS[5], capsize=3
+        range(len(found)),
+        [100 * a for _, a, _ in found],
+        yerr=[100 * m for _, _, m in found],
+        color=COLORS[5],
+        capsize=3,
     )
     axes.axhline(100 * facts.seen.probes[0].by_chance, color="#999999", linestyle=":", linewidth=1)
     axes.set_xticks(range(len(found)), [name for name, _, _ in found])

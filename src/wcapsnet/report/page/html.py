@@ -22,7 +22,7 @@ class Html(str):
     """Markup that is whole and escaped."""
 
 
-Child: TypeAlias = "str | int | None | Iterable[Child]"
+Child: TypeAlias = "str | int | Iterable[Child] | None"
 
 
 def h(name: str, /, *children: Child, **attributes: Any) -> Html:

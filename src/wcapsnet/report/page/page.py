@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from importlib import resources
 
 from ... import __version__
-from . import sections, text
+from . import answers, examples, overview, routing, text
 from .facts import Facts
 from .html import Html, h
 
 SECTIONS = (
-    ("overview", "Overview", sections.headline),
-    ("training", "Training", sections.training),
-    ("answers", "Right and wrong", sections.answers),
-    ("routing", "Routing", sections.specialisation),
-    ("probes", "Probes", sections.probes),
-    ("examples", "Examples", sections.examples),
-    ("reconstructions", "Reconstructions", sections.reconstructions),
-    ("configuration", "Configuration", sections.configuration),
+    ("overview", "Overview", overview.headline),
+    ("training", "Training", overview.training),
+    ("answers", "Right and wrong", answers.answers),
+    ("routing", "Routing", routing.specialisation),
+    ("probes", "Probes", routing.probes),
+    ("examples", "Examples", examples.examples),
+    ("reconstructions", "Reconstructions", examples.reconstructions),
+    ("configuration", "Configuration", overview.configuration),
 )
 
 
