@@ -8,8 +8,9 @@ from typing import Any
 
 from ...explain.probes import share_margin
 from . import text
-from .facts import Facts, Shown
+from .facts import Facts
 from .html import Html, figure, folded, h, picture, table
+from .pictures import Shown
 from .section import MANY, MOST_TABLED, section, unable, why_no_pictures
 from .svg import Bar, Cell, bar_chart, grid
 

@@ -15,10 +15,11 @@ from ..tables import LEGEND, verdict
 from . import text
 from .answers import class_accuracies
 from .curves import accuracy_chart, loss_charts
-from .facts import Facts, Subject
+from .facts import Facts
 from .html import Html, figure, h, table
 from .page import document
 from .section import section, unable
+from .subject import Subject
 from .svg import Bar, bar_chart
 
 

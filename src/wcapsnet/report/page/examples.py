@@ -8,8 +8,9 @@ from torch import Tensor
 
 from . import text
 from .colors import heat_over, signed_over, stretched
-from .facts import Example, Facts
+from .facts import Facts
 from .html import Html, folded, h, picture, table
+from .pictures import Example
 from .section import section, unable, why_no_pictures
 from .svg import Bar, bar_chart
 

@@ -15,9 +15,10 @@ from ..tables import verdict
 from . import text
 from .answers import confusions
 from .curves import accuracy_chart, loss_charts, metrics_table
-from .facts import Facts, paper_figure
+from .facts import Facts
 from .html import Html, folded, h, table
 from .section import section, unable
+from .subject import paper_figure
 
 
 def headline(facts: Facts) -> Html:

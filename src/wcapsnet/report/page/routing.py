@@ -161,8 +161,8 @@ def _positions(facts: Facts, found: Specialization) -> Html:
 def probes(facts: Facts) -> Html:
     title = "How well each level knows the class"
     lead = (
-        "A linear classifier learns to read the class from what each level passes on: from validation images, measured "
-        "on test images."
+        "A linear classifier reads the class from what each level passes on; it learns from every fifth image and is "
+        "measured on the others."
     )
     if facts.seen is None or not facts.seen.probes:
         return section("probes", title, lead, unable(facts.missing.get("probes", facts.missing.get("seen", ""))))
@@ -196,7 +196,7 @@ def probes(facts: Facts) -> Html:
     ]
     numbers = table(["probe", "numbers it reads", "accuracy", "interval", "penalty"], rows, "Linear probes")
     caption = (
-        "Test accuracy of the probes, with the network's own below; the dashed line is always saying the most frequent "
+        "Accuracy of the probes, with the network's own below; the dashed line is always saying the most frequent "
         "class."
     )
     return section(
