@@ -160,7 +160,7 @@ def demo(
     trainer = _start(experiment, out_dir, chosen, None, False, quiet)
     show.mean_weights(_run(trainer), trainer.dataset.classes)
     show.next_steps(trainer.run, quiet)
-    made = _report_of(trainer)
+    made = _report_of(trainer, quiet=quiet)
     if opened and made:
         _open(made)
 
@@ -238,7 +238,7 @@ def train(
         trainer = _start(experiment, out_dir, chosen, data_dir, download, quiet)
     _run(trainer)
     show.next_steps(trainer.run, quiet)
-    _report_of(trainer)
+    _report_of(trainer, quiet=quiet)
 
 
 @app.command(
@@ -983,7 +983,7 @@ def _facts(subject: report_page.Subject, device: torch.device, data_dir: Path | 
         )
 
 
-def _report_of(trainer: Trainer, sample: int | None = None) -> Path | None:
+def _report_of(trainer: Trainer, sample: int | None = None, quiet: bool = False) -> Path | None:
     """At the end of training, or from what there is where it was stopped; None if it could not be made."""
     place = trainer.run.file("report.html")
     try:
@@ -995,7 +995,8 @@ def _report_of(trainer: Trainer, sample: int | None = None) -> Path | None:
     except (InputError, OSError) as error:
         err.print(f"The report could not be written: {error}", style="yellow", markup=False, soft_wrap=True)
         return None
-    show.report_written(place)
+    if not quiet:
+        show.report_written(place)
     return place
 
 

@@ -10,9 +10,10 @@
     test.json            figures on the test set, by the best weights; with per-class accuracy and confusion matrix
     predictions.csv      one line a test image
     confusion.csv        rows: true class, columns: predicted class
-    survey.safetensors   what the routing made of every test image: report.html is drawn from it
-    report.html          all of it to look at, in one file
     tensorboard/         events, where tensorboard is installed
+
+The commands `train`, `demo` and `report` add report.html, all of it to look at in one file, and what that is drawn from:
+survey.safetensors, what the network made of every test image.
 
 Every file is replaced whole, so a run that dies leaves nothing half written. A run of a sweep that came to nothing has
 failed.json, which says why; resuming it tries again.

@@ -182,9 +182,10 @@ class Trainer:
     def stopped_early(self) -> bool:
         return self.state.epoch < self.settings.epochs and self._out_of_patience()
 
-    def finish(self, measure: Measure = evaluate) -> Evaluation:
+    def finish(self, measure: Measure | None = None) -> Evaluation:
         """The one use of the test set: by the weights that validation chose, in fp32. `measure` is asked for the
-        validation images, then for the test images."""
+        validation images, then for the test images; by default it is `evaluate`."""
+        measure = measure or evaluate
         best = Classifier.load(self.run.weights(), self.device)
         validation = measure(best.network, self.validation_data)
         facts: dict[str, Any] = {

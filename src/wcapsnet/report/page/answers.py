@@ -75,7 +75,7 @@ def _class_bars(facts: Facts, figures: dict[str, Any]) -> Html:
         low=low,
         rule=(overall, f"all {text.percent(overall, 1)}"),
         thick=16 if len(bars) <= 12 else 10,
-        width=520,
+        width=440,
     )
     numbers = folded("Accuracy of every class as a table", _class_table(facts, figures))
     return figure(title, chart, caption, numbers)

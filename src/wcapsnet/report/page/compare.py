@@ -127,7 +127,7 @@ def _overview(runs: Mapping[str, Facts]) -> Html:
         "overview",
         "Overview",
         lead,
-        figure("Test accuracy", bar_chart("Test accuracy of every run", bars, low=low, width=560), caption),
+        figure("Test accuracy", bar_chart("Test accuracy of every run", bars, low=low, width=440), caption),
         numbers,
     )
 
@@ -170,11 +170,13 @@ def _classes(runs: Mapping[str, Facts]) -> Html:
     tested = {
         name: facts for name, facts in runs.items() if facts.subject.results and "confusion" in facts.subject.results
     }
-    if len({facts.classes for facts in tested.values()}) != 1 or len(tested) < 2:
+    names = next((facts.classes for facts in tested.values()), ())
+    tested = {name: facts for name, facts in tested.items() if facts.classes == names}
+    if len(tested) < 2:
         return section("classes", "Classes", lead, unable("There are not two tested runs with the same classes."))
     accuracies = [class_accuracies(facts.subject.results or {}) for facts in tested.values()]
     rows = []
-    for r, name in enumerate(next(iter(tested.values())).classes):
+    for r, name in enumerate(names):
         shares = [one[r][0] for one in accuracies]
         known = [share for share in shares if share == share]
         rows.append(

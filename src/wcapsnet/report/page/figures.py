@@ -169,7 +169,9 @@ def _level(level: LevelSpecialization, classes: Sequence[str]) -> Any:
         rows.sort(key=lambda r: (int(level.mean[r].argmax()), -float(level.mean[r].max())))
         figure, axes = _figure(0.4 * n + 2.6, max(3.0, 0.09 * len(rows)))
         apart = max(float((level.mean[rows] - 1 / n).abs().max()), 1e-6)
-        drawn = axes.imshow(level.mean[rows], cmap="PuOr_r", vmin=1 / n - apart, vmax=1 / n + apart, aspect="auto")
+        drawn = axes.imshow(
+            level.mean[rows].numpy(), cmap="PuOr_r", vmin=1 / n - apart, vmax=1 / n + apart, aspect="auto"
+        )
         figure.colorbar(drawn, ax=axes, shrink=0.6)
         axes.set_yticks(range(len(rows)), _plain([classes[r] for r in rows]), fontsize=4)
         axes.set_xticks(range(n))

@@ -78,8 +78,10 @@
   }
 
   const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+  const widgets = new Map();
   for (const svg of document.querySelectorAll("svg[data-numbers]")) {
     const d = JSON.parse(svg.dataset.numbers), widget = d.kind === "lines" ? chart(svg, d) : grid(svg, d);
+    widgets.set(svg, widget);
     svg.addEventListener("pointerleave", () => leave(svg));
     svg.addEventListener("blur", () => leave(svg));
     svg.addEventListener("focus", () => svg.matches(":focus-visible") && widget.enter());
@@ -96,7 +98,12 @@
     if (told) show(told.dataset.tip, event.clientX, event.clientY);
     else if (!event.target.closest?.("svg[data-numbers]")) hide();
   });
-  addEventListener("scroll", hide, { passive: true });
+  // What the pointer was at has moved away; what has the focus takes its number along.
+  addEventListener("scroll", () => {
+    const focused = document.querySelector("svg[data-numbers]:focus-visible");
+    if (focused) widgets.get(focused).enter();
+    else hide();
+  }, { passive: true });
 
   const button = document.getElementById("theme");
   const dark = () =>

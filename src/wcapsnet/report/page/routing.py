@@ -39,7 +39,7 @@ def _trend(found: Specialization) -> Html | None:
         for level in several
     ]
     high = max(0.1, *(max(bar.value, bar.mark or 0) for bar in bars))
-    chart = bar_chart("Information of the winning capsule about the class, by level", bars, high=high, width=520)
+    chart = bar_chart("Information of the winning capsule about the class, by level", bars, high=high, width=440)
     caption = (
         f"{found.trend} The number is normalised mutual information: 0 if the capsule that wins says nothing about the "
         "class, 1 if it says as much as that many capsules can. Upright lines are chance: what shuffled classes give."
