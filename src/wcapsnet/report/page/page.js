@@ -101,7 +101,7 @@
   // What the pointer was at has moved away; what has the focus takes its number along.
   addEventListener("scroll", () => {
     const focused = document.querySelector("svg[data-numbers]:focus-visible");
-    if (focused) widgets.get(focused).enter();
+    if (focused && tip.classList.contains("on")) widgets.get(focused).enter();
     else hide();
   }, { passive: true });
 
