@@ -139,7 +139,7 @@ def _confusion_matrix(facts: Facts, figures: dict[str, Any]) -> Html:
         numbers = h("p", "As a table the matrix is in confusion.csv.", class_="soft")
     return figure(
         "Confusion matrix",
-        h("div", drawing, class_="wide", style=f"--least:{min(640, 90 + 34 * count)}px"),
+        h("div", drawing, class_="wide", style=f"--least:{min(640, 40 + 30 * count)}px"),
         "A row for each true class, a column for each answer: blue is right, orange is wrong, the stronger the more "
         "often. Point at a cell, or focus the matrix and use the arrow keys, to read its number.",
         numbers,

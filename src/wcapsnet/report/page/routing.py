@@ -97,7 +97,7 @@ def _level(facts: Facts, level: LevelSpecialization) -> list[Html | None]:
     title = f"Level {level.level + 1}: {text.plural(n, 'capsule')}"
     if n == 1:
         return [h("h3", title), unable("A level with one capsule has nothing to select.")]
-    least = f"--least:{min(640, 110 + 34 * n)}px"
+    least = f"--least:{min(640, 80 + 30 * n)}px"
     size = "large" if n > 8 else None
     left = h("figure", h("div", drawing, class_="wide", style=least), h("figcaption", caption), numbers, class_=size)
     findings = [h("p", finding, class_="warn") for finding in level.findings]
