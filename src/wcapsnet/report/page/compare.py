@@ -103,8 +103,7 @@ def _overview(runs: Mapping[str, Facts]) -> Html:
         rows.append(
             [
                 name,
-                text.percent(results["accuracy"]) if results else "not finished",
-                f"± {text.percent(margin)}" if results else "",
+                f"{text.percent(results['accuracy'])} ± {100 * margin:.2f}" if results else "not finished",
                 f"{results['errors']:,} of {results['images']:,}" if results else "",
                 text.percent(best) if best is not None else "",
                 f"{len(metrics)} of {subject.experiment.training.epochs}" if metrics else "",
@@ -113,7 +112,7 @@ def _overview(runs: Mapping[str, Facts]) -> Html:
                 str(subject.experiment.training.seed),
             ]
         )
-    head = ["run", "test accuracy", "interval", "wrong", "best validation", "epochs", "time", "parameters", "seed"]
+    head = ["run", "test accuracy", "wrong", "best validation", "epochs", "time", "parameters", "seed"]
     numbers = table(head, rows, "A run a row", sortable=True)
     if not bars:
         return section("overview", "Overview", lead, numbers)

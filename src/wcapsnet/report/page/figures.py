@@ -226,7 +226,8 @@ def _probes(facts: Facts) -> Any:
 def _show(axes: Any, pixels: Any, title: str) -> None:
     """(ch, h, w)"""
     array = pixels.permute(1, 2, 0).numpy()
-    axes.imshow(array[:, :, 0] if array.shape[2] == 1 else array, cmap="gray")
+    white = 255 if array.dtype == "uint8" else 1
+    axes.imshow(array[:, :, 0] if array.shape[2] == 1 else array, cmap="gray", vmin=0, vmax=white)
     axes.set_axis_off()
     axes.set_title(_plain([title])[0], fontsize=6)
 

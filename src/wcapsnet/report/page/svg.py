@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import dropwhile
 from typing import NamedTuple
 
 from .html import Html, data, h
@@ -86,7 +87,7 @@ def line_chart(
     unit: str = "",
 ) -> Html:
     """Lines over whole numbers. `said` is how each line's values are written; `marks` are upright lines with a name.
-    Values below `low` are drawn at the border: the climb from nothing would flatten the rest."""
+    A line begins where it has reached `low`: the climb from nothing would flatten the rest."""
     left, right, top, bottom = 44.0, 12.0, 12.0, 26.0
     finite = [v for line in lines for v in line.y if math.isfinite(v)]
     floor = min(finite) if low is None else low
@@ -117,7 +118,8 @@ def line_chart(
     for at, name in (marks or {}).items():
         parts.append(h("path", d=f"M{_n(x(at))} {_n(top)}V{_n(height - bottom)}", class_="mark", data_tip=name))
     for line in lines:
-        spots = [(x(a), y(b)) for a, b in zip(line.x, line.y, strict=True) if math.isfinite(b)]
+        seen = [(a, b) for a, b in zip(line.x, line.y, strict=True) if math.isfinite(b)]
+        spots = [(x(a), y(b)) for a, b in dropwhile(lambda spot: spot[1] < floor, seen)]
         style = f"line c{line.color % 8}{' thin' if line.thin else ''}"
         parts.append(h("polyline", points=" ".join(f"{_n(a)},{_n(b)}" for a, b in spots), class_=style))
         if len(spots) <= 12:
