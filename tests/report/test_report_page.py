@@ -12,7 +12,7 @@ from wcapsnet.data import Split
 from wcapsnet.explain import explain_images, specialization, survey
 from wcapsnet.network import Level, RoutingConfig
 from wcapsnet.recipes import recipe
-from wcapsnet.report.page import Surveyor, gather, run_page, subject_of_run
+from wcapsnet.report.page import Surveyor, gather, look, run_page, subject_of_run
 from wcapsnet.report.page.look import SURVEY, saved_survey
 from wcapsnet.report.page.subject import paper_figure
 from wcapsnet.report.page.text import percent
@@ -208,6 +208,29 @@ def test_the_pass_at_the_end_of_training_gives_what_evaluate_gives(finished_run)
     one, other = Surveyor()(classifier.network, split), evaluate(classifier.network, split)
     assert torch.equal(one.predicted, other.predicted)
     assert one.loss == pytest.approx(other.loss, rel=1e-6)
+
+
+@pytest.mark.parametrize(("images", "taught"), [(60, 12), (7000, 1000)])
+def test_probes_learn_from_images_that_are_spread_over_all_and_do_not_measure_them(facts, monkeypatch, images, taught):
+    asked = []
+    monkeypatch.setattr(look, "probe_levels", lambda fit, test: asked.append((fit, test)) or ())
+    labels = torch.arange(images) * 3 // images  # sorted by class, as folders are
+    numbered = torch.arange(images)[:, None].float()
+    found = replace(facts.seen.survey, labels=labels, probabilities=torch.zeros(images, 3), routed=(numbered,))
+    look.probes_of(found)
+    ((fit, test),) = asked
+    assert len(fit) == taught
+    assert len(fit) + len(test) == images
+    assert sorted(torch.cat([fit.routed[0], test.routed[0]]).flatten().tolist()) == list(range(images))
+    counts = fit.labels.bincount(minlength=3)
+    assert counts.max() - counts.min() <= 1
+
+
+def test_too_few_images_teach_no_probe(facts):
+    few = replace(
+        facts.seen.survey, labels=torch.arange(9) % 3, probabilities=torch.zeros(9, 3), routed=(torch.ones(9, 1),)
+    )
+    assert look.probes_of(few) == ()
 
 
 # ── any shape ──

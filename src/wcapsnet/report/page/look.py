@@ -22,8 +22,8 @@ from .subject import Subject
 
 SURVEY = "survey.safetensors"
 MOST_ROUTED = 20_000  # what probes read is kept of so many images at most: some 7 kB each
-TEACHING = 5  # every fifth image teaches the probes, the others measure them: no image needs a second pass (D30)
-MOST_TEACHING = 2000
+# Every fifth image teaches the probes, or fewer, and the others measure them: no image needs a second pass (D30).
+TEACHING, MOST_TEACHING = 5, 1000
 
 Progress = Callable[[int, int], None]  # images done, images in all
 
@@ -79,8 +79,8 @@ def look(
 
 def probes_of(found: Survey) -> tuple[Probe, ...]:
     """None where there are too few images, or too many to have kept what probes read"""
-    every = torch.arange(len(found))
-    taught, measured = every[::TEACHING][:MOST_TEACHING], every[every % TEACHING != 0]
+    every, step = torch.arange(len(found)), max(TEACHING, -(-len(found) // MOST_TEACHING))
+    taught, measured = every[every % step == 0], every[every % step != 0]
     if not found.routed or len(taught) < 2 * found.probabilities.shape[1]:
         return ()
     return probe_levels(_some(found, taught), _some(found, measured))

@@ -161,8 +161,8 @@ def _positions(facts: Facts, found: Specialization) -> Html:
 def probes(facts: Facts) -> Html:
     title = "How well each level knows the class"
     lead = (
-        "A linear classifier reads the class from what each level passes on; it learns from every fifth image and is "
-        "measured on the others."
+        "A linear classifier reads the class from what each level passes on; it learns from a part of the images, "
+        "evenly spread, and is measured on the others."
     )
     if facts.seen is None or not facts.seen.probes:
         return section("probes", title, lead, unable(facts.missing.get("probes", facts.missing.get("seen", ""))))
