@@ -173,6 +173,14 @@ def test_what_is_no_run_is_met_with_a_sentence(arguments, says):
     assert says in sentence(call("report", *arguments))
 
 
+def test_a_damaged_record_is_met_with_a_sentence(run, tmp_path):
+    own = Path(shutil.copytree(run, tmp_path / "own"))
+    (own / "test.json").write_text("{}")
+    assert "has no field 'accuracy'" in sentence(call("report", own))
+    (own / "metrics.jsonl").write_text("{\n")
+    assert "metrics.jsonl is damaged" in sentence(call("report", own))
+
+
 def test_places_that_cannot_be_written_are_met_with_a_sentence(run, tmp_path):
     assert "is a folder" in sentence(call("report", run, "--out", tmp_path))
     (tmp_path / "file").write_text("")

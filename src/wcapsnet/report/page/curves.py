@@ -119,7 +119,7 @@ def _marks(runs: Mapping[str, Metrics]) -> dict[float, str]:
     for metrics in runs.values():
         each.append(
             {
-                float(after["epoch"]): f"from epoch {after['epoch']} on the learning rate is {after['lr']:.3g}"
+                float(after["epoch"]): f"the learning rate falls to {after['lr']:.3g}"
                 for before, after in pairwise(metrics)
                 if after.get("lr", 0) < before.get("lr", 0) * 0.999
             }

@@ -37,7 +37,7 @@
       place = Math.max(0, Math.min(d.x.length - 1, index));
       cursor(svg).setAttribute("d", `M${d.at[place]} ${d.top}V${d.bottom}`);
       const x = d.x[place], lines = d.lines.filter((line) => x in line.at).map((line) => `${line.name}: ${line.at[x]}`);
-      show([`${d.name} ${x}`, ...lines].join("\n"), ...(screen || onScreen(svg, d.at[place], d.top)));
+      show([`${d.name} ${x}`, ...lines, ...(d.marks[x] ? [d.marks[x]] : [])].join("\n"), ...(screen || onScreen(svg, d.at[place], d.top)));
     }
     svg.addEventListener("pointermove", (event) => {
       const [x] = inside(svg, event);

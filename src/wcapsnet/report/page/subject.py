@@ -8,6 +8,7 @@ from typing import Any
 
 from ...data import DATASETS
 from ...deploy import shipped
+from ...errors import InputError
 from ...experiment import Experiment
 from ...recipes.ablations import PAPER_FIGURES
 from ...recipes.published import PAPER_TABLES
@@ -46,13 +47,17 @@ class Subject:
 def subject_of_run(path: Path) -> Subject:
     run = Run.open(path)
     environment, weights = run.file("environment.json"), run.file("best.safetensors")
+    results = run.results() if run.finished else None
+    for name in ("accuracy", "errors", "images"):
+        if results is not None and name not in results:
+            raise InputError(f"{run.file('test.json')} is damaged: it has no field {name!r}.")
     return Subject(
         name=path.resolve().name,
         source=str(path),
         experiment=run.experiment,
         environment=read_json(environment) if environment.exists() else {},
         metrics=run.metrics(),
-        results=run.results() if run.finished else None,
+        results=results,
         weights=weights if weights.exists() else None,
         folder=path,
         failure=run.failure,

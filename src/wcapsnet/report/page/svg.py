@@ -77,7 +77,6 @@ def line_chart(
     lines: Sequence[Line],
     *,
     said: Sequence[Sequence[str]],
-    axis: Sequence[tuple[float, str]] | None = None,
     low: float | None = None,
     high: float | None = None,
     marks: Mapping[float, str] | None = None,
@@ -86,7 +85,7 @@ def line_chart(
     x_name: str = "epoch",
     unit: str = "",
 ) -> Html:
-    """Lines over whole numbers. `said` is how each line's values are written; `marks` are upright lines with a name.
+    """Lines over whole numbers. `said` is how each line's values are written; `marks` are upright lines with a sentence.
     A line begins where it has reached `low`: the climb from nothing would flatten the rest."""
     left, right, top, bottom = 44.0, 12.0, 12.0, 26.0
     finite = [v for line in lines for v in line.y if math.isfinite(v)]
@@ -115,8 +114,8 @@ def line_chart(
             anchor = "middle" if last == first else "start" if at == first else "end" if at == last else "middle"
             parts.append(_text(x(at), height - 8, f"{at:g}", anchor, "tick"))
     parts.append(_text((left + width - right) / 2, height - 8, "" if last - first > 3 else x_name, "middle", "tick"))
-    for at, name in (marks or {}).items():
-        parts.append(h("path", d=f"M{_n(x(at))} {_n(top)}V{_n(height - bottom)}", class_="mark", data_tip=name))
+    for at in marks or ():
+        parts.append(h("path", d=f"M{_n(x(at))} {_n(top)}V{_n(height - bottom)}", class_="mark"))
     for line in lines:
         seen = [(a, b) for a, b in zip(line.x, line.y, strict=True) if math.isfinite(b)]
         spots = [(x(a), y(b)) for a, b in dropwhile(lambda spot: spot[1] < floor, seen)]
@@ -144,6 +143,7 @@ def line_chart(
         "top": top,
         "bottom": height - bottom,
         "lines": told,
+        "marks": {f"{at:g}": name for at, name in (marks or {}).items()},
     }
     return _svg(width, height, label, *parts, tabindex="0", data_numbers=data(numbers), class_="chart")
 

@@ -13,16 +13,8 @@ def percent(share: float, digits: int = 2) -> str:
     return f"{100 * share:.{digits}f}{NARROW}%"
 
 
-def points(share: float) -> str:
-    return f"{100 * share:+.2f}".replace("-", "−")
-
-
 def signed(value: float, digits: int = 3) -> str:
     return f"{value:+.{digits}f}".replace("-", "−")
-
-
-def number(value: float, digits: int = 3) -> str:
-    return f"{value:.{digits}f}".replace("-", "−")
 
 
 def weight(mean: float, margin: float = math.nan) -> str:
