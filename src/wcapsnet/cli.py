@@ -526,7 +526,7 @@ def explain(
 )
 def report(
     runs: Annotated[
-        list[str], typer.Argument(metavar="RUN|NAME…", help="A run folder or a shipped network; several are compared.")
+        list[str], typer.Argument(metavar="RUN|NAME", help="A run folder or a shipped network; several are compared.")
     ],
     out_file: Annotated[
         Optional[Path],  # noqa: UP045

@@ -85,8 +85,8 @@ def line_chart(
     x_name: str = "epoch",
     unit: str = "",
 ) -> Html:
-    """Lines over whole numbers. `said` is how each line's values are written; `marks` are upright lines with a sentence.
-    A line begins where it has reached `low`: the climb from nothing would flatten the rest."""
+    """Lines over whole numbers. `said` is how each line's values are written; `marks` are upright lines, each with
+    a sentence. A line begins where it has reached `low`: the climb from nothing would flatten the rest."""
     left, right, top, bottom = 44.0, 12.0, 12.0, 26.0
     finite = [v for line in lines for v in line.y if math.isfinite(v)]
     floor = min(finite) if low is None else low
