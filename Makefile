@@ -7,7 +7,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 .PHONY: demo test lint types clean
 
 demo: .venv/demo
-	$(BIN)/wcapsnet demo
+	$(BIN)/wcapsnet demo --open
 
 test: lint types
 	$(BIN)/pytest --cov --cov-report=

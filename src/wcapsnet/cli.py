@@ -1,9 +1,10 @@
-"""The command line: `wcapsnet demo | train | sweep | ablate | tables | evaluate | predict | explain | explore | bench |
-list`."""
+"""The command line: `wcapsnet demo | train | sweep | ablate | tables | evaluate | predict | explain | report |
+explore | bench | list`."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import webbrowser
@@ -19,6 +20,7 @@ from rich.markup import escape
 from rich.progress import Progress as Bar
 
 from . import __version__, cache, show
+from .atomic import write_text
 from .bench.command import EXAMPLES, bench
 from .classifier import Classifier, Prediction
 from .data import DATASETS, DataConfig, Dataset, Split, default_data_dir, image_files, load_dataset, scan_folder
@@ -45,7 +47,9 @@ from .models import MODELS, load
 from .network import ConfigError, WCapsNet
 from .recipes import RECIPES, quick, recipe, suggest
 from .recipes.ablations import NUMERALS, TABLES
+from .report import page as report_page
 from .report import tables as paper_tables
+from .report.page import figures as report_figures
 from .report.records import read_records, shipped_records
 from .settings import suggestion, with_setting
 from .show import err, out
@@ -105,6 +109,7 @@ Settings = Annotated[
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but the result.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Open = Annotated[bool, typer.Option("--open", help="Open the report in a browser, where there is a display.")]
 
 
 Parallel = Annotated[
@@ -154,6 +159,7 @@ def demo(
         Optional[int],  # noqa: UP045
         typer.Option(min=1, help="Train for another number of epochs.", show_default=False),
     ] = None,
+    opened: Open = False,
     quiet: Quiet = False,
 ) -> None:
     """Train a small WCapsNet on the digits inside the package, and show what happened."""
@@ -166,6 +172,9 @@ def demo(
     trainer = _start(experiment, out_dir, chosen, None, False, quiet)
     show.mean_weights(_run(trainer), trainer.dataset.classes)
     show.next_steps(trainer.run, quiet)
+    made = _report_of(trainer, quiet=quiet)
+    if opened and made:
+        _open(made)
 
 
 @app.command(
@@ -241,6 +250,7 @@ def train(
         trainer = _start(experiment, out_dir, chosen, data_dir, download, quiet)
     _run(trainer)
     show.next_steps(trainer.run, quiet)
+    _report_of(trainer, quiet=quiet)
 
 
 @app.command(
@@ -520,6 +530,64 @@ def explain(
 
 @app.command(
     epilog=examples(
+        "wcapsnet report runs/demo                         writes runs/demo/report.html",
+        "wcapsnet report runs/demo --open --figures figures/",
+        "wcapsnet report runs/a runs/b runs/c              curves overlaid, differences with their noise",
+        "wcapsnet report wcapsnet-cifar10 --data-dir ~/data    a shipped network",
+    )
+)
+def report(
+    runs: Annotated[
+        list[str], typer.Argument(metavar="RUN|NAME", help="A run folder or a shipped network; several are compared.")
+    ],
+    out_file: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(
+            "--out",
+            help="The file; default RUN/report.html, NAME-report.html, or comparison.html beside the first run.",
+            show_default=False,
+        ),
+    ] = None,
+    figures: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(metavar="DIR", help="Write the figures there too, as PDF, PNG and SVG.", show_default=False),
+    ] = None,
+    opened: Open = False,
+    data_dir: DataDir = None,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """A run, or several beside each other, as one HTML file that opens anywhere: curves, mistakes, routing."""
+    chosen = choose_device(device)
+    if figures:
+        report_figures.check()
+        if figures.exists() and not figures.is_dir():
+            raise InputError(f"--figures names a folder, and {figures} is a file.")
+    if out_file and out_file.is_dir():
+        raise InputError(f"--out names a file, and {out_file} is a folder.")
+    subjects = [_subject(run) for run in dict.fromkeys(runs)]
+    first = subjects[0]
+    if len(subjects) == 1:
+        facts = _facts(first, chosen, data_dir, quiet)
+        place = first.folder / "report.html" if first.folder else Path(f"{first.name}-report.html")
+        page, drawn = report_page.run_page(facts), report_figures.run_figures(facts)
+    else:
+        gathered = [report_page.gather(one, None, "", torch.device("cpu")) for one in subjects]
+        compared = report_page.named(gathered)
+        place = (first.folder.parent if first.folder else Path()) / "comparison.html"
+        page, drawn = report_page.comparison_page(compared), report_figures.comparison_figures(compared)
+    place = out_file or place
+    write_text(place, page)
+    if figures:
+        written = report_figures.write_figures(drawn, figures)
+        out.print(f"{len(written)} figures are in [bold]{escape(str(figures))}[/].", soft_wrap=True)
+    show.report_written(place)
+    if opened and not _open(place):
+        err.print("There is no display here to open it on.", style="yellow")
+
+
+@app.command(
+    epilog=examples(
         "wcapsnet explore runs/demo                        draw a digit and see which blocks decide",
         "wcapsnet explore wcapsnet-mnist --port 0          a shipped network, on any free port",
         "wcapsnet explore runs/photos --host 0.0.0.0       for everybody in the room",
@@ -780,14 +848,18 @@ def _run(trainer: Trainer) -> Evaluation:
     try:
         trainer.fit()
     except Interrupted:
+        _report_of(trainer, GLANCE)
         raise Interrupted("train", "--resume", str(trainer.run.path)) from None
     except Diverged as error:
+        _report_of(trainer, GLANCE)
         kept = " The last good checkpoint is kept." if trainer.run.file("last.safetensors").exists() else ""
         raise Diverged(f"{error}{kept}") from None
     state = trainer.state
     if trainer.stopped_early:
         out.print(f"Stopped early: validation has not improved for {trainer.settings.patience} epochs.")
-    test = trainer.finish()
+    surveyor = report_page.Surveyor()
+    test = trainer.finish(surveyor)
+    surveyor.keep(trainer.run)
     out.print(
         f"Test accuracy [bold]{test.accuracy:.2%}[/] ({len(test.labels):,} images) with the weights of epoch "
         f"{state.best_epoch} (best of {state.epoch} on validation: {state.best_accuracy:.2%}), "
@@ -932,6 +1004,62 @@ def _predict_all(classifier: Classifier, sources: list[str], top: int) -> tuple[
         if images:
             answers += classifier.answer(torch.cat(images), top, names)
     return answers, failures
+
+
+# ── reports ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+GLANCE = 500  # as many validation images are looked at for the report of a run that was stopped
+
+
+def _subject(source: str) -> report_page.Subject:
+    if source in shipped.names():
+        return report_page.subject_of_shipped(source)
+    path = Path(source)
+    if not path.exists():
+        raise InputError(f"There is no run folder {source}, {shipped.unknown(source)}")
+    return report_page.subject_of_run(path)
+
+
+def _facts(subject: report_page.Subject, device: torch.device, data_dir: Path | None, quiet: bool) -> report_page.Facts:
+    """A report without the data set is better than none: it says what is missing."""
+    dataset, why = None, ""
+    try:
+        if subject.folder:
+            run = Run.open(subject.folder)
+            dataset = _data_of(run, data_dir, False, True)
+            run.check_data(dataset, subject.part, "validation")
+        else:
+            _, dataset = _with_its_data(subject.source, subject.part, device, data_dir, False, True)
+    except (InputError, OSError) as error:
+        dataset, why = None, str(error)
+    with Bar(console=err, transient=True, disable=quiet or not err.is_terminal) as bar:
+        task = bar.add_task("images", total=None)
+        return report_page.gather(
+            subject, dataset, why, device, progress=lambda done, total: bar.update(task, completed=done, total=total)
+        )
+
+
+def _report_of(trainer: Trainer, sample: int | None = None, quiet: bool = False) -> Path | None:
+    """At the end of training, or from what there is where it was stopped; None if it could not be made."""
+    place = trainer.run.file("report.html")
+    try:
+        subject = report_page.subject_of_run(trainer.run.path)
+        facts = report_page.gather(subject, trainer.dataset, "", trainer.device, sample)
+        write_text(place, report_page.run_page(facts))
+    except KeyboardInterrupt:  # in a hurry: the run is saved, and the report can be made later
+        return None
+    except (InputError, OSError) as error:
+        err.print(f"The report could not be written: {error}", style="yellow", markup=False, soft_wrap=True)
+        return None
+    if not quiet:
+        show.report_written(place)
+    return place
+
+
+def _open(page: Path) -> bool:
+    if sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        return False
+    return webbrowser.open(page.resolve().as_uri())
 
 
 # ── explanation ─────────────────────────────────────────────────────────────────────────────────────────────────────

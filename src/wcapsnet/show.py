@@ -49,6 +49,10 @@ def next_steps(run: Run, quiet: bool) -> None:
     command("  wcapsnet predict", str(run.path), "PICTURE.png")
 
 
+def report_written(page: Path) -> None:
+    out.print(f"The report is [bold]{escape(str(page))}[/].", soft_wrap=True)
+
+
 def sweep_begins(sweep: Sweep, unfinished: list[Run], parallel: int, device: torch.device) -> None:
     total, done = len(sweep.runs), len(sweep.runs) - len(unfinished)
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from cli_helpers import COLORS, call, environment, picture, sentence
 
 import wcapsnet
@@ -37,8 +38,13 @@ def test_evaluate_reproduces_the_figures_of_the_run(run):
     facts = json.loads(answer.out)
     assert facts["split"] == "test"
     assert facts["run"] == str(run)
-    for name in ("accuracy", "errors", "images", "confusion", "per_class", "cross_entropy", "mean_weights"):
+    for name in ("accuracy", "errors", "images", "confusion", "per_class"):
         assert facts[name] == recorded[name], name
+    # The run was measured in other batches, by the pass that its report is made from: sums are rounded elsewhere.
+    assert facts["cross_entropy"] == pytest.approx(recorded["cross_entropy"], rel=1e-6)
+    assert [torch.tensor(level).shape for level in facts["mean_weights"]] == [(2, 3), (2, 2)]
+    for one, other in zip(facts["mean_weights"], recorded["mean_weights"], strict=True):
+        torch.testing.assert_close(torch.tensor(one), torch.tensor(other), rtol=0, atol=2e-6)
     validation = json.loads(call("evaluate", run, "--split", "validation", "--json").out)
     assert validation["accuracy"] == recorded["validation_accuracy"]
     best = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()][recorded["best_epoch"] - 1]

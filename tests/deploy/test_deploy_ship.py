@@ -446,3 +446,27 @@ def test_every_shipped_network_reaches_its_cards_number_to_the_last_image(name):
     assert code == 0, said
     facts = json.loads(out)
     assert facts["images"] - facts["errors"] == shipped.describe(name)["test"]["correct"]
+
+
+# ── its report ──
+
+
+def test_a_shipped_network_has_a_report_by_its_name(made, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = call("report", NAME)
+    assert (code, out, err) == (0, f"The report is {NAME}-report.html.\n", "")
+    page = (tmp_path / f"{NAME}-report.html").read_text(encoding="utf-8")
+    right = made.facts["test"]["correct"]
+    assert f"{right} images of 60 right" in page
+    assert "A shipped network comes without the record of its training." in page
+    assert "mean weight" in page
+    assert "<article" in page
+
+
+def test_the_report_of_a_shipped_network_says_when_its_data_are_not_there(made, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(DATASETS, "toy")
+    assert call("report", NAME)[0] == 0
+    page = (tmp_path / f"{NAME}-report.html").read_text(encoding="utf-8")
+    assert "The pictures cannot be shown." in page
+    assert f"{made.facts['test']['correct']} images of 60 right" in page

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -82,12 +83,24 @@ def test_the_commands_for_own_pictures_run_and_then_the_second_python_block(plac
     picture(Path("holiday/one.png"), 180)
     picture(Path("digit.png"), 10)
     own = [command for command in COMMANDS if "photos" in command]
-    assert [command.split()[1] for command in own] == ["train", "evaluate", "predict", *["explain"] * 4, "explore"]
+    assert [command.split()[1] for command in own] == [
+        "train",
+        "evaluate",
+        "predict",
+        *["explain"] * 4,
+        *["report"] * 3,
+        "explore",
+    ]
     monkeypatch.setattr(Server, "serve_forever", ctrl_c)
     monkeypatch.setattr("webbrowser.open", lambda url: None)
     for command in own:
+        if "photos-2" in command:
+            shutil.copytree("runs/photos", "runs/photos-2")
         assert run(command, monkeypatch) == 0, capsys.readouterr()
     assert "holiday/one.png" in capsys.readouterr().out
+    assert Path("runs/photos/report.html").is_file()
+    assert Path("runs/comparison.html").is_file()
+    assert Path("figures/confusion.pdf").is_file()
 
     names: dict = {}
     exec(PYTHON[1].replace("runs/demo", "runs/photos"), names)

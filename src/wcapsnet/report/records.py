@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..atomic import write_text
 from ..data import DATASETS
@@ -78,8 +78,19 @@ def _essence(experiment: Experiment) -> dict[str, Any]:
     return {field: value for field, value in flat(to_dict(experiment)).items() if field not in FREE}
 
 
-def _nearest(experiment: Experiment) -> str:
-    """What tells an experiment from the row that it is nearest to."""
+class Nearest(NamedTuple):
+    """The row of the tables that an experiment is most like, and the fields in which it is another."""
+
+    dataset: str
+    row: str
+    differences: tuple[str, ...]  # "training.epochs is 3, not 40"
+
+    def __str__(self) -> str:
+        shown, more = ", ".join(self.differences[:3]), len(self.differences) - 3
+        return f"nearest is {self.row} on {self.dataset}, but {shown}" + (f" and {more} more" if more > 0 else "")
+
+
+def nearest_row(experiment: Experiment) -> Nearest:
     asked = _essence(experiment)
 
     def differing(wanted: dict[str, Any]) -> list[str]:
@@ -87,8 +98,7 @@ def _nearest(experiment: Experiment) -> str:
 
     (dataset, row), wanted = min(_rows(), key=lambda item: len(differing(item[1])))
     fields = differing(wanted)
-    shown = ", ".join(f"{field} is {asked.get(field)}, not {wanted.get(field)}" for field in fields[:3])
-    return f"nearest is {row} on {dataset}, but {shown}" + (f" and {len(fields) - 3} more" if len(fields) > 3 else "")
+    return Nearest(dataset, row, tuple(f"{field} is {asked.get(field)}, not {wanted.get(field)}" for field in fields))
 
 
 def read_record(path: Path) -> Record:
@@ -96,7 +106,7 @@ def read_record(path: Path) -> Record:
     run = Run.open(path)
     row = row_of(run.experiment)
     if row is None:
-        raise InputError(f"{path} is no row of the paper's tables: {_nearest(run.experiment)}.")
+        raise InputError(f"{path} is no row of the paper's tables: {nearest_row(run.experiment)}.")
     epochs = run.experiment.training.epochs
     if not run.finished:
         raise InputError(

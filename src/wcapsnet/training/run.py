@@ -12,6 +12,9 @@
     confusion.csv        rows: true class, columns: predicted class
     tensorboard/         events, where tensorboard is installed
 
+The commands `train`, `demo` and `report` add report.html, all of it to look at in one file, and survey.safetensors,
+what the network made of every test image, from which it is drawn.
+
 Every file is replaced whole, so a run that dies leaves nothing half written. A run of a sweep that came to nothing has
 failed.json, which says why; resuming it tries again.
 """

@@ -7,7 +7,7 @@ import io
 import math
 import signal
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from types import FrameType
@@ -19,7 +19,7 @@ from .. import kernels
 from ..atomic import write_text
 from ..classifier import Classifier, load_tensors, save_tensors
 from ..data import Dataset
-from ..data.loader import DeviceData, epoch_order
+from ..data.loader import DeviceData, DeviceSplit, epoch_order
 from ..errors import InputError
 from ..network import WCapsNet
 from ..objective import l2
@@ -28,6 +28,8 @@ from .progress import Progress
 from .run import Run
 from .step import SUMMED, GraphedStep, Step, nesterov
 from .tensorboard import event_writer
+
+Measure = Callable[[WCapsNet, DeviceSplit], Evaluation]
 
 
 class Interrupted(Exception):
@@ -180,17 +182,19 @@ class Trainer:
     def stopped_early(self) -> bool:
         return self.state.epoch < self.settings.epochs and self._out_of_patience()
 
-    def finish(self) -> Evaluation:
-        """The one use of the test set: by the weights that validation chose, in fp32."""
+    def finish(self, measure: Measure | None = None) -> Evaluation:
+        """The one use of the test set: by the weights that validation chose, in fp32. `measure` is asked for the
+        validation images, then for the test images; by default it is `evaluate`."""
+        measure = measure or evaluate
         best = Classifier.load(self.run.weights(), self.device)
-        validation = evaluate(best.network, self.validation_data)
+        validation = measure(best.network, self.validation_data)
         facts: dict[str, Any] = {
             "best_epoch": self.state.best_epoch,
             "epochs": self.state.epoch,
             "seconds": round(self.state.seconds, 1),
             "validation_accuracy": validation.accuracy,
         }
-        test = evaluate(best.network, self.data.test)
+        test = measure(best.network, self.data.test)
         write_text(self.run.file("predictions.csv"), _predictions_csv(test, self.dataset))
         write_text(self.run.file("confusion.csv"), _confusion_csv(test, self.dataset))
         self.run.write_json("test.json", {**facts, **test.summary(self.dataset.classes)})

@@ -1,0 +1,23 @@
+"""`wcapsnet report`: a run as one HTML file that needs nothing else, or several runs side by side.
+
+facts.py gathers the numbers; overview.py, answers.py, routing.py and examples.py make HTML of them; svg.py draws;
+page.css and page.js go into the file.
+"""
+
+from .compare import comparison_page, named
+from .facts import Facts, gather
+from .look import Surveyor
+from .page import run_page
+from .subject import Subject, subject_of_run, subject_of_shipped
+
+__all__ = [
+    "Facts",
+    "Subject",
+    "Surveyor",
+    "comparison_page",
+    "gather",
+    "named",
+    "run_page",
+    "subject_of_run",
+    "subject_of_shipped",
+]

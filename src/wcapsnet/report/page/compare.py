@@ -1,0 +1,241 @@
+"""Several runs on one page: their figures, what tells them apart, and which differences are larger than the noise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from ...explain import specialization
+from ...explain.probes import share_margin
+from ...settings import flat, to_dict
+from ...training.run import read_json
+from ..noise import Difference, Sample, compare
+from ..tables import LEGEND, verdict
+from . import text
+from .answers import class_accuracies
+from .curves import accuracy_chart, loss_charts
+from .facts import Facts
+from .html import Html, figure, h, table
+from .page import document
+from .section import section, unable
+from .subject import Subject
+from .svg import Bar, bar_chart
+
+
+class Group(NamedTuple):
+    """Finished runs of one experiment, which differ in nothing but their seeds."""
+
+    names: tuple[str, ...]
+    sample: Sample
+    difference: Difference | None  # from the first group; None for that one
+
+    @property
+    def name(self) -> str:
+        return text.listed(self.names)
+
+
+def comparison_page(runs: Mapping[str, Facts]) -> str:
+    """By the names that the page gives them"""
+    made = [
+        ("overview", "Overview", _overview(runs)),
+        ("differences", "Differences", _differences(runs)),
+        ("training", "Training", _training(runs)),
+        ("classes", "Classes", _classes(runs)),
+        ("routing", "Routing", _routing(runs)),
+        ("settings", "Settings", _settings(runs)),
+    ]
+    links = [(key, title) for key, title, _ in made]
+    return document(f"{len(runs)} runs compared", "wcapsnet report", links, [content for _, _, content in made])
+
+
+def named(facts: Sequence[Facts]) -> dict[str, Facts]:
+    """By the names of their folders; by their paths where two folders have the same."""
+    names = [one.subject.name for one in facts]
+    return {one.subject.name if names.count(one.subject.name) == 1 else one.subject.source: one for one in facts}
+
+
+def groups(runs: Mapping[str, Facts]) -> tuple[list[Group], list[str]]:
+    """Finished runs that were tested on the images of the first one, and why the others are left out."""
+    found: dict[Any, list[str]] = {}
+    left_out: list[str] = []
+    first = next((one.subject for one in runs.values() if one.subject.results), None)
+    for name, facts in runs.items():
+        subject = facts.subject
+        if first is None or subject.results is None:
+            left_out.append(f"{name} is not finished, so it has not been tested.")
+        elif _tested_on(subject) != _tested_on(first):
+            left_out.append(f"{name} was tested on other images than {first.name}.")
+        else:
+            found.setdefault(_without_seed(subject), []).append(name)
+    samples = []
+    for names in found.values():
+        results = [runs[name].subject.results or {} for name in names]
+        samples.append((tuple(names), Sample(tuple(r["accuracy"] for r in results), results[0]["images"])))
+    return [
+        Group(names, sample, compare(sample, samples[0][1]) if number else None)
+        for number, (names, sample) in enumerate(samples)
+    ], left_out
+
+
+def _without_seed(subject: Subject) -> Any:
+    experiment = subject.experiment
+    return replace(experiment, name="-", training=replace(experiment.training, seed=0))
+
+
+def _tested_on(subject: Subject) -> Any:
+    record = subject.folder / "data.json" if subject.folder else None
+    if record and record.exists():
+        return read_json(record)["fingerprint"]["test"]
+    return subject.experiment.data.source, (subject.results or {}).get("images")
+
+
+def _overview(runs: Mapping[str, Facts]) -> Html:
+    lead = "The figures of every run, each by the weights that validation chose."
+    bars, rows = [], []
+    for color, (name, facts) in enumerate(runs.items()):
+        subject, results = facts.subject, facts.subject.results
+        metrics = subject.metrics
+        best = max((m["validation_accuracy"] for m in metrics), default=None)
+        if results:
+            margin = share_margin(results["accuracy"], results["images"])
+            bars.append(Bar(name, results["accuracy"], text.percent(results["accuracy"]), margin, color))
+        rows.append(
+            [
+                name,
+                f"{text.percent(results['accuracy'])} ± {100 * margin:.2f}" if results else "not finished",
+                f"{results['errors']:,} of {results['images']:,}" if results else "",
+                text.percent(best) if best is not None else "",
+                f"{len(metrics)} of {subject.experiment.training.epochs}" if metrics else "",
+                text.duration(metrics[-1]["seconds"]) if metrics and "seconds" in metrics[-1] else "",
+                f"{sum(facts.parameters.values()):,}",
+                str(subject.experiment.training.seed),
+            ]
+        )
+    head = ["run", "test accuracy", "wrong", "best validation", "epochs", "time", "parameters", "seed"]
+    numbers = table(head, rows, "A run a row", sortable=True)
+    if not bars:
+        return section("overview", "Overview", lead, numbers)
+    low = min(bar.value - bar.margin for bar in bars)
+    low = 0.0 if low < 0.5 else int(low * 20) / 20
+    caption = (
+        f"Test accuracy with its 95{text.NARROW}% confidence interval for a test set of this size; the bars run from "
+        f"{text.percent(low, 0)} to 100{text.NARROW}%."
+    )
+    return section(
+        "overview",
+        "Overview",
+        lead,
+        figure("Test accuracy", bar_chart("Test accuracy of every run", bars, low=low, width=440), caption),
+        numbers,
+    )
+
+
+def _differences(runs: Mapping[str, Facts]) -> Html:
+    title, lead = (
+        "Differences and their noise",
+        "Is a difference larger than chance would give? Runs that differ in nothing but their seed count as one.",
+    )
+    found, left_out = groups(runs)
+    notes = [h("p", sentence, class_="note") for sentence in left_out]
+    if not found:
+        return section("differences", title, lead, notes)
+    rows = []
+    for group in found:
+        sample = group.sample
+        spread = f" ± {100 * sample.variance**0.5:.2f}" if len(sample.accuracies) > 1 else ""
+        said = verdict(group.difference) if group.difference else "the others are held against this"
+        rows.append([group.name, str(len(sample.accuracies)), f"{100 * sample.mean:.2f}{spread}", said])
+    shown = table(["run", "seeds", "test accuracy in %", "difference in points"], rows, f"Held against {found[0].name}")
+    if len(found) == 1:
+        notes.append(
+            h("p", "All tested runs are of the same experiment: they show its noise, and no difference.", class_="note")
+        )
+    return section(
+        "differences", title, lead, shown, notes, h("ul", [h("li", line) for line in LEGEND[1:]], class_="soft")
+    )
+
+
+def _training(runs: Mapping[str, Facts]) -> Html:
+    curves = {name: facts.subject.metrics for name, facts in runs.items() if facts.subject.metrics}
+    lead = "Validation as a full line, training dashed; the same colour is the same run in every figure."
+    if not curves:
+        return section("training", "Training", lead, unable("None of the runs has a record of its training."))
+    return section("training", "Training", lead, accuracy_chart(curves), h("div", loss_charts(curves), class_="panels"))
+
+
+def _classes(runs: Mapping[str, Facts]) -> Html:
+    lead = "Accuracy of each class on the test images."
+    tested = {
+        name: facts for name, facts in runs.items() if facts.subject.results and "confusion" in facts.subject.results
+    }
+    names = next((facts.classes for facts in tested.values()), ())
+    tested = {name: facts for name, facts in tested.items() if facts.classes == names}
+    if len(tested) < 2:
+        return section("classes", "Classes", lead, unable("There are not two tested runs with the same classes."))
+    accuracies = [class_accuracies(facts.subject.results or {}) for facts in tested.values()]
+    rows = []
+    for r, name in enumerate(names):
+        shares = [one[r][0] for one in accuracies]
+        known = [share for share in shares if share == share]
+        rows.append(
+            [
+                name,
+                *(text.percent(share) if share == share else "" for share in shares),
+                f"{100 * (max(known) - min(known)):.2f}" if known else "",
+            ]
+        )
+    return section(
+        "classes", "Classes", lead, table(["class", *tested, "range in points"], rows, "A class a row", sortable=True)
+    )
+
+
+def _routing(runs: Mapping[str, Facts]) -> Html:
+    lead = (
+        "What the winning capsule of each level tells of the class (normalised mutual information; chance in "
+        "brackets), and how many capsules win."
+    )
+    seen = {name: specialization(facts.seen.survey) for name, facts in runs.items() if facts.seen}
+    without = [name for name in runs if name not in seen]
+    notes = (
+        [
+            h(
+                "p",
+                f"Nobody has looked at the routing of {text.listed(without)} yet: wcapsnet report RUN does.",
+                class_="note",
+            )
+        ]
+        if without
+        else []
+    )
+    if not seen:
+        return section("routing", "Routing", lead, notes)
+    depth = max(len(found.levels) for found in seen.values())
+    rows = []
+    for name, found in seen.items():
+        cells = [
+            f"{level.information_chosen:.3f} ({level.information_chosen_by_chance:.3f}), "
+            f"{level.effective_chosen:.1f} of {level.capsules}"
+            for level in found.levels
+        ]
+        rows.append([name, *cells, *[""] * (depth - len(cells))])
+    head = ["run", *(f"level {level + 1}" for level in range(depth))]
+    return section("routing", "Routing", lead, table(head, rows, "A run a row"), notes)
+
+
+def _settings(runs: Mapping[str, Facts]) -> Html:
+    lead = "The fields of their configurations in which the runs differ."
+    fields = {name: flat(to_dict(facts.subject.experiment)) for name, facts in runs.items()}
+    every = list(dict.fromkeys(field for one in fields.values() for field in one))
+    rows = [
+        [field, *(_plain(one.get(field)) for one in fields.values())]
+        for field in every
+        if len({_plain(one.get(field)) for one in fields.values()}) > 1
+    ]
+    if not rows:
+        return section("settings", "Settings", lead, unable("They do not differ in any."))
+    return section("settings", "Settings", lead, table(["field", *fields], rows, "A field a row", numbers_from=99))
+
+
+def _plain(value: Any) -> str:
+    return "" if value is None else str(value)

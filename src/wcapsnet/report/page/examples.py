@@ -1,0 +1,153 @@
+"""Single images: their way through the network, and what the decoder makes of them."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from . import text
+from .colors import heat_over, signed_over, stretched
+from .facts import Facts
+from .html import Html, folded, h, picture, table
+from .pictures import Example
+from .section import section, unable, why_no_pictures
+from .svg import Bar, bar_chart
+
+
+def examples(facts: Facts) -> Html:
+    title = "Images and their way through the network"
+    lead = (
+        "For each image: which capsules weighed how much in every level, where the last level looked, and what each of "
+        "its capsules added to the winning logit. The contributions add up to the logit exactly."
+    )
+    if facts.pictures is None:
+        return section("examples", title, lead, unable(why_no_pictures(facts)))
+    return section("examples", title, lead, [_example(facts, one) for one in facts.pictures.examples])
+
+
+def _example(facts: Facts, example: Example) -> Html:
+    one, shown = example.explained, example.shown
+    image = shown.pixels.float() / 255
+    answer = "right" if shown.right else "wrong"
+    head = h(
+        "header",
+        h("h3", facts.classes[shown.label]),
+        h(
+            "span",
+            f"taken for {facts.classes[shown.predicted]} with {text.percent(shown.probability, 1)}",
+            class_=answer,
+        ),
+        h("span", shown.name, class_="soft"),
+    )
+    heat, parts = one.heat(), one.contribution_heat()
+    n = heat.shape[0]
+    strip = [_framed(picture(shown.pixels, f"{shown.name}: {facts.classes[shown.label]}", scale=112), "input")]
+    strip.append(
+        _framed(picture(example.reconstruction, f"reconstruction of {shown.name}", scale=112), "reconstruction")
+    )
+    for k in range(min(n, 3)):
+        drawn = heat_over(image, stretched(heat)[k])
+        share = float(one.block_weights(len(one.weights) - 1)[k])
+        strip.append(
+            _framed(
+                picture(drawn, f"where capsule {k} of the last level weighs most", scale=112),
+                f"capsule {k} looks here (weight {share:.3f})",
+            )
+        )
+    total = parts.sum(0)
+    drawn = signed_over(image, total / total.abs().max().clamp_min(1e-9))
+    strip.append(
+        _framed(
+            picture(drawn, "contributions to the winning logit over the image", scale=112),
+            f"adds (orange) or takes (blue) for {facts.classes[one.predicted]}",
+        )
+    )
+    top = one.probabilities.argsort(descending=True)[:4].tolist()
+    bars = [
+        Bar(
+            facts.classes[r],
+            float(one.probabilities[r]),
+            _share(one.probabilities[r]),
+            color=2 if r == shown.label else 7,
+        )
+        for r in top
+    ]
+    chart = bar_chart("The most probable classes", bars, width=230, thick=13)
+    strip.append(h("div", h("h4", "Answers (green: the true class)"), chart))
+    return h("article", head, h("div", strip, class_="strip"), _levels_of(facts, example), class_="example")
+
+
+def _framed(drawn: Html, caption: str) -> Html:
+    return h("figure", drawn, h("figcaption", caption))
+
+
+def _levels_of(facts: Facts, example: Example) -> Html:
+    one = example.explained
+    name = facts.classes[one.predicted]
+    panels, rows = [], []
+    for level in range(len(one.weights)):
+        weights = one.block_weights(level).tolist()
+        off = one.without[level][:, one.predicted].tolist() if one.without else [math.nan] * len(weights)
+        bars = [Bar(f"{k}", w, f"{w:.3f}", color=1 if k == one.winners[level] else 7) for k, w in enumerate(weights)]
+        chart = bar_chart(
+            f"Weights of level {level + 1}", bars, high=max(weights), width=230, thick=13 if len(bars) <= 8 else 7
+        )
+        panels.append(h("div", h("h4", f"Level {level + 1}: weights"), chart))
+        rows += [
+            [f"level {level + 1}, capsule {k}", f"{w:.3f}", "" if math.isnan(p) else text.percent(p, 1)]
+            for k, (w, p) in enumerate(zip(weights, off, strict=True))
+        ]
+    parts = one.contributions[one.predicted].flatten(1).sum(1).tolist()
+    logit = float(one.logits[one.predicted])
+    most = max(*(abs(part) for part in parts), abs(logit), 1e-9)
+    bars = [
+        Bar(f"capsule {k}", abs(part), text.signed(part, 2), color=1 if part >= 0 else 0)
+        for k, part in enumerate(parts)
+    ]
+    bars.append(Bar("logit", abs(logit), text.signed(logit, 2), color=7))
+    chart = bar_chart(
+        f"Contributions to the logit of {name}", bars, high=most, width=230, thick=13 if len(bars) <= 8 else 7
+    )
+    panels.append(h("div", h("h4", f"Adds to the logit of {name}"), chart))
+    numbers = table(
+        ["capsule", "weight", f"probability of {name} without it"],
+        rows,
+        f"Every capsule, and what switching it off does (with all: {_share(one.probabilities[one.predicted])})",
+    )
+    return h(
+        "div",
+        h("div", panels, class_="levels"),
+        folded("All weights, and what switching each capsule off does", numbers),
+    )
+
+
+def _share(probability: Tensor) -> str:
+    return text.percent(float(probability), 1)
+
+
+def reconstructions(facts: Facts) -> Html:
+    title = "Reconstructions"
+    lead = "The decoder redraws the image from one vector: the best capsule of the last level, with its position."
+    if facts.pictures is None:
+        return section("reconstructions", title, lead, unable(why_no_pictures(facts)))
+    items = []
+    for one in facts.pictures.reconstructions:
+        name = facts.classes[one.shown.label]
+        pair = [
+            picture(one.shown.pixels, f"{one.shown.name}: {name}", scale=72),
+            picture(one.reconstruction, f"its reconstruction, squared error {one.shown.squared_error:.3f}", scale=72),
+        ]
+        items.append(
+            h(
+                "li",
+                h("div", pair, class_="pair"),
+                h("div", name),
+                h("div", f"error {one.shown.squared_error:.3f}", class_="soft"),
+            )
+        )
+    caption = (
+        "Input and reconstruction of the image with the median error of its class (mean squared error of "
+        "the normalised pixels)."
+    )
+    return section("reconstructions", title, lead, h("ul", items, class_="thumbs pairs"), h("p", caption))

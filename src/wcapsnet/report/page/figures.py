@@ -1,0 +1,274 @@
+"""The figures of the page for papers and slides, as PDF, PNG and SVG. The only part that needs matplotlib."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...errors import InputError
+from ...explain import LevelSpecialization, specialization
+from ...explain.probes import share_margin
+from .answers import class_accuracies
+from .colors import heat_over, stretched
+from .curves import TERMS, Metrics
+from .facts import Facts
+from .section import MANY
+
+FORMATS = ("pdf", "png", "svg")
+COLORS = ("#0b5fa5", "#c2410c", "#17805c", "#8a5a00", "#8b3fa0", "#0e7c86", "#b3245a", "#5b6472")
+
+
+def check() -> None:
+    """Before anything is computed: one sentence if matplotlib is missing"""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise InputError("Figures need matplotlib; install it with: pip install 'wcapsnet[plots]'.") from error
+
+
+def write_figures(figures: Iterator[tuple[str, Any]], folder: Path) -> list[Path]:
+    """Each in every format; the files that were written"""
+    import matplotlib
+
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    with matplotlib.rc_context({"svg.hashsalt": "wcapsnet", "font.size": 9, "pdf.fonttype": 42}):
+        for name, figure in figures:
+            for kind in FORMATS:
+                path = folder / f"{name}.{kind}"
+                metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
+                figure.savefig(path, dpi=200, metadata=metadata)
+                written.append(path)
+    return written
+
+
+def run_figures(facts: Facts) -> Iterator[tuple[str, Any]]:
+    if facts.subject.metrics:
+        yield from curve_figures({facts.subject.name: facts.subject.metrics})
+    figures = facts.figures
+    if figures and "confusion" in figures:
+        yield "confusion", _confusion(figures["confusion"], facts.classes)
+        yield "classes", _classes(facts, figures)
+    if facts.seen:
+        for level in specialization(facts.seen.survey).levels:
+            yield f"routing-level-{level.level + 1}", _level(level, facts.classes)
+        if facts.seen.probes:
+            yield "probes", _probes(facts)
+    if facts.pictures:
+        if facts.pictures.mistakes:
+            yield "mistakes", _mistakes(facts)
+        yield "examples", _examples(facts)
+        yield "reconstructions", _reconstructions(facts)
+
+
+def comparison_figures(runs: Mapping[str, Facts]) -> Iterator[tuple[str, Any]]:
+    curves = {name: facts.subject.metrics for name, facts in runs.items() if facts.subject.metrics}
+    if curves:
+        yield from curve_figures(curves)
+
+
+def curve_figures(runs: Mapping[str, Metrics]) -> Iterator[tuple[str, Any]]:
+    """Accuracy, then all terms of the loss"""
+    figure, axes = _figure(5.2, 3.2)
+    for number, (name, metrics) in enumerate(runs.items()):
+        for field, part, style in (("validation_accuracy", "validation", "-"), ("train_accuracy", "training", "--")):
+            _curve(axes, metrics, field, f"{name}, {part}", COLORS[number % len(COLORS)], style, 100)
+    axes.set(xlabel="epoch", ylabel="accuracy in %")
+    axes.legend(frameon=False, fontsize=7)
+    yield "accuracy", figure
+    terms = [term for term in TERMS if any(term[0] in metrics[-1] for metrics in runs.values())]
+    if not terms:
+        return
+    columns = min(3, len(terms))
+    figure, panels = _figure(
+        3 * columns, 2.4 * math.ceil(len(terms) / columns), math.ceil(len(terms) / columns), columns
+    )
+    for panel in panels[len(terms) :]:
+        panel.remove()
+    for axes, (field, other, title, _) in zip(panels, terms, strict=False):
+        for number, (name, metrics) in enumerate(runs.items()):
+            color = COLORS[number % len(COLORS)]
+            _curve(axes, metrics, field, name, color, "-", 1)
+            if other:
+                _curve(axes, metrics, other, f"{name}, validation", color, "--", 1)
+        axes.set_title(title, loc="left", fontsize=9)
+        axes.set_xlabel("epoch", fontsize=8)
+    yield "losses", figure
+
+
+def _curve(axes: Any, metrics: Metrics, field: str, label: str, color: str, style: str, factor: float) -> None:
+    points = [(m["epoch"], factor * m[field]) for m in metrics if isinstance(m.get(field), (int, float))]
+    if points:
+        axes.plot(*zip(*points, strict=True), style, color=color, label=label, linewidth=1.4)
+
+
+def _figure(width: float, height: float, rows: int = 1, columns: int = 1) -> tuple[Any, Any]:
+    """One panel, or a list of them row by row"""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False).flatten().tolist()
+    for axes in panels:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(labelsize=7, length=2)
+        axes.grid(True, color="#e8e8e8", linewidth=0.6)
+        axes.set_axisbelow(True)
+    return figure, panels[0] if rows == columns == 1 else panels
+
+
+def _confusion(matrix: Sequence[Sequence[int]], classes: Sequence[str]) -> Any:
+    import numpy as np
+
+    counts = np.array(matrix, dtype=float)
+    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    size = min(12.0, max(3.6, 0.34 * len(classes)))
+    figure, axes = _figure(size + 0.8, size)
+    drawn = axes.imshow(np.sqrt(shares), cmap="Blues", vmin=0, vmax=1)
+    figure.colorbar(drawn, ax=axes, shrink=0.7, format=lambda value, _: f"{100 * value**2:.0f} %")
+    letters = 8 if len(classes) <= 12 else 6 if len(classes) <= 40 else 3
+    axes.set_xticks(range(len(classes)), _plain(classes), rotation=90, fontsize=letters)
+    axes.set_yticks(range(len(classes)), _plain(classes), fontsize=letters)
+    if len(classes) <= MANY:
+        for i, row in enumerate(matrix):
+            for j, count in enumerate(row):
+                if count:
+                    shade = "white" if shares[i, j] > 0.35 else "black"
+                    axes.text(j, i, f"{count}", ha="center", va="center", fontsize=6, color=shade)
+    axes.grid(False)
+    axes.set(xlabel="predicted class", ylabel="true class")
+    return figure
+
+
+def _plain(names: Sequence[str]) -> list[str]:
+    """matplotlib reads $…$ as mathematics"""
+    return [name.replace("$", r"\$") for name in names]
+
+
+def _classes(facts: Facts, figures: dict[str, Any]) -> Any:
+    found = [(name, *one) for name, one in zip(facts.classes, class_accuracies(figures), strict=True) if one[2]]
+    figure, axes = _figure(5.2, max(2.2, 0.2 * len(found) + 0.8))
+    places = range(len(found))
+    spread = [100 * margin for _, _, margin, _ in found]
+    axes.barh(places, [100 * share for _, share, _, _ in found], xerr=spread, color=COLORS[0], height=0.7, capsize=2)
+    axes.set_yticks(places, _plain([name for name, *_ in found]), fontsize=8 if len(found) <= 30 else 5)
+    axes.invert_yaxis()
+    low = min(share - margin for _, share, margin, _ in found)
+    axes.set_xlim(0 if low < 0.5 else 100 * math.floor(low * 20) / 20, 100)
+    axes.set_xlabel("accuracy in %")
+    return figure
+
+
+def _level(level: LevelSpecialization, classes: Sequence[str]) -> Any:
+    """The paper's figure: a dot for each class at its mean weight, with its confidence interval; one group a capsule.
+    With many classes a map."""
+    rows = [r for r in range(len(classes)) if level.counts[r] > 0]
+    n = level.capsules
+    if len(rows) > MANY:
+        rows.sort(key=lambda r: (int(level.mean[r].argmax()), -float(level.mean[r].max())))
+        figure, axes = _figure(0.4 * n + 2.6, max(3.0, 0.09 * len(rows)))
+        apart = max(float((level.mean[rows] - 1 / n).abs().max()), 1e-6)
+        drawn = axes.imshow(
+            level.mean[rows].numpy(), cmap="PuOr_r", vmin=1 / n - apart, vmax=1 / n + apart, aspect="auto"
+        )
+        figure.colorbar(drawn, ax=axes, shrink=0.6)
+        axes.set_yticks(range(len(rows)), _plain([classes[r] for r in rows]), fontsize=4)
+        axes.set_xticks(range(n))
+        axes.grid(False)
+    else:
+        import matplotlib
+
+        figure, axes = _figure(max(4.2, 0.45 * n + 2.4), 3.2)
+        colors = matplotlib.colormaps["tab20" if len(rows) > 10 else "tab10"]
+        for place, r in enumerate(rows):
+            shift = 0.6 * (place / max(1, len(rows) - 1) - 0.5)
+            spread = level.margin[r].nan_to_num(0).tolist()
+            axes.errorbar(
+                [k + shift for k in range(n)],
+                level.mean[r].tolist(),
+                yerr=spread,
+                fmt="o",
+                markersize=3.5,
+                elinewidth=1,
+                color=colors(place),
+                label=_plain([classes[r]])[0],
+            )
+        axes.axhline(1 / n, color="#999999", linewidth=0.8, linestyle=":")
+        axes.set_xticks(range(n))
+        axes.legend(frameon=False, fontsize=6, loc="center left", bbox_to_anchor=(1, 0.5))
+        axes.set_ylabel("mean weight")
+    axes.set_xlabel("capsule")
+    told = f"information {level.information_chosen:.3f} (chance {level.information_chosen_by_chance:.3f})"
+    axes.set_title(f"level {level.level + 1}: {told}", loc="left", fontsize=8)
+    return figure
+
+
+def _probes(facts: Facts) -> Any:
+    assert facts.seen
+    found = [(f"level {probe.level + 1}", probe.accuracy, probe.margin) for probe in facts.seen.probes]
+    accuracy = facts.seen.survey.accuracy
+    found.append(("network", accuracy, share_margin(accuracy, len(facts.seen.survey))))
+    figure, axes = _figure(4.2, 2.8)
+    axes.bar(
+        range(len(found)),
+        [100 * a for _, a, _ in found],
+        yerr=[100 * m for _, _, m in found],
+        color=COLORS[5],
+        capsize=3,
+    )
+    axes.axhline(100 * facts.seen.probes[0].by_chance, color="#999999", linestyle=":", linewidth=1)
+    axes.set_xticks(range(len(found)), [name for name, _, _ in found])
+    axes.set_ylabel("test accuracy in %")
+    return figure
+
+
+def _show(axes: Any, pixels: Any, title: str) -> None:
+    """(ch, h, w)"""
+    array = pixels.permute(1, 2, 0).numpy()
+    white = 255 if array.dtype == "uint8" else 1
+    axes.imshow(array[:, :, 0] if array.shape[2] == 1 else array, cmap="gray", vmin=0, vmax=white)
+    axes.set_axis_off()
+    axes.set_title(_plain([title])[0], fontsize=6)
+
+
+def _mistakes(facts: Facts) -> Any:
+    assert facts.pictures
+    shown = facts.pictures.mistakes
+    figure, panels = _figure(7.2, 1.1 * math.ceil(len(shown) / 8), math.ceil(len(shown) / 8), 8)
+    for axes in panels:
+        axes.set_axis_off()
+    for axes, one in zip(panels, shown, strict=False):
+        _show(axes, one.pixels, f"{facts.classes[one.label]} → {facts.classes[one.predicted]}")
+    return figure
+
+
+def _examples(facts: Facts) -> Any:
+    """A row an image: input, reconstruction, and where each capsule of the last level looks"""
+    assert facts.pictures
+    shown = facts.pictures.examples
+    capsules = min(4, shown[0].explained.weights[-1].shape[0])
+    figure, panels = _figure(1.1 * (2 + capsules), 1.2 * len(shown), len(shown), 2 + capsules)
+    for row, one in enumerate(shown):
+        cells = panels[row * (2 + capsules) :]
+        _show(cells[0], one.shown.pixels, f"{facts.classes[one.shown.label]} → {facts.classes[one.shown.predicted]}")
+        _show(cells[1], one.reconstruction, "reconstruction")
+        heat = stretched(one.explained.heat())
+        for k in range(capsules):
+            _show(cells[2 + k], heat_over(one.shown.pixels.float() / 255, heat[k]), f"capsule {k}")
+    return figure
+
+
+def _reconstructions(facts: Facts) -> Any:
+    assert facts.pictures
+    shown = facts.pictures.reconstructions
+    rows = math.ceil(len(shown) / 10)
+    columns = min(10, len(shown))
+    figure, panels = _figure(0.75 * columns + 0.2, 1.7 * rows, 2 * rows, columns)
+    for axes in panels:
+        axes.set_axis_off()
+    for number, one in enumerate(shown):
+        row, column = divmod(number, columns)
+        _show(panels[2 * row * columns + column], one.shown.pixels, facts.classes[one.shown.label])
+        _show(panels[(2 * row + 1) * columns + column], one.reconstruction, "")
+    return figure

@@ -1,0 +1,207 @@
+"""Which capsules act for which class, and how well each level knows it."""
+
+from __future__ import annotations
+
+from ...explain import LevelSpecialization, Specialization, specialization
+from ...explain.probes import share_margin
+from . import text
+from .colors import scale
+from .facts import Facts
+from .html import Html, figure, folded, h, picture, table
+from .section import MANY, MOST_TABLED, section, unable
+from .svg import Bar, Cell, bar_chart, grid
+
+
+def specialisation(facts: Facts) -> Html:
+    title = "Who acts for which class"
+    lead = (
+        "Each level has several capsule blocks, and a critic gives each a weight for every image. Here are the mean "
+        "weights for each class: where a row differs from the others, the level treats that class in its own way."
+    )
+    if facts.seen is None:
+        return section("routing", title, lead, unable(facts.missing["seen"]))
+    found = specialization(facts.seen.survey)
+    levels = [h("div", _level(facts, level), class_="level") for level in found.levels]
+    return section("routing", title, lead, _trend(found), levels, _positions(facts, found))
+
+
+def _trend(found: Specialization) -> Html | None:
+    several = [level for level in found.levels if level.capsules > 1]
+    if not several:
+        return None
+    bars = [
+        Bar(
+            f"level {level.level + 1}",
+            level.information_chosen,
+            f"{level.information_chosen:.3f} (chance {level.information_chosen_by_chance:.3f})",
+            mark=level.information_chosen_by_chance,
+        )
+        for level in several
+    ]
+    high = max(0.1, *(max(bar.value, bar.mark or 0) for bar in bars))
+    chart = bar_chart("Information of the winning capsule about the class, by level", bars, high=high, width=440)
+    caption = (
+        f"{found.trend} The number is normalised mutual information: 0 if the capsule that wins says nothing about the "
+        "class, 1 if it says as much as that many capsules can. Upright lines are chance: what shuffled classes give."
+    )
+    return figure("Do deeper levels specialise more?", chart, caption)
+
+
+def _level(facts: Facts, level: LevelSpecialization) -> list[Html | None]:
+    n, names = level.capsules, facts.classes
+    rows = [r for r in range(len(names)) if level.counts[r] > 0]
+    ordered = len(rows) > MANY
+    if ordered:  # classes with the same favourite side by side
+        rows.sort(key=lambda r: (int(level.mean[r].argmax()), -float(level.mean[r].max())))
+    apart = (level.mean[rows] - 1 / n).abs().max()
+    strength = (level.mean[rows] - 1 / n) / apart.clamp_min(1e-6)
+    wide = min(90.0, max(36.0, 320 / n))
+    tall = 24.0 if len(rows) <= MANY else 13.0 if len(rows) <= 60 else 9.0 if len(rows) <= MOST_TABLED else 3.0
+    cells = [
+        [
+            Cell(float(s), f"{float(level.mean[r, k]):.3f}".lstrip("0") if not ordered else "")
+            for k, s in enumerate(strength[i])
+        ]
+        for i, r in enumerate(rows)
+    ]
+    said = [[text.weight(float(level.mean[r, k]), float(level.margin[r, k])) for k in range(n)] for r in rows]
+    drawing = grid(
+        f"Mean weights of level {level.level + 1}: {len(rows)} classes by {n} capsules",
+        [names[r] for r in rows],
+        [str(k) for k in range(n)],
+        cells,
+        say="{row}, capsule {column}: mean weight {value}",
+        said=said,
+        row_title="class",
+        column_title="capsule",
+        cell=(wide, tall),
+    )
+    margins = level.margin[rows].flatten()
+    margins = margins[~margins.isnan()]
+    sure = text.percent(0.95, 0)
+    widest = f" {sure} confidence intervals are at most ± {float(margins.max()):.3f}." if len(margins) else ""
+    caption = (
+        f"Mean weight of each capsule for the images of each class. Orange is more than an equal share ({1 / n:.3f}), "
+        f"blue is less; the strongest colour is {float(apart):.3f} away from it.{widest}"
+        + (" Classes are sorted by the capsule they favour." if ordered else "")
+    )
+    numbers = None
+    if len(rows) <= MOST_TABLED:
+        shown = table(
+            ["class", "images", *(f"capsule {k}" for k in range(n))],
+            [[names[r], f"{int(level.counts[r]):,}", *texts] for r, texts in zip(rows, said, strict=True)],
+            f"Level {level.level + 1}: mean weight and half its 95 % confidence interval",
+            sortable=True,
+        )
+        numbers = folded("Mean weights as a table", shown)
+    title = f"Level {level.level + 1}: {text.plural(n, 'capsule')}"
+    if n == 1:
+        return [h("h3", title), unable("A level with one capsule has nothing to select.")]
+    least = f"--least:{min(640, 80 + 30 * n)}px"
+    size = "large" if n > 8 else None
+    left = h("figure", h("div", drawing, class_="wide", style=least), h("figcaption", caption), numbers, class_=size)
+    findings = [h("p", finding, class_="warn") for finding in level.findings]
+    return [h("h3", title), *findings, h("div", left, h("div", _level_facts(level), _wins(level)), class_="beside")]
+
+
+def _level_facts(level: LevelSpecialization) -> Html:
+    n = level.capsules
+    by_winner = f"{level.information_chosen:.3f} (chance {level.information_chosen_by_chance:.3f})"
+    said = {
+        "the winning capsule tells of the class": by_winner,
+        "the weights tell of the class": f"{level.information:.3f} (chance {level.information_by_chance:.3f})",
+        "capsules in use, by weight": f"{level.effective:.2f} of {n}",
+        "capsules that win": f"{level.effective_chosen:.2f} of {n}",
+        "capsules that weigh in one image": f"{level.effective_per_image:.2f} of {n}",
+    }
+    return h("ul", [h("li", h("span", name), h("span", value)) for name, value in said.items()], class_="facts")
+
+
+def _wins(level: LevelSpecialization) -> Html:
+    shares = level.chosen_overall.tolist()
+    bars = [Bar(f"capsule {k}", share, text.percent(share, 1), color=2) for k, share in enumerate(shares)]
+    chart = bar_chart(
+        f"Level {level.level + 1}: share of images that each capsule wins",
+        bars,
+        high=max(max(shares), 0.01),
+        thick=14 if len(bars) <= 8 else 8,
+        width=380,
+    )
+    return h("figure", chart, h("figcaption", "In how many of all images each capsule has the largest weight."))
+
+
+def _positions(facts: Facts, found: Specialization) -> Html:
+    maps = found.map_mean
+    shown = [r for r in range(len(facts.classes)) if not bool(maps[r].isnan().any())]
+    some = ""
+    if len(shown) > MANY:
+        shown = [shown[k * len(shown) // MANY] for k in range(MANY)]
+        some = f" {MANY} of {len(facts.classes)} classes are shown."
+    low, high = float(maps[shown].min()), float(maps[shown].max())
+    span = max(high - low, 1e-9)
+    items = []
+    for r in shown:
+        drawn = [
+            picture(
+                scale((maps[r, k] - low) / span),
+                f"{facts.classes[r]}, capsule {k}: mean weight at every position",
+                scale=64,
+            )
+            for k in range(min(maps.shape[1], 4))
+        ]
+        items.append(h("li", h("div", drawn, class_="pair"), h("div", facts.classes[r])))
+    four = ", the first four" if maps.shape[1] > 4 else ""
+    caption = (
+        f"Where the last level looks: the mean weight of its capsules (side by side{four}) at every position of its "
+        f"{maps.shape[2]}×{maps.shape[3]} map, from {low:.4f} (dark) to {high:.4f} (bright).{some}"
+    )
+    return figure("The last level, over positions", h("ul", items, class_="thumbs maps"), caption)
+
+
+def probes(facts: Facts) -> Html:
+    title = "How well each level knows the class"
+    lead = (
+        "A linear classifier reads the class from what each level passes on; it learns from a part of the images, "
+        "evenly spread, and is measured on the others."
+    )
+    if facts.seen is None or not facts.seen.probes:
+        return section("probes", title, lead, unable(facts.missing.get("probes", facts.missing.get("seen", ""))))
+    found = facts.seen.probes
+    bars = [
+        Bar(f"level {probe.level + 1}", probe.accuracy, text.percent(probe.accuracy, 1), probe.margin, color=5)
+        for probe in found
+    ]
+    bars.append(
+        Bar(
+            "the network",
+            facts.seen.survey.accuracy,
+            text.percent(facts.seen.survey.accuracy, 1),
+            share_margin(facts.seen.survey.accuracy, len(facts.seen.survey)),
+            color=0,
+        )
+    )
+    chance = found[0].by_chance
+    chart = bar_chart(
+        "Accuracy of a linear probe on each level", bars, rule=(chance, f"chance {text.percent(chance, 1)}")
+    )
+    rows = [
+        [
+            f"level {p.level + 1}",
+            f"{p.features:,}",
+            text.percent(p.accuracy),
+            f"± {text.percent(p.margin)}",
+            f"{p.penalty:g}",
+        ]
+        for p in found
+    ]
+    numbers = table(["probe", "numbers it reads", "accuracy", "interval", "penalty"], rows, "Linear probes")
+    caption = (
+        "Accuracy of the probes, with the network's own below; the dashed line is always saying the most frequent "
+        "class."
+    )
+    return section(
+        "probes",
+        title,
+        lead,
+        figure("Accuracy of a linear probe", chart, caption, folded("Probes as a table", numbers)),
+    )

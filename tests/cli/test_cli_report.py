@@ -1,0 +1,204 @@
+"""`wcapsnet report`, and the reports that `train` and `demo` leave."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from cli_helpers import call, sentence
+
+import wcapsnet.cli as cli
+import wcapsnet.training.step as step_module
+from wcapsnet.data import DATASETS
+from wcapsnet.training.trainer import Trainer
+
+
+def text(path):
+    return Path(path).read_text(encoding="utf-8")
+
+
+def stop_at(patch, step):
+    """Ctrl-C, pressed in a step"""
+    plain, done = step_module.Step.__call__, []
+
+    def pressed(self, index):
+        plain(self, index)
+        done.append(1)
+        if len(done) == step:
+            import signal
+
+            signal.raise_signal(signal.SIGINT)
+
+    patch.setattr(step_module.Step, "__call__", pressed)
+
+
+def test_train_writes_a_report_and_says_where(trained):
+    path, answer = trained
+    assert answer.out.splitlines()[-1] == f"The report is {path / 'report.html'}."
+    accuracy = json.loads(text(path / "test.json"))["accuracy"]
+    assert f"{100 * accuracy:.2f}\u202f%" in text(path / "report.html")
+    assert (path / "survey.safetensors").stat().st_size < 100_000
+
+
+def test_demo_ends_with_the_path_of_its_report(toy):
+    answer = call("demo")
+    assert answer.code == 0
+    assert answer.out.splitlines()[-1] == "The report is runs/demo/report.html."
+    assert "<title>demo" in text("runs/demo/report.html")
+
+
+def test_the_test_set_is_passed_through_the_network_once(toy, monkeypatch):
+    looked = []
+    monkeypatch.setattr(
+        cli.report_page, "gather", lambda *given: looked.append(given) or (_ for _ in ()).throw(OSError)
+    )
+    plain = cli.report_page.Surveyor.__call__
+    seen = []
+    monkeypatch.setattr(
+        cli.report_page.Surveyor,
+        "__call__",
+        lambda self, network, split: seen.append(len(split)) or plain(self, network, split),
+    )
+    answer = call("train", "toy", "--out", "mine")
+    assert answer.code == 0
+    assert seen == [12, 15]
+    assert len(looked) == 1
+    assert "The report could not be written" in answer.err
+
+
+def test_report_makes_the_same_page_again(run, tmp_path):
+    own = Path(shutil.copytree(run, tmp_path / "own"))
+    answer = call("report", own)
+    assert answer.code == 0
+    assert answer.out == f"The report is {own / 'report.html'}.\n"
+    first = text(own / "report.html")
+    (own / "survey.safetensors").unlink()
+    assert call("report", own, "--out", tmp_path / "again.html").code == 0
+    assert text(tmp_path / "again.html") == first
+    assert (own / "survey.safetensors").exists()
+
+
+def test_pictures_are_named_by_their_files(run):
+    assert "apples/" in text(run / "report.html")
+
+
+def test_an_interrupted_run_leaves_a_report_of_what_there_is(toy, monkeypatch):
+    with pytest.MonkeyPatch.context() as patch:
+        stop_at(patch, 3)  # two steps an epoch
+        answer = call("train", "toy", "--out", "broken")
+    assert answer.code == 130
+    assert "The report is broken/report.html." in answer.out
+    assert "Go on with: wcapsnet train --resume broken" in answer.out
+    page = text("broken/report.html")
+    assert "This run is not finished: 1 of 2 epochs are done." in page
+    assert "test accuracy" not in page
+    assert call("train", "--resume", "broken", "-q").code == 0
+    assert "This run is not finished" not in text("broken/report.html")
+
+
+def test_a_run_that_was_stopped_in_its_first_epoch_leaves_one_too(toy):
+    with pytest.MonkeyPatch.context() as patch:
+        stop_at(patch, 1)
+        answer = call("train", "toy", "--out", "broken")
+    assert answer.code == 130
+    assert "There are no weights: the run&#x27;s first epoch was not finished." in text("broken/report.html").replace(
+        "run's", "run&#x27;s"
+    )
+
+
+def test_ctrl_c_while_the_report_is_made_leaves_the_run(toy, monkeypatch):
+    def interrupted(*given):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli.report_page, "gather", interrupted)
+    answer = call("train", "toy", "--out", "mine")
+    assert answer.code == 0
+    assert Path("mine/test.json").is_file()
+    assert not Path("mine/report.html").exists()
+
+
+def test_a_diverged_run_leaves_a_report(toy, monkeypatch):
+    def diverging(self):
+        raise self._diverged(float("nan"))
+        yield
+
+    monkeypatch.setattr(Trainer, "_train_epoch", diverging)
+    answer = call("train", "toy", "--out", "mine")
+    assert answer.code == 1
+    assert "diverged" in answer.err
+    assert Path("mine/report.html").is_file()
+
+
+def test_several_runs_are_compared(toy):
+    for seed in (0, 1):
+        assert call("train", "toy", "--out", f"runs/{seed}", "--seed", seed, "-q").code == 0
+    answer = call("report", "runs/0", "runs/1")
+    assert answer.code == 0
+    assert answer.out == "The report is runs/comparison.html.\n"
+    assert "2 runs compared" in text("runs/comparison.html")
+
+
+def test_figures_are_written_beside(run, tmp_path):
+    pytest.importorskip("matplotlib")
+    answer = call("report", run, "--out", tmp_path / "page.html", "--figures", tmp_path / "figures")
+    assert answer.code == 0
+    assert (tmp_path / "figures" / "confusion.pdf").is_file()
+    assert f"figures are in {tmp_path / 'figures'}" in answer.out
+
+
+def test_without_matplotlib_figures_are_met_with_one_sentence(run, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    said = sentence(call("report", run, "--figures", tmp_path / "figures"))
+    assert said == "Figures need matplotlib; install it with: pip install 'wcapsnet[plots]'."
+
+
+def test_a_moved_data_set_is_said_on_the_page(toy, monkeypatch):
+    assert call("train", "toy", "--out", "mine", "-q").code == 0
+    monkeypatch.delitem(DATASETS, "toy")
+    answer = call("report", "mine")
+    assert answer.code == 0
+    assert "The pictures cannot be shown." in text("mine/report.html")
+    assert "mean weight" in text("mine/report.html")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("nowhere",), "There is no run folder nowhere"),
+        ((".",), "is not a run folder"),
+    ],
+)
+def test_what_is_no_run_is_met_with_a_sentence(arguments, says):
+    assert says in sentence(call("report", *arguments))
+
+
+def test_a_damaged_record_is_met_with_a_sentence(run, tmp_path):
+    own = Path(shutil.copytree(run, tmp_path / "own"))
+    (own / "test.json").write_text("{}")
+    assert "has no field 'accuracy'" in sentence(call("report", own))
+    (own / "test.json").unlink()
+    (own / "metrics.jsonl").write_text("{\n")
+    assert "metrics.jsonl is damaged" in sentence(call("report", own))
+
+
+def test_places_that_cannot_be_written_are_met_with_a_sentence(run, tmp_path):
+    assert "is a folder" in sentence(call("report", run, "--out", tmp_path))
+    (tmp_path / "file").write_text("")
+    assert "is a file" in sentence(call("report", run, "--figures", tmp_path / "file"))
+
+
+def test_open_opens_a_browser_where_there_is_a_display(run, monkeypatch, tmp_path):
+    opened = []
+    monkeypatch.setattr(cli.webbrowser, "open", lambda place: opened.append(place) or True)
+    monkeypatch.setattr(cli.sys, "platform", "linux")
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    page = tmp_path / "a page.html"
+    answer = call("report", run, "--out", page, "--open")
+    assert answer.code == 0
+    assert "There is no display here" in answer.err
+    assert opened == []
+    monkeypatch.setenv("DISPLAY", ":0")
+    assert call("report", run, "--out", page, "--open").err == ""
+    assert opened == [page.as_uri()]

@@ -1,0 +1,104 @@
+"""Several runs on one page, and figures for papers."""
+
+import shutil
+from dataclasses import replace
+
+import pytest
+from page_helpers import Page, facts_of, toy
+
+from wcapsnet.report.noise import Sample, compare
+from wcapsnet.report.page import comparison_page, figures, named
+from wcapsnet.report.page.compare import groups
+from wcapsnet.report.page.text import percent
+from wcapsnet.report.tables import verdict
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two seeds of one experiment, another experiment on the same images, one on other images, one not finished."""
+    place = tmp_path_factory.mktemp("compare")
+    made = [
+        toy(place / "first"),
+        toy(place / "second", seed=1),
+        toy(place / "squashed", nonlinearity="squash"),
+        toy(place / "elsewhere", ("a", "b")),
+        toy(place / "begun", finish=False, epochs=3),
+    ]
+    return named([facts_of(run, None) for run, _ in made])
+
+
+def test_runs_that_differ_in_their_seed_are_one_sample(runs):
+    found, left_out = groups(runs)
+    assert [group.names for group in found] == [("first", "second"), ("squashed",)]
+    accuracy = {name: runs[name].subject.results["accuracy"] for name in ("first", "second", "squashed")}
+    reference = Sample((accuracy["first"], accuracy["second"]), 60)
+    assert found[0].sample == reference
+    assert found[0].difference is None
+    assert found[1].difference == compare(Sample((accuracy["squashed"],), 60), reference)
+    assert left_out == [
+        "elsewhere was tested on other images than first.",
+        "begun is not finished, so it has not been tested.",
+    ]
+
+
+def test_the_page_says_figures_differences_and_what_differs(runs):
+    page = Page(comparison_page(runs))
+    found, left_out = groups(runs)
+    assert verdict(found[1].difference) in page.text
+    for sentence in left_out:
+        assert sentence in page.text
+    for name, facts in runs.items():
+        assert name in page.text
+        if facts.subject.results:
+            assert percent(facts.subject.results["accuracy"]) in page.text
+    assert "model.nonlinearity" in page.text
+    assert "model.dense_layers" not in page.text
+    assert "Nobody has looked at the routing of begun yet" in page.text
+
+
+def test_every_run_is_in_every_chart(runs):
+    page = Page(comparison_page(runs))
+    charts = [a["data-numbers"] for a in page.all("svg", "chart")]
+    assert len(charts) == 8
+    for chart in charts:
+        for name in runs:
+            assert f'"name":"{name}' in chart
+
+
+def test_folders_of_one_name_are_told_apart_by_their_paths(tmp_path):
+    run, _ = toy(tmp_path / "a" / "run")
+    shutil.copytree(run.path, tmp_path / "b" / "run")
+    facts = facts_of(run, None)
+    other = replace(facts, subject=replace(facts.subject, source="b/run"))
+    assert list(named([facts, other])) == [str(run.path), "b/run"]
+
+
+def test_runs_of_one_experiment_show_its_noise_only(runs):
+    page = Page(comparison_page({name: runs[name] for name in ("first", "second")}))
+    assert "All tested runs are of the same experiment" in page.text
+
+
+# ── figures ──
+
+
+def test_figures_are_written_in_three_formats(facts, tmp_path):
+    pytest.importorskip("matplotlib")
+    written = figures.write_figures(figures.run_figures(facts), tmp_path / "figures")
+    names = {path.stem for path in written}
+    assert names >= {"accuracy", "losses", "confusion", "classes", "routing-level-1", "routing-level-2", "probes"}
+    assert names >= {"mistakes", "examples", "reconstructions"}
+    assert len(written) == 3 * len(names)
+    starts = {".pdf": b"%PDF", ".png": b"\x89PNG", ".svg": b"<?xml"}
+    for path in written:
+        assert path.read_bytes().startswith(starts[path.suffix]), path
+
+
+def test_figures_of_many_classes_and_of_several_runs(runs, tmp_path):
+    pytest.importorskip("matplotlib")
+    run, dataset = toy(tmp_path / "run", tuple(f"${r}" for r in range(25)), test=75)
+    written = figures.write_figures(figures.run_figures(facts_of(run, dataset)), tmp_path / "many")
+    assert len(written) >= 27
+    compared = figures.write_figures(figures.comparison_figures(runs), tmp_path / "compared")
+    assert {path.name for path in compared} == {
+        f"{n}.{k}" for n in ("accuracy", "losses") for k in ("pdf", "png", "svg")
+    }

@@ -1,0 +1,365 @@
+"""The page of one run: what it says, that it stands alone, and what it says where something is missing."""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from page_helpers import NASTY, Page, facts_of, toy
+
+from wcapsnet.data import Split
+from wcapsnet.explain import explain_images, specialization, survey
+from wcapsnet.network import Level, RoutingConfig
+from wcapsnet.recipes import recipe
+from wcapsnet.report.page import Surveyor, gather, look, run_page, subject_of_run
+from wcapsnet.report.page.look import SURVEY, saved_survey
+from wcapsnet.report.page.subject import paper_figure
+from wcapsnet.report.page.text import percent
+from wcapsnet.training.run import Run
+
+SECTIONS = ["overview", "training", "answers", "routing", "probes", "examples", "reconstructions", "configuration"]
+LARGEST = 3_000_000
+
+
+def numbers(page: Page, kind: str) -> list[dict]:
+    """What the script reads, of every drawing of a kind"""
+    found = [json.loads(a["data-numbers"]) for a in page.all("svg") if "data-numbers" in a]
+    return [one for one in found if one["kind"] == kind]
+
+
+def check(text: str) -> Page:
+    """One well-formed file that asks for nothing else"""
+    page = Page(text)
+    assert len(text.encode()) < LARGEST
+    outside = [a[name] for _, a in page.met for name in ("src", "href") if name in a]
+    assert all(place.startswith(("data:", "#")) for place in outside), outside
+    assert not re.search(r"url\(|@import|https?://(?!www\.w3\.org/2000/svg)", text)
+    assert [a["id"] for a in page.all("section")] == SECTIONS
+    ids = [a["id"] for _, a in page.met if "id" in a]
+    assert len(ids) == len(set(ids))
+    assert {a["href"] for a in page.all("a")} <= {f"#{name}" for name in ids}
+    assert all(a.get("alt") for a in page.all("img"))
+    assert all(a.get("aria-label") for a in page.all("svg"))
+    assert "nan" not in re.findall(r"\w+", page.text)
+    return page
+
+
+@pytest.fixture(scope="module")
+def page(facts):
+    return check(run_page(facts))
+
+
+# ── what it says ──
+
+
+def test_the_headline_is_the_figure_of_test_json(page, finished_run):
+    results = finished_run[0].results()
+    assert percent(results["accuracy"]) in page.text
+    assert f"{60 - results['errors']} images of 60 right" in page.text
+    assert f"{results['cross_entropy']:.4f}" in page.text
+
+
+def test_names_of_classes_and_runs_are_text_and_never_markup(page, facts):
+    text = run_page(facts)
+    assert len(page.all("script")) == 1
+    assert "<script>alert" not in text
+    assert NASTY[0] in page.text
+    assert "a <run>" in page.text
+
+
+def test_every_class_name_is_escaped_in_attributes(page):
+    labels = [a["alt"] for a in page.all("img")]
+    assert any(NASTY[2] in label for label in labels)
+
+
+def test_the_curves_carry_every_value_of_every_term(page, finished_run):
+    metrics = finished_run[0].metrics()
+    charts = numbers(page, "lines")
+    accuracy = next(line for line in charts[0]["lines"] if line["name"] == "validation")
+    assert accuracy["at"] == {str(m["epoch"]): percent(m["validation_accuracy"]) for m in metrics}
+    titles = [a["aria-label"] for a in page.all("svg") if a.get("class") == "chart"]
+    for term in ("Total loss", "Cross entropy", "Wasserstein loss", "Reconstruction loss", "L2", "Learning rate"):
+        assert f"{term} by epoch" in titles
+    assert charts[2]["lines"][0]["at"] == {str(m["epoch"]): f"{m['total']:.4g}".replace("-", "−") for m in metrics}
+
+
+def test_the_confusion_matrix_carries_the_counts_of_test_json(page, finished_run):
+    matrix = finished_run[0].results()["confusion"]
+    (drawn,) = [one for one in numbers(page, "grid") if "taken for" in one["say"]]
+    for i, row in enumerate(matrix):
+        for j, count in enumerate(row):
+            said = drawn["said"].get(f"{i},{j}", "0")
+            assert int(said.split()[0]) == count
+    assert drawn["rows"] == list(NASTY)
+
+
+def test_the_routing_carries_means_and_intervals_of_explain(page, facts):
+    found = specialization(facts.seen.survey)
+    drawn = [one for one in numbers(page, "grid") if "mean weight" in one["say"]]
+    assert len(drawn) == len(found.levels) == 2
+    for grid, level in zip(drawn, found.levels, strict=True):
+        for r in range(3):
+            for n in range(level.capsules):
+                assert grid["said"][r][n] == f"{level.mean[r, n]:.3f} ± {level.margin[r, n]:.3f}"
+        assert f"{level.information_chosen:.3f} (chance {level.information_chosen_by_chance:.3f})" in page.text
+        assert f"{level.effective:.2f} of {level.capsules}" in page.text
+    assert found.trend in page.text
+
+
+def test_collapse_is_said_on_the_page(facts):
+    weights = facts.seen.survey.weights
+    always = torch.zeros_like(weights[0])
+    always[:, 1] = 1 + 1e-3 * torch.rand(len(always))
+    winners = facts.seen.survey.capsules.clone()
+    winners[:, 0] = 1
+    collapsed = replace(facts.seen.survey, weights=(always, weights[1]), capsules=winners)
+    page = Page(run_page(replace(facts, seen=replace(facts.seen, survey=collapsed))))
+    assert page.text.count("Level 1 has collapsed: capsule 1 has the largest weight in 100.0% of 60 images.") == 2
+
+
+def test_the_probes_are_on_the_page(page, facts):
+    assert len(facts.seen.probes) == 2
+    for probe in facts.seen.probes:
+        assert percent(probe.accuracy) in page.text
+
+
+def test_the_mistakes_are_the_surest_ones(facts):
+    seen = facts.seen.survey
+    wrong = seen.labels != seen.predicted
+    sure = seen.probabilities.max(1).values
+    shown = [one.probability for one in facts.pictures.mistakes]
+    assert shown == sorted(sure[wrong].tolist(), reverse=True)[:24]
+    assert not any(one.right for one in facts.pictures.mistakes)
+
+
+def test_examples_show_what_explain_says_of_the_image(page, facts, finished_run):
+    for one in facts.pictures.examples:
+        logit = float(one.explained.logits[one.explained.predicted])
+        total = float(one.explained.contributions[one.explained.predicted].sum())
+        assert total == pytest.approx(logit, abs=1e-4)
+        assert f"{logit:+.2f}".replace("-", "−") in page.text
+        for weight in one.explained.weights[0].tolist():
+            assert f"{weight:.3f}" in page.text
+        assert torch.equal(one.shown.pixels, finished_run[1].test.images[one.shown.index])
+        assert int(finished_run[1].test.labels[one.shown.index]) == one.shown.label
+
+
+def test_the_command_that_repeats_the_run_is_there(page, finished_run):
+    command = json.loads((finished_run[0].path / "environment.json").read_text())["command"]
+    assert command[0] in page.text
+    assert f"wcapsnet train '{finished_run[0].path}'" in page.text
+
+
+def test_the_page_of_the_same_run_is_the_same(facts, finished_run):
+    assert run_page(facts) == run_page(facts_of(*finished_run))
+
+
+# ── beside the paper ──
+
+
+def test_the_papers_figure_stands_beside_its_own_experiment_only_without_a_word_of_difference():
+    same = paper_figure(recipe("cifar10"))
+    assert (same.accuracy, same.row, same.differences) == (0.9343, "wcapsnet", ())
+    assert paper_figure(recipe("mnist-squash")).accuracy == 0.9964
+    short = replace(recipe("mnist"), training=recipe("mnist").training.with_epochs(3))
+    other = paper_figure(short)
+    assert other.accuracy == 0.9968
+    assert "training.epochs is 3, not 40" in other.differences
+    assert paper_figure(recipe("demo")) is None
+    assert paper_figure(recipe("fashion-mnist")) is None
+
+
+# ── surveys ──
+
+
+def test_a_survey_is_kept_with_the_weights_it_is_of(finished_run, tmp_path):
+    run, dataset = toy(tmp_path / "own")
+    subject = subject_of_run(run.path)
+    assert (run.path / SURVEY).stat().st_size < 60_000
+    kept = saved_survey(subject)
+    assert kept.part == "test"
+    assert kept.survey.routed == ()
+    other, _ = toy(tmp_path / "other", seed=1)
+    (run.path / "best.safetensors").write_bytes((other.path / "best.safetensors").read_bytes())
+    assert saved_survey(subject) is None
+    assert len(facts_of(run, dataset).seen.survey) == 60
+    assert saved_survey(subject) is not None
+
+
+def test_a_damaged_survey_is_made_anew(tmp_path):
+    run, dataset = toy(tmp_path / "own")
+    before = facts_of(run, dataset).seen
+    (run.path / SURVEY).unlink()  # what was read of it may still be mapped
+    (run.path / SURVEY).write_bytes(b"no survey")
+    after = facts_of(run, dataset).seen
+    assert torch.equal(before.survey.probabilities, after.survey.probabilities)
+    assert before.probes == after.probes
+
+
+def test_the_pass_at_the_end_of_training_gives_what_evaluate_gives(finished_run):
+    from wcapsnet.classifier import Classifier
+    from wcapsnet.data.loader import DeviceSplit
+    from wcapsnet.training.evaluate import evaluate
+
+    run, dataset = finished_run
+    classifier = Classifier.load(run.weights())
+    split = DeviceSplit(dataset.test, *classifier.normalization, torch.device("cpu"))
+    one, other = Surveyor()(classifier.network, split), evaluate(classifier.network, split)
+    assert torch.equal(one.predicted, other.predicted)
+    assert one.loss == pytest.approx(other.loss, rel=1e-6)
+
+
+@pytest.mark.parametrize(("images", "taught"), [(60, 12), (7000, 1000)])
+def test_probes_learn_from_images_that_are_spread_over_all_and_do_not_measure_them(facts, monkeypatch, images, taught):
+    asked = []
+    monkeypatch.setattr(look, "probe_levels", lambda fit, test: asked.append((fit, test)) or ())
+    labels = torch.arange(images) * 3 // images  # sorted by class, as folders are
+    numbered = torch.arange(images)[:, None].float()
+    found = replace(facts.seen.survey, labels=labels, probabilities=torch.zeros(images, 3), routed=(numbered,))
+    look.probes_of(found)
+    ((fit, test),) = asked
+    assert len(fit) == taught
+    assert len(fit) + len(test) == images
+    assert sorted(torch.cat([fit.routed[0], test.routed[0]]).flatten().tolist()) == list(range(images))
+    counts = fit.labels.bincount(minlength=3)
+    assert counts.max() - counts.min() <= 1
+
+
+def test_too_few_images_teach_no_probe(facts):
+    few = replace(
+        facts.seen.survey, labels=torch.arange(9) % 3, probabilities=torch.zeros(9, 3), routed=(torch.ones(9, 1),)
+    )
+    assert look.probes_of(few) == ()
+
+
+# ── any shape ──
+
+
+@pytest.mark.parametrize(
+    ("classes", "shape", "model"),
+    [
+        (("no", "yes"), (3, 9, 17), {}),
+        (tuple(f"class {r}" for r in range(7)), (3, 8, 8), {"levels": (Level(1, 2, 4, 2),)}),
+        (("a", "b", "c"), (1, 12, 8), {"levels": (Level(5, 2, 4, 2), Level(1, 2, 4, 1), Level(6, 2, 3, 2))}),
+        (("a", "b"), (1, 8, 8), {"routing": RoutingConfig(fitness="constant"), "extra_class": False}),
+        (("a", "b"), (1, 8, 8), {"routing": RoutingConfig(fitness="random", weighting="normalized")}),
+        (("a", "b"), (1, 8, 8), {"nonlinearity": "squash"}),
+    ],
+)
+def test_pages_of_networks_of_every_shape(tmp_path, classes, shape, model):
+    run, dataset = toy(tmp_path / "run", classes, shape, **model)
+    page = check(run_page(facts_of(run, dataset)))
+    assert len(page.all("article")) == len(facts_of(run, dataset).pictures.examples) > 0
+    if model.get("routing") == RoutingConfig(fitness="constant"):
+        assert "Level 1 does not select: all capsules weigh the same." in page.text
+
+
+@pytest.mark.parametrize(("count", "most"), [(100, 1_000_000), (300, 2_500_000)])
+def test_a_hundred_classes_and_more_stay_small(tmp_path, count, most):
+    run, dataset = toy(tmp_path / "run", tuple(f"a class called {r}" for r in range(count)), test=3 * count)
+    text = run_page(facts_of(run, dataset))
+    page = check(text)
+    assert len(text.encode()) < most
+    (matrix,) = [one for one in numbers(page, "grid") if "taken for" in one["say"]]
+    assert len(matrix["rows"]) == count
+    assert "sorted by the capsule they favour" in page.text
+
+
+def test_large_pictures_are_made_small(tmp_path):
+    run, dataset = toy(
+        tmp_path / "run", ("a", "b"), (3, 256, 192), epochs=1, levels=(Level(2, 2, 3, 8), Level(2, 2, 3, 2))
+    )
+    assert len(run_page(facts_of(run, dataset)).encode()) < 1_500_000
+
+
+# ── what is missing is said ──
+
+
+def test_without_the_data_set_the_rest_is_shown(finished_run):
+    page = check(run_page(facts_of(finished_run[0], None)))
+    assert page.text.count("The pictures cannot be shown. The data set is on holiday.") == 3
+    assert page.all("article") == []
+    assert "mean weight" in page.text
+
+
+def test_without_survey_and_weights_the_record_is_shown(finished_run, tmp_path):
+    record = tmp_path / "record"
+    record.mkdir()
+    for name in ("experiment.json", "metrics.jsonl", "test.json"):
+        (record / name).write_bytes(finished_run[0].file(name).read_bytes())
+    page = check(run_page(facts_of(Run.open(record), None)))
+    assert percent(finished_run[0].results()["accuracy"]) in page.text
+    assert "There are no weights: the run's folder has no best.safetensors." in page.text
+    assert [one for one in numbers(page, "grid") if "taken for" in one["say"]]
+
+
+def test_an_unfinished_run_is_shown_by_its_validation_images(tmp_path):
+    run, dataset = toy(tmp_path / "run", finish=False, epochs=4)
+    facts = facts_of(run, dataset)
+    assert facts.seen.part == "validation"
+    assert len(facts.seen.survey) == 30
+    page = check(run_page(facts))
+    assert "This run is not finished: 1 of 4 epochs are done." in page.text
+    assert f"wcapsnet train --resume {run.path}" in page.text
+    assert "test accuracy" not in page.text
+
+
+def test_a_glance_looks_at_some_images_and_keeps_nothing(tmp_path):
+    run, dataset = toy(tmp_path / "run", finish=False, epochs=4)
+    facts = gather(subject_of_run(run.path), dataset, "", torch.device("cpu"), sample=10)
+    assert len(facts.seen.survey) == 10
+    assert not (run.path / SURVEY).exists()
+    page = check(run_page(facts))
+    assert "10 of its 30 validation images" in page.text
+    for one in facts.pictures.examples:
+        assert int(dataset.validation.labels[one.shown.index]) == one.shown.label
+
+
+def test_a_run_that_has_hardly_begun_has_a_page(tmp_path):
+    run = Run.create(tmp_path / "run", recipe("demo"), {})
+    page = check(run_page(facts_of(run, None)))
+    assert "There are no weights: the run's first epoch was not finished." in page.text
+    assert "0 of 5 epochs are done" in page.text
+
+
+def test_classes_without_images_are_left_out(tmp_path):
+    run, dataset = toy(tmp_path / "run", ("a", "b", "c", "d"))
+    first = dataset.test.labels < 2
+    few = replace(dataset, test=Split(dataset.test.images[first], dataset.test.labels[first]))
+    (run.path / SURVEY).unlink()
+    run.file("test.json").write_text(json.dumps({"images": 30, "accuracy": 0.5, "errors": 15}))
+    page = check(run_page(facts_of(run, few)))
+    for grid in [one for one in numbers(page, "grid") if "mean weight" in one["say"]]:
+        assert grid["rows"] == ["a", "b"]
+
+
+def test_a_perfect_run_has_no_mistakes_to_show(facts):
+    seen = facts.seen.survey
+    right = torch.nn.functional.one_hot(seen.labels, 3).float()
+    perfect = replace(facts.seen, survey=replace(seen, probabilities=right))
+    results = {"images": 60, "accuracy": 1.0, "errors": 0}
+    made = replace(
+        facts,
+        seen=perfect,
+        subject=replace(facts.subject, results=results),
+        pictures=replace(facts.pictures, mistakes=[]),
+    )
+    page = check(run_page(made))
+    assert "There is none: every image was answered rightly." in page.text
+    assert "Not one image was taken for another class." in page.text
+
+
+def test_reconstructions_are_those_of_the_network(facts, finished_run):
+    from wcapsnet.classifier import Classifier
+    from wcapsnet.data.loader import DeviceSplit
+
+    run, dataset = finished_run
+    classifier = Classifier.load(run.weights())
+    split = DeviceSplit(dataset.test, *classifier.normalization, torch.device("cpu"))
+    one = facts.pictures.reconstructions[0]
+    images, _ = split.take(torch.tensor([one.shown.index]))
+    expected = classifier.pixels(explain_images(classifier.network, images, without=False)[0].reconstruction)
+    torch.testing.assert_close(one.reconstruction, expected)
+    found = survey(classifier.network, split)
+    assert one.shown.squared_error == pytest.approx(float(found.squared_error[one.shown.index]), rel=1e-5)
