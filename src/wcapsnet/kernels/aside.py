@@ -27,8 +27,8 @@ class Aside:
             return
         if self.stream is None:
             self.stream = torch.cuda.Stream(priority=-1)  # small grids that fill what the others leave free
-        if not self.kept:
-            torch.autograd.Variable._execution_engine.queue_callback(self.join)
+        # Every time, for a backward pass that broke may have left something in `kept`; the second `join` finds nothing.
+        torch.autograd.Variable._execution_engine.queue_callback(self.join)
         self.kept += read
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):

@@ -22,6 +22,7 @@ import torch
 
 from .. import cache
 from ..atomic import replacing
+from ..errors import InputError
 
 SOURCES = Path(__file__).parent / "cuda"
 TYPES = {
@@ -31,6 +32,17 @@ TYPES = {
     "unsigned": ctypes.c_uint,
     "long long": ctypes.c_longlong,
 }
+
+
+LARGEST_SHARED = 99 * 1024  # bytes a block may use: what every card from Ampere on can give
+
+
+def largest_shared() -> int:
+    """Bytes of shared memory that a block can have on the card at hand."""
+    if not torch.cuda.is_available():
+        return LARGEST_SHARED
+    properties: Any = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return int(getattr(properties, "shared_memory_per_block_optin", LARGEST_SHARED))  # PyTorch 2.7 and newer know
 
 
 class Unavailable(Exception):
@@ -127,9 +139,7 @@ class Cuda:
         module, found = ctypes.c_void_p(), ctypes.c_void_p()
         self._check(self.driver.cuModuleLoadData(ctypes.byref(module), image))
         self._check(self.driver.cuModuleGetFunction(ctypes.byref(found), module, kernel.encode()))
-        properties: Any = torch.cuda.get_device_properties(torch.cuda.current_device())
-        most = properties.shared_memory_per_block_optin
-        self._check(self.driver.cuFuncSetAttribute(found, 8, most))  # as much dynamic shared memory as there is
+        self._check(self.driver.cuFuncSetAttribute(found, 8, largest_shared()))  # as much as there is
         return found
 
     def binary(self, file: str, defines: tuple[str, ...]) -> bytes:
@@ -175,6 +185,8 @@ class Cuda:
     def launch(
         self, function: Any, grid: tuple[int, int, int], threads: int, shared: int, arguments: ctypes.Structure
     ) -> None:
+        if shared > LARGEST_SHARED and shared > largest_shared():
+            raise InputError(f"The fused kernels need {shared} bytes of shared memory here; choose --kernels plain.")
         pointers = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         self._check(self.driver.cuLaunchKernel(function, *grid, threads, 1, 1, shared, stream, pointers, None))

@@ -141,7 +141,10 @@ class FusedCritic:
             biases.append((arena[offset : offset + layer.out], SumsAt(place, place + 4 * width, 0)))
             place += 8 * width
             offset += 2 * width
-        with self.aside.work(dy, prepared.buffer, arena, self.spectral.sigma, *values):
+        made = [
+            d.detach() for d in dw
+        ]  # kept, too: gradients that nobody takes would be given back before they are there
+        with self.aside.work(dy, prepared.buffer, arena, self.spectral.sigma, *values, *made):
             self._backward(values, dy, prepared, keep, sums, [at for _, at in biases], dw, place)
         # The last bias is what the batch norm after it takes away again: its gradient is zero, as `biases` has it.
         return [g for d, (bias, _) in zip(dw, biases, strict=True) for g in (d, bias)]

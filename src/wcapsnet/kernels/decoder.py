@@ -200,7 +200,8 @@ class FusedDecoder:
             found[3 + 4 * index] = arena[start : start + width]  # dβ
             dx = stage.backward(values[index], of[index], prepared, gradients, du, found[2 + 4 * index])
             place = at + 4 * (2 * sum(widths) + sum(places[:index]))
-            with self.aside.work(values[index], sums, gradients, arena):
+            made = [found[4 + 4 * index].detach(), found[9].detach()]
+            with self.aside.work(values[index], sums, gradients, arena, *made):
                 stage.weights(values[index], of[index], gradients, place, found[4 + 4 * index])
                 if index == 1:
                     torch.sum(dy[..., : self.channels], (0, 1), dtype=torch.float32, out=found[9])
@@ -210,7 +211,7 @@ class FusedDecoder:
         dvector = torch.empty_like(vector)
         self._linear("linear_backward", (m, 1), vector, position, dy=gradients, dvector=dvector)
         first, height, width = self.decoder.patch
-        with self.aside.work(vector, position, gradients):
+        with self.aside.work(vector, position, gradients, found[0].detach(), found[1].detach()):
             blocks = (-(-first * height * width // 64), -(-m // 64))
             self._linear("linear_weights", blocks, vector, position, 64, dy=gradients, dw=found[0], db=found[1])
         return dvector, found

@@ -6,24 +6,14 @@ import ctypes
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from .compile import Unavailable, structures
+from .compile import LARGEST_SHARED, Unavailable, structures
 
 STRUCTURES = {
     file: structures(file) for file in ("convolve.cu", "pull.cu", "finish.cu", "weigh.cu", "vectors.cu", "block.cu")
 }
-LARGEST_SHARED = 99 * 1024  # bytes a block may use: what every card from Ampere on can give
 MULTIPROCESSORS = 132  # what a launch should fill, roughly; on a smaller card it only fills better
-
-
-def largest_shared() -> int:
-    """Bytes of shared memory that a block can have on the card at hand."""
-    if not torch.cuda.is_available():
-        return LARGEST_SHARED
-    properties: Any = torch.cuda.get_device_properties(torch.cuda.current_device())
-    return int(properties.shared_memory_per_block_optin)
 
 
 def build(kind: type[ctypes.Structure], **values: Any) -> Any:

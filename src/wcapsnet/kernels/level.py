@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..network.capsules import CapsuleBlocks
 from ..network.nonlinearity import squash
 from .aside import Aside
-from .compile import Kernel, Unavailable
+from .compile import LARGEST_SHARED, Kernel, Unavailable, largest_shared
 from .layout import (
     MULTIPROCESSORS,
     NOWHERE,
@@ -27,7 +27,6 @@ from .layout import (
     build,
     capsule_layout,
     grown_layout,
-    largest_shared,
     map_layout,
     means,
     norm_arguments,
@@ -219,7 +218,9 @@ class FusedLevel:
             out_capsule=sums.capsule,
         )
         alike = not layer.earlier and (layer.stride > 1 or self.stride == 1)  # what all capsules read
-        together = next(count for count in (4, 2, 1) if (alike and self.n % count == 0) or count == 1)
+        each = layer.even * 64 if norm else 0
+        most = (LARGEST_SHARED - 4096 - tile.positions * layer.pitch) // each if each else 4
+        together = next(c for c in (4, 2, 1) if c == 1 or (alike and self.n % c == 0 and c <= most))
         launch_convolve(tile, layer, layer.low, layer.columns, groups, 1, 0, arguments, norm, self.n, together)
 
     def _vectors(self, memory: Memory, kernel: str, **more: Any) -> tuple[Kernel, Any, int, int]:
@@ -333,7 +334,7 @@ class FusedLevel:
                 more=map_layout(through),
             )  # fmt: skip
 
-        with self.aside.work(gradients.sums):
+        with self.aside.work(gradients.sums, gradients.of_matrices):
             gather(self.entries, gradients.places, gradients.of_weights)
         return dx, gradients.views
 
@@ -364,12 +365,23 @@ class FusedLevel:
             }  # fmt: skip
         own_chunks = -(-channels // 8)
         every = len(layers) * repeats + 1
-        together = next(count for count in (3, 2, 1) if own_chunks % count == 0 and (count == 1 or every * count < 128))
-        groups = own_chunks // together
-        capsules, blocks_deep = (1, groups * stride**2) if of_patches else (self.n, groups)
-        most_rows = 4 if together == 1 else 2  # registers
-        tile = tiling(memory.images, self.height, self.width, taps, capsules * blocks_deep, 16 * chunks, most_rows)
-        at_once = max(1, min(len(layers) * repeats, 48 * 1024 // (tile.positions * 16 * chunks)))
+        fresh_planes = int("fresh" in extra)
+        for together in (3, 2, 1):  # chunks that a block pulls
+            if own_chunks % together or (together > 1 and every * together >= 128):
+                continue
+            groups, width_of = own_chunks // together, 8 * together
+            capsules, blocks_deep = (1, groups * stride**2) if of_patches else (self.n, groups)
+            tile = tiling(
+                memory.images, self.height, self.width, taps, capsules * blocks_deep, 16 * chunks * (1 + fresh_planes),
+                4 if together == 1 else 2,  # registers
+            )  # fmt: skip
+            plane = chunks * tile.positions * 16
+            floats = every * width_of * 3 + 2 * width_of + fresh_planes * 3 * chunks * 8
+            floats += tile.warps * every * 2 * width_of
+            room = (LARGEST_SHARED - floats * 4) // plane - fresh_planes
+            at_once = max(1, min(len(layers) * repeats, 48 * 1024 // plane, room))
+            if room >= 1:
+                break
         arguments = build(
             own["Pull"],
             of=means(file, layers, repeats, channel, channels, sums, memory.images * height * width),
@@ -386,10 +398,7 @@ class FusedLevel:
             at_once=at_once,
             **extra,
         )
-        width_of = 8 * together
-        floats = every * width_of * 3 + 2 * width_of + (3 * chunks * 8 if "fresh" in extra else 0)
-        floats += tile.warps * every * 2 * width_of
-        shared = floats * 4 + (at_once + ("fresh" in extra)) * chunks * tile.positions * 16
+        shared = floats * 4 + (at_once + fresh_planes) * plane
         defines = {**tile.defines(), **occupancy(tile.threads, shared, 128)}
         kernel = Kernel(file, "pull", **defines, STRIDE=stride, GROWN=chunks, CHUNKS=together)
         kernel((tile.blocks, capsules, blocks_deep), tile.threads, shared, arguments)
@@ -487,7 +496,8 @@ def launch_weigh(
     stage = tile.positions * layer.pitch + tile.made_positions * columns * 16
     stages = 2 if 2 * stage <= min(TWO_STAGES, largest_shared() - 4096) else 1
     shared = stages * stage + layer.even * 64
-    shared = max(shared, together * layer.taps**2 * columns * 512)
+    if warps_a_pair > 1:  # which add up there
+        shared = max(shared, together * layer.taps**2 * columns * 512)
     at_once = max(1, min(at_once, 200 * 1024 // (shared + 1024)))
     grid = max(1, min(tile.blocks, at_once * MULTIPROCESSORS // (capsules * deep)))
     threads = 32 * together * warps_a_pair
@@ -580,7 +590,8 @@ class Gradients:
         device = memory.x.device
         matrices = [p.numel() if p.dim() > 2 else 0 for p in parameters]  # written whole by `gather`
         vectors = [p.numel() if p.dim() <= 2 else 0 for p in parameters]
-        of_matrices = torch.empty(sum(matrices), device=device).split(matrices)
+        self.of_matrices = torch.empty(sum(matrices), device=device)
+        of_matrices = self.of_matrices.split(matrices)
         of_vectors = level.zeros(sum(vectors), device).split(vectors)
         self.views = [
             (matrix if p.dim() > 2 else vector).view(p.shape)

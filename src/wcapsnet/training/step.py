@@ -44,16 +44,24 @@ class Step:
         self.losses = losses
         self.sums = torch.zeros(len(SUMMED), dtype=torch.float64, device=data.labels.device)
         self.engine: kernels.Engine | None = getattr(network, "engine", None)
-        if self.engine is not None:
-            self.engine.aside.enabled = True  # gradients are read by the optimizer only, and none are kept
 
     def __call__(self, index: Tensor) -> None:
         images, labels = self._take(index)
         with arithmetic(self.experiment.training.precision, images.device):
             terms = self._judge(images, labels)
         self.optimizer.zero_grad(set_to_none=True)
-        terms.total.backward()
+        self._backward(terms)
         self.optimizer.step()
+
+    def _backward(self, terms: Terms) -> None:
+        if self.engine is None:
+            terms.total.backward()
+            return
+        self.engine.aside.enabled = True  # gradients are read by the optimizer only, and none are there before
+        try:
+            terms.total.backward()
+        finally:
+            self.engine.aside.enabled = False
 
     def _take(self, index: Tensor) -> tuple[Tensor, Tensor]:
         mirroring, shifting = self.experiment.data.mirror, self.experiment.data.shift
