@@ -17,7 +17,7 @@ from ..baselines import DenseNet
 from ..errors import InputError
 from ..experiment import Experiment
 from ..network import Level, WCapsNet, WCapsNetConfig
-from ..training.run import describe_environment
+from ..training.run import describe_environment, file_names_only
 from . import tasks
 from .contenders import Contender, first_line
 from .measure import ceilings, in_turns, synchronize
@@ -226,10 +226,9 @@ def forget(device: torch.device, compiled: bool) -> None:
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """As of a run, and the commit; of files only their names, since a record is for others."""
+    """As of a run, and the commit."""
     found = describe_environment(device, None)
-    found["command"] = [Path(word).name if Path(word).is_absolute() else word for word in found["command"]]
-    return {**found, "commit": commit()}
+    return {**found, "command": file_names_only(found["command"]), "commit": commit()}
 
 
 def commit() -> str | None:

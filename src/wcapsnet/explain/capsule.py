@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..network import BestCapsule, WCapsNet
-from .mode import evaluating
+from ..training.mode import evaluating
 from .specialization import Specialization, plain
 from .survey import Survey
 

@@ -22,8 +22,8 @@ from ..errors import InputError
 from ..network import WCapsNet
 from ..settings import suggestion
 from ..training.cores import good_batch, on_every_core
+from ..training.mode import evaluating
 from .image import contributions, over_image, pixels_per_cell
-from .mode import evaluating
 from .specialization import confidence_margin
 
 BATCH = 16

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from ..network import Trace, WCapsNet
 from ..network.routing import kept, route
-from .mode import evaluating
+from ..training.evaluate import block_weights
+from ..training.mode import evaluating
 from .specialization import plain
-from .survey import block_weights
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from ..data.loader import DeviceSplit
 from ..errors import InputError
 from ..network import Trace, WCapsNet
 from ..training.cores import good_batch, on_every_core
-from ..training.evaluate import Evaluation
+from ..training.evaluate import Evaluation, block_weights
+from ..training.mode import evaluating
 from ..training.precision import arithmetic
-from .mode import evaluating
 
 POOL = 4  # routed outputs are averaged to at most 4×4 places for the probes
 
@@ -165,11 +165,6 @@ def _facts(network: WCapsNet, images: Tensor, labels: Tensor, trace: Trace, rout
         *(block_weights(routing.weights) for routing in output.routings),
         *(pooled(trace) if routed else ()),
     ]
-
-
-def block_weights(b: Tensor) -> Tensor:
-    """(m, n): of the last level (m, n, i, j), the sum over positions"""
-    return b.float().flatten(2).sum(2) if b.dim() > 2 else b.float()
 
 
 def pooled(trace: Trace) -> list[Tensor]:

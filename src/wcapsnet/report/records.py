@@ -26,7 +26,7 @@ from ..network import ConfigError
 from ..recipes import ABLATIONS, PAPER
 from ..recipes.ablations import TABLE_OF
 from ..settings import flat, from_dict, to_dict
-from ..training.run import Run, read_json, write_json
+from ..training.run import Run, file_names_only, read_json, write_json
 
 NETWORK = "wcapsnet"  # the row that all tables share
 # How a run is computed and what it is called make it no other experiment; the seed is what it may differ in.
@@ -199,7 +199,6 @@ def _rounded(value: Any) -> Any:
 
 
 def _without_paths(environment: dict[str, Any]) -> dict[str, Any]:
-    """Where somebody's files lay is nobody's business."""
     kept: list[str] = []
     words = iter(environment["command"])
     for word in words:
@@ -208,5 +207,5 @@ def _without_paths(environment: dict[str, Any]) -> dict[str, Any]:
             if not equals:
                 next(words, None)
         else:
-            kept.append(Path(word).name if Path(word).is_absolute() else word)
-    return {**environment, "command": kept, "data_dir": None}
+            kept.append(word)
+    return {**environment, "command": file_names_only(kept), "data_dir": None}

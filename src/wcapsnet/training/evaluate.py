@@ -13,6 +13,7 @@ from ..classifier import winning_capsules
 from ..data.loader import DeviceSplit
 from ..network import WCapsNet
 from .cores import good_batch, on_every_core
+from .mode import evaluating
 from .precision import arithmetic
 
 
@@ -67,16 +68,11 @@ def evaluate(
             output = network(images)
         best = network.class_logits(output).float().softmax(1).max(1)
         loss = F.cross_entropy(output.logits.float(), target, reduction="none")
-        weights = (routing.weights.float() for routing in output.routings)
-        per_capsule = [b.flatten(2).sum(2) if b.dim() > 2 else b for b in weights]
+        per_capsule = [block_weights(routing.weights) for routing in output.routings]
         return [target, best.indices, best.values, winning_capsules(output), loss, *per_capsule]
 
-    was_training = network.training
-    network.eval()
-    try:
+    with evaluating(network):
         parts = list(on_every_core(look, range(0, len(split), size), device))
-    finally:
-        network.train(was_training)
     labels, predicted, probability, capsules, loss, *weights = (
         torch.cat(column) for column in zip(*parts, strict=True)
     )
@@ -91,3 +87,8 @@ def evaluate(
         mean_weights=tuple((total / counts[:, None]).cpu() for total in sums),
         classes=classes,
     )
+
+
+def block_weights(b: Tensor) -> Tensor:
+    """(m, n): of the last level (m, n, i, j), the sum over positions"""
+    return b.float().flatten(2).sum(2) if b.dim() > 2 else b.float()

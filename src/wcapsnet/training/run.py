@@ -194,6 +194,11 @@ def describe_environment(device: torch.device, data_dir: Path | None) -> dict[st
     }
 
 
+def file_names_only(command: list[str]) -> list[str]:
+    """For records that others read: where somebody's files lay is nobody's business."""
+    return [Path(word).name if Path(word).is_absolute() else word for word in command]
+
+
 def _cpu_name() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -41,7 +41,7 @@ KERNEL(THREADS, BLOCKS) convolve(ARGUMENTS(Convolve) a) {
     const int column0 = blockIdx.z * COLUMNS, n0 = blockIdx.y * CAPSULES;
     constexpr int steps = EVEN / 2, taps = TAPS * TAPS;
     // Zeros around the map: in shared memory, or put into registers where a norm would change them.
-    constexpr bool all_inside = TAPS == 1 && (STRIDE == 1 || DIVIDED), zeros_stay = !all_inside && !NORM;
+    constexpr bool all_inside = TAPS == 1 && (STRIDE == 1 || DIVIDED), zeros_in_memory = !all_inside && !NORM;
     char* tile = memory;
     Affine* affine = (Affine*)(tile + POSITIONS * PITCH);  // [capsule][pair of channels]
     float* sums = (float*)(affine + (NORM ? CAPSULES * EVEN * 4 : 0));  // [warp][Σy, Σy²][8·COLUMNS]
@@ -50,7 +50,7 @@ KERNEL(THREADS, BLOCKS) convolve(ARGUMENTS(Convolve) a) {
     const Spot named = locate(warp * 2 + (lane >> 3 & 1), lane & 7);
     const Spot got[2] = {locate(warp * 2, lane / 4), locate(warp * 2 + 1, lane / 4)};
 
-    if (zeros_stay) {
+    if (zeros_in_memory) {
         clear_tile(a.in, image0, row0, tile);
         if (!SHIFT) __syncthreads();
     } else if (a.in.chunks < EVEN) {
@@ -107,7 +107,7 @@ KERNEL(THREADS, BLOCKS) convolve(ARGUMENTS(Convolve) a) {
                         x[half] = activated(low, x[half]);
                         x[2 + half] = activated(high, x[2 + half]);
 #endif
-                        if (all_inside || zeros_stay || (SHIFT && HEIGHT % ROWS == 0 && line + LOW >= 0 && line + LOW < ROWS)) continue;
+                        if (all_inside || zeros_in_memory || (SHIFT && HEIGHT % ROWS == 0 && line + LOW >= 0 && line + LOW < ROWS)) continue;
                         const int y = row0 + got[half].row + line + LOW, column = SHIFT ? 0 : got[half].x + at_ + LOW;
                         const bool here = on_map(a.in, y, column, step * 2);
                         if (!here) x[half] = 0;

@@ -1,4 +1,4 @@
-"""Explanations see the network as it answers: in evaluation mode."""
+"""Evaluation and explanations see the network as it answers: in evaluation mode."""
 
 from __future__ import annotations
 
