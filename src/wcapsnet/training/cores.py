@@ -22,9 +22,9 @@ def good_batch(network: WCapsNet, device: torch.device) -> int:
 
 
 def on_every_core(work: Callable[[S], T], items: Iterable[S], device: torch.device) -> Generator[T, None, None]:
-    """What `work` answers, in order. On a CPU every core has an item of its own: nearly twice as fast as all cores in one
-    large batch after another (benchmarks/evaluation_on_cpu.py). Autograd and autocast are modes of a thread, so `work`
-    sets its own."""
+    """What `work` answers, in order. On a CPU every core has an item of its own: nearly twice as fast as all cores in
+    one large batch after another (benchmarks/evaluation_on_cpu.py). Autograd and autocast are modes of a thread, so
+    `work` sets its own."""
     threads = torch.get_num_threads()
     if device.type != "cpu" or threads == 1:
         yield from map(work, items)
