@@ -55,7 +55,7 @@ def test_the_page_of_a_run_is_served_until_ctrl_c(run):
     finally:
         process.kill()
         process.wait()
-    assert process.returncode == 0
+    assert process.returncode == 0, err
     assert out == "Closed.\n"
     assert err == ""
 

@@ -292,6 +292,20 @@ def test_connections_are_kept_between_answers(asker):
     connection.close()
 
 
+def test_nobody_holds_the_network_once_the_server_is_closed():
+    """Not even a browser that keeps its connection."""
+    import http.client
+
+    before = set(threading.enumerate())
+    with serving(classifier_of()) as asker:
+        connection = http.client.HTTPConnection("127.0.0.1", asker.server.server_port)
+        connection.request("GET", "/api/about")
+        connection.getresponse().read()
+        assert len(set(threading.enumerate()) - before) > 2  # the server's, the worker and this connection's
+    assert not set(threading.enumerate()) - before
+    connection.close()
+
+
 def test_only_headers_are_sent_if_only_headers_are_asked_for(asker):
     answer = asker.send("HEAD", "/")
     assert answer.status == 200

@@ -7,6 +7,7 @@ allows other origins to read an answer.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import ipaddress
 import json
@@ -53,12 +54,13 @@ class Refused(Exception):
 class Server(ThreadingHTTPServer):
     """`Server(explorer).serve_forever()`; port 0 takes a free one, and `url` says which."""
 
-    daemon_threads = True
+    daemon_threads = False  # `close` waits for them
     request_queue_size = 128  # a class that opens the page at once; of more than 5, some would be turned away
     allow_reuse_address = os.name != "nt"  # there it would let two servers have one port
 
     def __init__(self, explorer: Explorer, host: str = "127.0.0.1", port: int = 8765):
         self.explorer, self.host = explorer, host
+        self._open: set[socket.socket] = set()
         self.token = secrets.token_urlsafe(24)
         config = explorer.classifier.config
         self.max_question = 2 * config.channels * config.height * config.width + 2**16
@@ -95,9 +97,22 @@ class Server(ThreadingHTTPServer):
             known = {"localhost", self.host.lower()}
             return name in (known if self.loopback else known | {socket.gethostname().lower()})
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._open.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._open.discard(request)
+        super().shutdown_request(request)
+
     def close(self) -> None:
-        self.server_close()
+        """Returns when no answer is under way: a thread that lets go of the network last, while Python ends, would
+        take it down."""
         self.explorer.close()
+        for connection in self._open.copy():
+            with contextlib.suppress(OSError):  # gone already
+                connection.shutdown(socket.SHUT_RDWR)
+        self.server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that goes away in the middle of an answer is no news."""
