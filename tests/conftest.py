@@ -1,11 +1,13 @@
 """Settings of all tests."""
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # as wcapsnet/__main__.py does, and for its reason
 
+import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
@@ -22,3 +24,18 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("repeatable")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium: WCAPSNET_CHROMIUM, one of the system or playwright's own."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    found = os.environ.get("WCAPSNET_CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+    quiet = ("--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run")
+    with playwright.sync_playwright() as engine:
+        if not found and not os.path.exists(engine.chromium.executable_path):
+            pytest.skip("there is no Chromium here")
+        browser = engine.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu", *quiet])
+        yield browser
+        browser.close()

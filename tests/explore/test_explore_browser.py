@@ -1,11 +1,9 @@
 """The live page in a real browser: it is drawn on, files are dropped, sliders moved, blocks switched; its numbers are
-those of Python. Needs playwright (`pip install playwright`) and Chromium, its own or one of the system."""
+those of Python."""
 
 import base64
 import io
-import os
 import re
-import shutil
 
 import numpy as np
 import pytest
@@ -16,21 +14,19 @@ from PIL import Image
 from wcapsnet.explain import explain_image, over_image
 from wcapsnet.network import Level
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = pytest.mark.browser
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    found = os.environ.get("WCAPSNET_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
-    with playwright.sync_playwright() as engine:
-        if not found and not os.path.exists(engine.chromium.executable_path):
-            pytest.skip("there is no Chromium here")
-        browser = engine.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        yield browser
-        browser.close()
+# Counts the questions on their way, and when the last began or ended.
+WATCH = """
+window.asked = { open: 0, last: 0 };
+const real = window.fetch;
+window.fetch = async (...question) => {
+  window.asked.open += 1;
+  try { return await real(...question); }
+  finally { window.asked.open -= 1; window.asked.last = performance.now(); }
+};
+"""
+QUIET = "!window.asked.open && performance.now() - Math.max(window.asked.last, {since}) > 450"
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +49,7 @@ def visit(browser, asker):
         context = browser.new_context(**({"viewport": {"width": 1400, "height": 1000}} | options))
         contexts.append(context)
         context.grant_permissions(["clipboard-read", "clipboard-write"])
+        context.add_init_script(WATCH)
         page = context.new_page()
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("console", lambda line: errors.append(line.text) if line.type in ("error", "warning") else None)
@@ -79,8 +76,17 @@ def stroke(page, *points):
 
 def settled(page):
     """Every question answered, and the address brought up to date."""
-    page.wait_for_load_state("networkidle")
-    page.wait_for_timeout(400)
+    quiet = QUIET.format(since=page.evaluate("performance.now()"))
+    until(page, lambda: page.evaluate(quiet))
+
+
+def until(page, true):
+    """`page.wait_for_function` would need eval, which the page forbids."""
+    for _ in range(200):
+        if true():
+            return
+        page.wait_for_timeout(50)
+    pytest.fail("it did not come about in 10 s")
 
 
 def pixels_seen(page):
@@ -132,8 +138,8 @@ def test_a_drawing_is_answered_with_the_numbers_of_python(visit, classifier):
     stroke(page, (0.2, 0.2), (0.8, 0.25), (0.5, 0.8))
     settled(page)
     same_as_python(classifier, page, explained(classifier, page))
-    page.wait_for_timeout(700)
-    said = page.text_content("#said")  # for screen readers, when the hand rests
+    until(page, lambda: page.text_content("#said"))  # for screen readers, when the hand rests
+    said = page.text_content("#said")
     assert said == f"Prediction: {page.inner_text('#verdict')}, {page.inner_text('#verdict-probability')}"
 
 
@@ -346,7 +352,7 @@ def test_the_test_set_is_walked_through(visit, asker, classifier):
 def test_only_mistakes_are_shown_if_asked(visit, asker):
     page = visit()
     page.click("#tab-test")
-    page.wait_for_function("!document.getElementById('mistakes').disabled")
+    until(page, lambda: page.is_enabled("#mistakes"))
     page.check("#mistakes")
     settled(page)
     facts = asker.ask("/api/survey", {})
@@ -403,7 +409,7 @@ def test_blocks_are_switched_by_pointer_keyboard_and_table(visit, classifier):
 def test_a_block_opens_into_its_maps_and_favourites(visit, asker):
     page = visit()
     page.click("#tab-test")
-    page.wait_for_function("!document.getElementById('mistakes').disabled")
+    until(page, lambda: page.is_enabled("#mistakes"))
     block(page, "2.3").focus()
     page.keyboard.press("Enter")
     settled(page)
@@ -605,10 +611,12 @@ def test_only_the_newest_stroke_is_asked_about_while_one_is_on_its_way(visit):
     waiting = []
     page.route("**/api/explain", lambda route: waiting.append(route))
     stroke(page, (0.2, 0.2), (0.8, 0.2), (0.8, 0.8), (0.2, 0.8))
+    until(page, lambda: waiting)
     page.wait_for_timeout(200)
     assert len(waiting) == 1
     waiting.pop().continue_()
-    page.wait_for_timeout(500)
+    until(page, lambda: waiting)
+    page.wait_for_timeout(200)
     assert len(waiting) == 1
     page.unroute("**/api/explain")  # which lets it go on
     settled(page)

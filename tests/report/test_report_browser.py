@@ -1,9 +1,7 @@
 """The page in Chromium: what a pointer, a keyboard and a phone meet."""
 
 import itertools
-import os
 import re
-import shutil
 
 import pytest
 
@@ -12,22 +10,6 @@ from wcapsnet.report.page import comparison_page, run_page
 from wcapsnet.report.page.text import percent
 
 pytestmark = pytest.mark.browser
-playwright = pytest.importorskip("playwright.sync_api")
-CHROMIUM = os.environ.get("WCAPSNET_CHROMIUM") or next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
-)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with playwright.sync_playwright() as started:
-        try:
-            chromium = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        except playwright.Error as error:
-            pytest.skip(f"no Chromium: {error}")
-        yield chromium
-        chromium.close()
-
 
 @pytest.fixture(scope="module")
 def address(facts, tmp_path_factory):
