@@ -609,7 +609,9 @@ def explore(
     chosen = choose_device(device)
     classifier, test, source = _to_explore(run, chosen, data_dir)
     name = run if run in shipped.names() else Path(run).resolve().name
-    explorer = Explorer(classifier, name, test, source=source, cache=cache.directory())
+    explorer = Explorer(
+        classifier, name, test, source=source, cache=cache.directory(), seen=_seen_in_training(run) if test else None
+    )
     server = Server(explorer, host, port)
     try:
         explorer.warm_up()
@@ -1076,6 +1078,14 @@ def _to_explore(source: str, device: torch.device, data_dir: Path | None) -> tup
         err.print(f"Without test images: {error}", style="yellow", markup=False, soft_wrap=True)
         return classifier, None, ""
     return classifier, dataset.test, dataset.name
+
+
+def _seen_in_training(source: str) -> Survey | None:
+    """Of the test images, by the weights that the run has now."""
+    if source in shipped.names() or not Path(source).is_dir():
+        return None
+    seen = report_page.saved_survey(report_page.subject_of_run(Path(source)))
+    return seen.survey if seen and seen.part == "test" else None
 
 
 PROBE_IMAGES = 2000  # as many held-out images teach the probes

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -127,3 +128,15 @@ def test_a_port_in_use_gets_one_sentence(run):
 )
 def test_bad_input_gets_one_sentence(run, args, words):
     assert words in sentence(explore(*[arg.replace("{run}", str(run)) for arg in args]))
+
+
+def test_what_the_run_saw_at_its_end_is_shown_without_another_pass(run, no_serving, tmp_path):
+    assert explore(run).code == 0
+    whole = tmp_path / "again"
+    shutil.copytree(run, whole)
+    (whole / "survey.safetensors").unlink()
+    assert explore(whole).code == 0
+    first, second = (server.explorer.favourites for server in no_serving)
+    assert first._given is not None
+    assert first._given.accuracy == json.loads((run / "test.json").read_text())["accuracy"]
+    assert second._given is None

@@ -8,6 +8,7 @@ import pytest
 import torch
 from explore_helpers import classifier_of, images_of, normalized, serving
 
+from wcapsnet.data import Split
 from wcapsnet.data.loader import DeviceSplit
 from wcapsnet.explain import explain_capsule, explain_image, nearest, specialization, survey, vector_range
 from wcapsnet.explore import Explorer, favourites
@@ -78,6 +79,16 @@ def test_near_images_are_those_of_the_survey_without_the_image_itself(classifier
     assert int(found.images[0]) == 3
     assert [image["index"] for image in facts] == found.images[1:].tolist()
     assert [image["index"] for image in other] == found.images[:6].tolist()
+
+
+def test_what_training_saw_is_taken_if_it_is_of_these_images(classifier, split, seen, monkeypatch):
+    other = Split(split.images.flip(0), split.labels.flip(0))
+    monkeypatch.setattr(favourites, "survey", pytest.fail)
+    with serving(classifier, split, seen=seen) as asker:
+        assert finished(asker)["predicted"] == seen.predicted.tolist()
+    monkeypatch.undo()
+    with serving(classifier, other, seen=seen) as asker:
+        assert finished(asker)["predicted"] == seen.predicted.flip(0).tolist()
 
 
 def test_it_is_kept_and_not_made_again(classifier, split, tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ from wcapsnet.report.page.text import percent
 
 pytestmark = pytest.mark.browser
 
+
 @pytest.fixture(scope="module")
 def address(facts, tmp_path_factory):
     path = tmp_path_factory.mktemp("browser") / "report.html"

@@ -28,7 +28,7 @@ from ..data import Split, read_image
 from ..data.images import UnreadableImageError
 from ..data.loader import normalize
 from ..errors import InputError
-from ..explain import ImageExplanation, decode, explain_image
+from ..explain import ImageExplanation, Survey, decode, explain_image
 from ..explain.image import pixels_per_cell
 from ..network import WCapsNet
 from ..network.routing import route
@@ -57,6 +57,7 @@ class Explorer:
         *,
         source: str = "",
         cache: Path | None = None,
+        seen: Survey | None = None,  # of the test images, if they were looked at before
     ):
         if classifier.config.channels not in (1, 3):
             raise InputError(
@@ -64,7 +65,7 @@ class Explorer:
             )
         self.classifier, self.name, self.test, self.source = classifier.eval(), name, test, source
         self.worker = Worker()
-        self.favourites = Favourites(classifier, test, self.worker, cache) if test is not None else None
+        self.favourites = Favourites(classifier, test, self.worker, cache, seen) if test is not None else None
         self._seen: OrderedDict[tuple[bytes, Off], ImageExplanation] = OrderedDict()  # touched by the worker alone
         self._decoding = threading.Lock()  # one picture at a time: each may take a few hundred megabytes
         self._identity = identity(classifier)[:12]

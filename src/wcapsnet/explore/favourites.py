@@ -1,6 +1,7 @@
 """One pass over the test images: which of them each block likes most, and which are mistaken.
 
 It runs in the background from the moment somebody asks, steps aside while the page is used, and is kept in the cache.
+A run that left what it saw at the end of training needs none.
 """
 
 from __future__ import annotations
@@ -40,9 +41,12 @@ class _Polite(DeviceSplit):
 
 
 class Favourites:
-    def __init__(self, classifier: Classifier, split: Split, worker: Worker, cache: Path | None):
+    def __init__(
+        self, classifier: Classifier, split: Split, worker: Worker, cache: Path | None, seen: Survey | None = None
+    ):
         self._classifier, self._split, self._worker = classifier, split, worker
         self._cache = cache
+        self._given = seen if seen is not None and self._fits(seen) else None
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._done = 0
@@ -105,9 +109,11 @@ class Favourites:
 
     def _look(self) -> None:
         try:
-            path = self._path()
-            seen = _kept(path, self._classifier, len(self._split.labels))
+            seen = self._given
+            path = self._path() if seen is None else None
             if seen is None:
+                seen = _kept(path)
+            if seen is None or not self._fits(seen):
                 torch.set_num_threads(1)  # of this thread: the other cores are the page's
                 device = self._classifier.mean.device
                 split = _Polite(self._split, *self._classifier.normalization, device)
@@ -121,6 +127,10 @@ class Favourites:
         except BaseException:
             self._failed = True
             raise
+
+    def _fits(self, seen: Survey) -> bool:
+        levels = len(self._classifier.config.levels)
+        return len(seen.weights) == levels and torch.equal(seen.labels.long(), self._split.labels.long())
 
     def _progress(self, done: int) -> None:
         self._done = done
@@ -140,14 +150,13 @@ def identity(classifier: Classifier) -> str:
     return checksum(classifier.network.state_dict(), classifier.description())
 
 
-def _kept(path: Path | None, classifier: Classifier, images: int) -> Survey | None:
+def _kept(path: Path | None) -> Survey | None:
     if path is None or not path.exists():
         return None
     try:
-        seen, _ = Survey.load(path)
+        return Survey.load(path)[0]
     except (InputError, KeyError, TypeError):  # a cache may be damaged; it is made again
         return None
-    return seen if len(seen) == images and len(seen.weights) == len(classifier.config.levels) else None
 
 
 def _keep(seen: Survey, path: Path | None) -> None:

@@ -6,7 +6,7 @@ page.css and page.js go into the file.
 
 from .compare import comparison_page, named
 from .facts import Facts, gather
-from .look import Surveyor
+from .look import Surveyor, saved_survey
 from .page import run_page
 from .subject import Subject, subject_of_run, subject_of_shipped
 
@@ -18,6 +18,7 @@ __all__ = [
     "gather",
     "named",
     "run_page",
+    "saved_survey",
     "subject_of_run",
     "subject_of_shipped",
 ]
