@@ -1,0 +1,62 @@
+"""Every run behind the paper's tables in one go, several at a time on one GPU.
+
+    python results/campaign.py runs/campaign --data-dir data                     all of them, in the order below
+    python results/campaign.py runs/campaign --data-dir data cifar10:0,1 mnist:2  some: RECIPE:SEED,SEED
+
+Ctrl-C saves every run, and the same command goes on. Then: python -m wcapsnet.report runs/campaign
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from wcapsnet.cli import _train_all
+from wcapsnet.errors import InputError
+from wcapsnet.recipes import recipe
+from wcapsnet.sweep import Planned, Sweep
+from wcapsnet.training.precision import choose_device
+from wcapsnet.training.trainer import Interrupted
+
+OTHER_ROWS = ("normalized", "squash", "ws", "ce", "random", "uniform")
+ALL = (
+    *("cifar10:0,1,2", "mnist:0,1,2", "cifar100:0,1", "fashion-mnist:0"),
+    *(f"cifar10-{row}:0{',1,2' * (row == 'uniform')}" for row in OTHER_ROWS),
+    *(f"mnist-{row}:0,1,2" for row in OTHER_ROWS),
+    *(f"cifar100-{row}:0" for row in ("squash", "uniform", "ce")),
+)
+
+
+def planned(wanted: str, precision: str) -> list[Planned]:
+    name, _, seeds = wanted.partition(":")
+    experiment, runs = recipe(name), []
+    for seed in seeds.split(","):
+        if not seed.isdecimal():
+            raise InputError(f"A run is asked for as RECIPE:SEED,SEED, such as cifar10:0,1; not {wanted!r}.")
+        training = replace(experiment.training, precision=precision, seed=int(seed))
+        runs.append(Planned({"recipe": name, "seed": seed}, replace(experiment, training=training)))
+    return runs
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("runs", nargs="*", default=ALL, metavar="RECIPE:SEED,SEED")
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--parallel", type=int, default=4)
+    asked = parser.parse_intermixed_args()
+    device = choose_device("auto")
+    precision = "bf16" if device.type == "cuda" else "fp32"
+    try:
+        runs = [one for wanted in asked.runs for one in planned(wanted, precision)]
+        _train_all(Sweep(asked.out, runs), device, asked.parallel, asked.data_dir, False, False)
+    except InputError as error:
+        sys.exit(f"error: {error}")
+    except Interrupted:
+        sys.exit("Stopped and saved; the same command goes on.")
+
+
+if __name__ == "__main__":
+    main()
