@@ -482,7 +482,12 @@ def predict(
     )
 )
 def explain(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder; for one image also a .safetensors file.")],
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN|NAME", help="A run folder or a shipped network; for one image also a .safetensors file."
+        ),
+    ],
     picture: Annotated[
         Optional[str],  # noqa: UP045
         typer.Argument(
@@ -520,7 +525,7 @@ def explain(
                 raise InputError(f"{name} is for one image: name it after the run.")
         if capsule and images:
             raise InputError("--capsule names images by their place in the data set, so it takes no --images.")
-        _explain_dataset(Path(run), split, images, capsule, measured, data_dir, chosen, as_json)
+        _explain_dataset(run, split, images, capsule, measured, data_dir, chosen, as_json)
         return
     for name, value in {"--capsule": capsule, "--faithfulness": measured, "--images": images}.items():
         if value:
@@ -1094,29 +1099,29 @@ PROBE_IMAGES = 2000  # as many held-out images teach the probes
 def _explain_image(
     run: str, picture: str, about: str | None, near: int, data_dir: Path | None, device: torch.device, as_json: bool
 ) -> None:
-    folder = Run.open(Path(run)) if near else None  # whose training images they are
     classifier = load(run, device=str(device))
     if about is not None and about not in classifier.classes:
         raise InputError(f"There is no class {about!r}{suggestion(about, classifier.classes)}")
     image = classifier.preprocess([sys.stdin.buffer.read() if picture == "-" else picture])[0]
+    taught = _part_of(run, "train", None, device, data_dir, as_json) if near else None
     one = explain_image(classifier.network, image)
     target = one.predicted if about is None else classifier.classes.index(about)
     facts = {"source": picture, **one.summary(classifier.classes, target)}
     if not as_json:
         show_explained.image(one, classifier.classes, target, picture)
-    if folder:
-        train = _part_of(folder, "train", None, data_dir, as_json)
+    if taught:
+        _, train, files = taught
         seen = _survey(classifier, train, device, as_json)
         found = nearest(seen, one.vector, near)
-        facts["nearest"] = found.summary(seen, classifier.classes)
+        facts["nearest"] = found.summary(seen, classifier.classes, files)
         if not as_json:
-            show_explained.neighbours(found, seen, classifier.classes)
+            show_explained.neighbours(found, seen, classifier.classes, files)
     if as_json:
         typer.echo(json.dumps(facts, ensure_ascii=False))
 
 
 def _explain_dataset(
-    path: Path,
+    run: str,
     split: SplitName,
     images: int | None,
     capsule: str | None,
@@ -1125,12 +1130,10 @@ def _explain_dataset(
     device: torch.device,
     as_json: bool,
 ) -> None:
-    folder = Run.open(path)
-    classifier = Classifier.load(folder.weights(), device)
+    classifier, part, files = _part_of(run, split.value, measured or images, device, data_dir, as_json)
     place = _parse_capsule(capsule, classifier) if capsule else None
-    part = _part_of(folder, split.value, measured or images, data_dir, as_json)
     names = classifier.classes
-    facts: dict[str, Any] = {"run": str(path), "split": split.value, "images": len(part.labels)}
+    facts: dict[str, Any] = {"run": run, "split": split.value, "images": len(part.labels)}
     if measured:
         taken, _ = DeviceSplit(part, *classifier.normalization, device).take(slice(None))
         curves = faithfulness(classifier.network, taken)
@@ -1142,18 +1145,18 @@ def _explain_dataset(
         found = specialization(seen)
         if place is not None:
             one = explain_capsule(seen, found, *place)
-            facts |= one.summary(seen, names)
+            facts |= one.summary(seen, names, files)
             if not as_json:
-                show_explained.capsule(one, seen, names)
+                show_explained.capsule(one, seen, names, files)
             if place[0] == len(seen.weights) - 1 and one.wins:  # only the last level is decoded
                 walk = traverse_capsule(classifier.network, seen, place[1])
                 facts["traversal"] = {"low": walk.values[:, 0].tolist(), "high": walk.values[:, -1].tolist()}
                 facts["traversal"]["change"] = walk.change.tolist()
                 if not as_json:
-                    show_explained.traversal(walk)
+                    show_explained.traversal(walk, one.wins)
         else:
             other = SplitName.validation if split != SplitName.validation else SplitName.test
-            taught = _part_of(folder, other.value, PROBE_IMAGES, data_dir, True)
+            _, taught, _ = _part_of(run, other.value, PROBE_IMAGES, device, data_dir, True)
             probes = probe_levels(_survey(classifier, taught, device, as_json, routed=True), seen)
             facts |= {"classes": names, "accuracy": seen.accuracy, **found.summary()}
             facts["probes"] = [asdict(probe) for probe in probes]
@@ -1163,14 +1166,18 @@ def _explain_dataset(
         typer.echo(json.dumps(facts, ensure_ascii=False))
 
 
-def _part_of(folder: Run, part: str, images: int | None, data_dir: Path | None, quiet: bool) -> Split:
-    dataset = _data_of(folder, data_dir, False, quiet)
-    folder.check_data(dataset, part)
+def _part_of(
+    source: str, part: str, images: int | None, device: torch.device, data_dir: Path | None, quiet: bool
+) -> tuple[Classifier, Split, tuple[str, ...]]:
+    """A trained network, a part of its data or some images of it, and for a folder which picture each of them is"""
+    classifier, dataset = _with_its_data(source, part, device, data_dir, False, quiet)
     split: Split = getattr(dataset, part)
+    files: tuple[str, ...] = getattr(dataset, f"{part}_files")
     if images is None or images >= len(split.labels):
-        return split
+        return classifier, split, files
     spread = torch.arange(images) * len(split.labels) // images  # folders are sorted by class
-    return Split(split.images[spread], split.labels[spread])
+    some = tuple(files[place] for place in spread) if files else ()
+    return classifier, Split(split.images[spread], split.labels[spread]), some
 
 
 def _survey(classifier: Classifier, part: Split, device: torch.device, quiet: bool, routed: bool = False) -> Survey:

@@ -63,6 +63,8 @@ def test_the_nearest_training_images_are_named(run, photo):
     assert len(near) == 3
     assert [one["distance"] for one in near] == sorted(one["distance"] for one in near)
     assert {one["class"] for one in near} <= set(COLORS)
+    assert all(one["file"].startswith(f"{one['class']}/") for one in near)
+    assert near[0]["file"] in call("explain", run, photo, "--nearest", 3).out
     assert "nearest training images" in call("explain", run, photo, "--nearest", 3).out
 
 
@@ -106,7 +108,10 @@ def test_one_capsule_is_explained(run):
     assert weights == sorted(weights, reverse=True)
     wins = sum(facts_of(run, "--capsule", f"1.{n}")["wins"] for n in range(3))
     assert wins == facts["images"]
-    assert "Capsule 2 of level 1" in call("explain", run, "--capsule", "1.2").out
+    printed = call("explain", run, "--capsule", "1.2").out
+    assert "Capsule 2 of level 1 has the largest weight in" in printed
+    assert facts["favourites"][0]["file"] in printed
+    assert all(one["file"].startswith(f"{one['class']}/") for one in facts["favourites"])
 
 
 def test_a_capsule_of_the_last_level_is_traversed(run):
@@ -120,6 +125,10 @@ def test_a_capsule_of_the_last_level_is_traversed(run):
                 low <= high for low, high in zip(facts["traversal"]["low"], facts["traversal"]["high"], strict=True)
             )
             printed = call("explain", run, "--capsule", f"2.{n}").out
+            assert f"Capsule {n} of level 2 has the best vector in {facts['wins']}" in printed
+            if facts["wins"] == 1:
+                assert "one image shows no range" in printed
+                continue
             assert f"{max(facts['traversal']['change']):.4f}" in printed
 
 
@@ -131,13 +140,15 @@ def test_faithfulness_is_measured_and_a_single_image_has_no_margin(run):
         assert 0 <= method["deletion"]["area"] <= 1
         assert method["deletion"]["margin"] is None
         assert (method["removed"][0], method["removed"][-1]) == (0, 1)
-    assert "routing" in call("explain", run, "--faithfulness", 2).out
+    alone = call("explain", run, "--faithfulness", 1).out
+    assert "one image" in alone and "nan" not in alone and "±" not in alone
+    assert "±" in call("explain", run, "--faithfulness", 2).out
 
 
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["nowhere"], "not a run folder"),
+        (["nowhere"], "There is no run folder nowhere, nor a shipped network"),
         (["{run}", "missing.png"], "missing.png"),
         (["{run}", "{photo}", "--class", "plum"], "did you mean 'plums'"),
         (["{run}", "{photo}", "--capsule", "1.0"], "for a data set"),
@@ -147,8 +158,8 @@ def test_faithfulness_is_measured_and_a_single_image_has_no_margin(run):
         (["{run}", "--capsule", "0.0"], "levels 1 to 2"),
         (["{run}", "--capsule", "1.3"], "capsules 0 to 2"),
         (["{run}", "--capsule", "1.0", "--images", "2"], "takes no --images"),
-        (["{run}/best.safetensors"], "not a run folder"),
-        (["{run}/best.safetensors", "{photo}", "--nearest", "2"], "not a run folder"),
+        (["{run}/best.safetensors"], "does not say what it was trained on; name the run folder"),
+        (["{run}/best.safetensors", "{photo}", "--nearest", "2"], "does not say what it was trained on"),
     ],
 )
 def test_bad_input_gets_one_sentence(run, photo, args, words):

@@ -271,15 +271,15 @@ def test_nothing_is_said_of_a_level_that_selects():
 def test_a_capsule_that_always_wins_is_named():
     b = torch.tensor([[0.2, 0.5, 0.3], [0.1, 0.6, 0.3]]).repeat(10, 1)
     (finding,) = level_of(b, [0, 1] * 10).findings
-    assert finding == "Level 1 has collapsed: capsule 1 has the largest weight in 100.0% of 20 images."
+    assert finding == "Level 1 has collapsed: capsule 1 wins in 100.0% of 20 images."
 
 
 def test_capsules_that_never_win_are_named():
     b = torch.tensor([[0.2, 0.5, 0.1, 0.2], [0.2, 0.1, 0.1, 0.6]]).repeat(10, 1)
     (finding,) = level_of(b, [0, 1] * 10).findings
-    assert finding == "Level 1: capsules 0 and 2 never have the largest weight in 20 images."
+    assert finding == "Level 1: capsules 0 and 2 never win in 20 images."
     (finding,) = level_of(b[:, [0, 1, 3]], [0, 1] * 10).findings
-    assert finding == "Level 1: capsule 0 never has the largest weight in 20 images."
+    assert finding == "Level 1: capsule 0 never wins in 20 images."
 
 
 def test_a_level_that_does_not_look_at_the_image_is_found_out():
@@ -318,6 +318,9 @@ def test_whether_deeper_levels_specialise_more_is_said():
     )
     assert "falls with every level: 1.000 → 0.531." in found(1.0, 0.9)
     assert "rises and falls" in found(0.5, 1.0, 0.9)
+    assert "is the same in every level: 0.000 → 0.000 → 0.000." in found(0.5, 0.5, 0.5)
+    assert "rises, but not with every level: 0.000 → 0.531 → 0.531." in found(0.5, 0.9, 0.9)
+    assert "falls, but not with every level" in found(0.9, 0.9, 0.5)
     assert "nothing can be said" in found(0.9)
 
 

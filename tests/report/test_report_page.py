@@ -115,7 +115,7 @@ def test_collapse_is_said_on_the_page(facts):
     winners[:, 0] = 1
     collapsed = replace(facts.seen.survey, weights=(always, weights[1]), capsules=winners)
     page = Page(run_page(replace(facts, seen=replace(facts.seen, survey=collapsed))))
-    assert page.text.count("Level 1 has collapsed: capsule 1 has the largest weight in 100.0% of 60 images.") == 2
+    assert page.text.count("Level 1 has collapsed: capsule 1 wins in 100.0% of 60 images.") == 2
 
 
 def test_the_probes_are_on_the_page(page, facts):

@@ -130,16 +130,19 @@ def load_folder(config: DataConfig, *, cache_dir: Path | None = None, quiet: boo
     def take(part: str) -> Split:
         return Split(torch.from_numpy(pictures.images[index[part]]), torch.from_numpy(labels[index[part]]))
 
+    def files(part: str) -> tuple[str, ...]:
+        chosen = pictures.readable[index[part]]
+        return tuple(layout.files[position].path.relative_to(layout.path).as_posix() for position in chosen)
+
     return Dataset(
         name=layout.path.resolve().name,
         classes=layout.classes,
         train=take("train"),
         validation=take("validation"),
         test=take("test"),
-        test_files=tuple(
-            layout.files[position].path.relative_to(layout.path).as_posix()
-            for position in pictures.readable[index["test"]]
-        ),
+        train_files=files("train"),
+        validation_files=files("validation"),
+        test_files=files("test"),
         skipped=(*pictures.skipped, *_other_files(layout)),
     )
 

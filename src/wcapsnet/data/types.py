@@ -63,7 +63,9 @@ class Dataset:
     train: Split
     validation: Split
     test: Split
-    test_files: tuple[str, ...] = ()  # folders: which picture each test image is
+    train_files: tuple[str, ...] = ()  # folders: which picture each training image is
+    validation_files: tuple[str, ...] = ()
+    test_files: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()  # files of a folder that could not be read: "path: reason"
 
     def fingerprint(self, *parts: str) -> dict[str, str]:

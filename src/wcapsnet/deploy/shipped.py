@@ -52,7 +52,7 @@ def unknown(source: str) -> str:
 def experiment_of(classifier: Classifier, source: str) -> Experiment:
     """What the network was trained by; only files made by `ship` know."""
     if "experiment" not in classifier.facts:
-        raise InputError(f"{source} does not say what it was trained on; evaluate the run folder that it came from.")
+        raise InputError(f"{source} does not say what it was trained on; name the run folder that it came from.")
     return from_dict(Experiment, classifier.facts["experiment"])
 
 

@@ -24,13 +24,13 @@ class CapsuleExplanation:
     capsule: int
     images: Tensor  # (count,): the images in which it weighs most, best first
     weights: Tensor  # (count,): its weight in them
-    wins: int  # in how many images it has the largest weight
+    wins: int  # in how many images it has the largest weight; in the last level, the best vector
     mean: Tensor  # (N,): its mean weight for each class
     margin: Tensor  # (N,): half the 95 % confidence interval
     classes: tuple[int, ...]  # its classes: those that give it more than all images do on average, most first
 
-    def summary(self, survey: Survey, classes: Sequence[str]) -> dict[str, Any]:
-        """Plain values, ready for JSON"""
+    def summary(self, survey: Survey, classes: Sequence[str], files: Sequence[str] = ()) -> dict[str, Any]:
+        """Plain values, ready for JSON. `files`: which picture each image of the survey is, if it is one"""
         return {
             "level": self.level + 1,
             "capsule": self.capsule,
@@ -39,7 +39,7 @@ class CapsuleExplanation:
             "mean": dict(zip(classes, plain(self.mean), strict=True)),
             "margin": dict(zip(classes, plain(self.margin), strict=True)),
             "favourites": [
-                {"image": index, "class": classes[int(survey.labels[index])], "weight": weight}
+                {**_image(survey, classes, files, index), "weight": weight}
                 for index, weight in zip(self.images.tolist(), self.weights.tolist(), strict=True)
             ],
         }
@@ -51,10 +51,10 @@ class Neighbours(NamedTuple):
     images: Tensor  # (count,)
     distances: Tensor  # (count,): Euclidean, between best capsule vectors
 
-    def summary(self, survey: Survey, classes: Sequence[str]) -> list[dict[str, Any]]:
-        """Plain values, ready for JSON"""
+    def summary(self, survey: Survey, classes: Sequence[str], files: Sequence[str] = ()) -> list[dict[str, Any]]:
+        """Plain values, ready for JSON. `files`: which picture each image of the survey is, if it is one"""
         return [
-            {"image": index, "class": classes[int(survey.labels[index])], "distance": distance}
+            {**_image(survey, classes, files, index), "distance": distance}
             for index, distance in zip(self.images.tolist(), self.distances.tolist(), strict=True)
         ]
 
@@ -149,6 +149,11 @@ def traverse_capsule(network: WCapsNet, survey: Survey, capsule: int, steps: int
     """From the most typical of a last-level block's best vectors, over the range that they have."""
     seen = vector_range(survey, capsule)
     return traverse(network, survey.vectors[seen.typical], survey.positions[seen.typical], seen.low, seen.high, steps)
+
+
+def _image(survey: Survey, classes: Sequence[str], files: Sequence[str], index: int) -> dict[str, Any]:
+    named = {"file": files[index]} if files else {}
+    return {"image": index, **named, "class": classes[int(survey.labels[index])]}
 
 
 def _check(survey: Survey, level: int, capsule: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from rich.columns import Columns
 from rich.markup import escape
@@ -59,7 +60,8 @@ def _levels(one: ImageExplanation, classes: Sequence[str], target: int) -> None:
     out.print(table)
     out.print(
         f"Without: what becomes of {escape(classes[target])} ({now:.2%}, logit {logit:.3f}) when a capsule is switched "
-        "off and the others share its weight.\nLast level: fitness is the mean over positions, weight the sum; ◀ wins.",
+        "off and the others share its weight.\nLast level: fitness is the mean over positions, weight the sum. ◀ wins: it has "
+        "the largest weight; in the last level, the best vector.",
         soft_wrap=True,
     )
 
@@ -99,10 +101,11 @@ def _contributions(one: ImageExplanation, classes: Sequence[str], target: int, c
     out.print(table)
 
 
-def neighbours(near: Neighbours, seen: Survey, classes: Sequence[str]) -> None:
+def neighbours(near: Neighbours, seen: Survey, classes: Sequence[str], files: Sequence[str] = ()) -> None:
+    """`files`: which picture each image of the survey is; images of a data set have numbers"""
     table = Table("training image", "class", "distance")
-    for one in near.summary(seen, classes):
-        table.add_row(str(one["image"]), escape(one["class"]), f"{one['distance']:.3f}")
+    for one in near.summary(seen, classes, files):
+        table.add_row(_named(one), escape(one["class"]), f"{one['distance']:.3f}")
     out.print("The nearest training images, by the vectors of their best capsules:")
     out.print(table)
 
@@ -126,7 +129,8 @@ def dataset(found: Specialization, probes: Sequence[Probe], seen: Survey, classe
     out.print(table)
     out.print(
         "In use, winning: effective numbers of capsules, by weights and by wins. Class in …: mutual information of "
-        "class and capsule, from 0 (none) to 1 (as much as that many capsules can tell).",
+        "class and capsule, from 0 (none) to 1 (as much as that many capsules can tell). The winner of an image has the "
+        "largest weight; in the last level, the best vector.",
         soft_wrap=True,
     )
     out.print(found.trend, soft_wrap=True)
@@ -168,24 +172,35 @@ def _with_margin(mean: float, margin: float, bold: bool = False) -> str:
     return f"[bold]{text}[/]" if bold else text
 
 
-def capsule(one: CapsuleExplanation, seen: Survey, classes: Sequence[str]) -> None:
+def _named(image: dict[str, Any]) -> str:
+    return escape(str(image.get("file", image["image"])))
+
+
+def capsule(one: CapsuleExplanation, seen: Survey, classes: Sequence[str], files: Sequence[str] = ()) -> None:
     own = ", ".join(f"{escape(classes[r])} ({one.mean[r]:.3f})" for r in one.classes) or "none in particular"
+    has = "the best vector" if one.level == len(seen.weights) - 1 else "the largest weight"
     out.print(
-        f"Capsule {one.capsule} of level {one.level + 1} has the largest weight in {one.wins:,} of {len(seen):,} "
+        f"Capsule {one.capsule} of level {one.level + 1} has {has} in {one.wins:,} of {len(seen):,} "
         f"images. Its classes: {own}.",
         soft_wrap=True,
     )
     out.print("The images that give it most:")
     table = Table("image", "class", "taken for", "weight")
-    for index, weight in zip(one.images.tolist(), one.weights.tolist(), strict=True):
-        label, predicted = int(seen.labels[index]), int(seen.predicted[index])
-        table.add_row(str(index), escape(classes[label]), escape(classes[predicted]), f"{weight:.3f}")
+    for image in one.summary(seen, classes, files)["favourites"]:
+        predicted = classes[int(seen.predicted[image["image"]])]
+        table.add_row(_named(image), escape(image["class"]), escape(predicted), f"{image['weight']:.3f}")
     out.print(table)
 
 
-def traversal(walk: Traversal) -> None:
+def traversal(walk: Traversal, images: int) -> None:
+    """`images`: in how many the range was seen"""
+    if images < 2:
+        out.print("What its vector encodes cannot be said: one image shows no range.")
+        return
     out.print(
-        "What its vector encodes: each element over the range it has, and how much that changes the reconstruction"
+        f"What its vector encodes: each element over the range it has in {images:,} images, and how much that changes "
+        "the reconstruction",
+        soft_wrap=True,
     )
     table = Table("element", "from", "to", "mean change of a pixel")
     for k in walk.change.argsort(descending=True).tolist():
@@ -195,11 +210,12 @@ def traversal(walk: Traversal) -> None:
 
 def faithfulness(found: dict[str, Faithfulness], baseline: str) -> None:
     images = len(next(iter(found.values())).deletion)
-    out.print(f"Areas below deletion and insertion curves, {images} images; in place of a region: {baseline}")
+    several = f"{images} images" if images > 1 else "one image"
+    out.print(f"Areas below deletion and insertion curves, {several}; in place of a region: {baseline}")
     table = Table("ranked by", "deletion (less is better)", "insertion (more is better)")
     for name, one in found.items():
-        cells = [f"{m:.3f} ± {e:.3f}" for m, e in map(mean_and_margin, (one.deletion_area, one.insertion_area))]
-        table.add_row(name, *cells)
+        areas = [mean_and_margin(area) for area in (one.deletion_area, one.insertion_area)]
+        table.add_row(name, *(f"{m:.3f}" if math.isnan(e) else f"{m:.3f} ± {e:.3f}" for m, e in areas))
     out.print(table)
     if "grad-cam" not in found:
         out.print(

@@ -22,7 +22,8 @@ class LevelSpecialization:
 
     Information is I(class; capsule) / min(H(class), ln n): 0 if the capsule says nothing about the class, 1 if it says
     as much as n capsules can. The capsule of an image is drawn with the probabilities b_n; `information_chosen` takes
-    the winning capsule instead. Their `by_chance` is what the same weights give for shuffled labels.
+    the winning capsule instead: that of the largest weight, in the last level that of the best vector. Their
+    `by_chance` is what the same weights give for shuffled labels.
     """
 
     level: int  # counted from 0
@@ -83,13 +84,20 @@ class Specialization:
         if len(several) < 2:
             return "There are not two levels that select, so nothing can be said of depth."
         told = [level.information_chosen for level in several]
-        steps = [after > before for before, after in itertools.pairwise(told)]
+        steps = [after - before for before, after in itertools.pairwise(told)]
+        rises, falls = max(steps) > 0, min(steps) < 0
         does = (
             "rises with every level"
-            if all(steps)
+            if min(steps) > 0
             else "falls with every level"
-            if not any(steps)
+            if max(steps) < 0
             else "rises and falls"
+            if rises and falls
+            else "rises, but not with every level"
+            if rises
+            else "falls, but not with every level"
+            if falls
+            else "is the same in every level"
         )
         numbers = " → ".join(f"{value:.3f}" for value in told)
         return f"What the winning capsule tells of the class {does}: {numbers}."
@@ -223,12 +231,12 @@ def _findings(index: int, b: Tensor, chosen: Tensor) -> tuple[str, ...]:
     if always:
         share = float(chosen[always[0]])
         found.append(
-            f"{level} has collapsed: capsule {always[0]} has the largest weight in {share:.1%} of {images:,} images."
+            f"{level} has collapsed: capsule {always[0]} wins in {share:.1%} of {images:,} images."
         )
     if never and not always:
         some = "capsule" if len(never) == 1 else "capsules"
-        has = "has" if len(never) == 1 else "have"
-        found.append(f"{level}: {some} {_listed(never)} never {has} the largest weight in {images:,} images.")
+        wins = "wins" if len(never) == 1 else "win"
+        found.append(f"{level}: {some} {_listed(never)} never {wins} in {images:,} images.")
     return tuple(found)
 
 

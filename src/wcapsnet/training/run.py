@@ -145,6 +145,8 @@ class Run:
         """The best weights so far."""
         path = self.file("best.safetensors")
         if not path.exists():
+            if self.finished or self.metrics():
+                raise InputError(f"{self.path} has lost its weights: there is no best.safetensors.")
             raise InputError(f"{self.path} has no weights yet: its first epoch was not finished.")
         return path
 

@@ -52,6 +52,7 @@ def choose(classifier: Classifier, dataset: Dataset, seen: Seen, device: torch.d
     """The surest mistakes; for classes spread over all, the image of median probability that is right, and the two
     worst mistakes; for classes spread over all, the reconstruction of median error."""
     found, split = seen.survey, getattr(dataset, seen.part)
+    files: Sequence[str] = getattr(dataset, f"{seen.part}_files")
     places = evenly(len(split.labels), len(found))  # of the survey's images in the split
     right, sure = found.labels == found.predicted, found.probabilities.max(1).values
     wrong = (~right).nonzero().flatten()
@@ -62,7 +63,7 @@ def choose(classifier: Classifier, dataset: Dataset, seen: Seen, device: torch.d
 
     def shown(one: int) -> Shown:
         index = int(places[one])
-        named = dataset.test_files[index] if seen.part == "test" and dataset.test_files else f"image {index}"
+        named = files[index] if files else f"image {index}"
         return Shown(
             index,
             named,
