@@ -382,7 +382,7 @@ def other_data(runs):
     ("name", "spoil", "says"),
     [
         (NAME, unfinished, "seed=2 is not finished"),
-        (NAME, without_weights, "has no weights yet"),
+        (NAME, without_weights, "has lost its weights"),
         (NAME, other_data, "The test images of toy are not those"),
         ("wcapsnet", None, "cannot name a shipped network"),
         ("../x", None, "cannot name a shipped network"),
@@ -446,6 +446,24 @@ def test_every_shipped_network_reaches_its_cards_number_to_the_last_image(name):
     assert code == 0, said
     facts = json.loads(out)
     assert facts["images"] - facts["errors"] == shipped.describe(name)["test"]["correct"]
+
+
+# ── its explanation ──
+
+
+def test_a_shipped_network_is_explained_by_its_name(made):
+    code, out, said = call("explain", NAME, "--json")
+    assert code == 0, said
+    facts = json.loads(out)
+    assert facts["accuracy"] == json.loads(call("evaluate", NAME, "--json")[1])["accuracy"]
+    assert (
+        len(facts["probes"])
+        == len(facts["levels"])
+        == len(shipped.experiment_of(shipped.load(NAME, CPU), NAME).model.levels)
+    )
+    code, out, said = call("explain", NAME, "--split", "train", "--images", 4, "--capsule", "1.0")
+    assert code == 2 and "takes no --images" in said
+    assert call("explain", NAME, "--capsule", "1.0")[0] == 0
 
 
 # ── its report ──

@@ -4,6 +4,7 @@ import itertools
 import re
 
 import pytest
+from page_helpers import facts_of, toy
 
 from wcapsnet.explain import specialization
 from wcapsnet.report.page import comparison_page, run_page
@@ -203,6 +204,21 @@ def test_text_stands_out_from_what_is_behind_it(visit, address, scheme):
         }"""
     )
     assert poor == []
+
+
+@pytest.mark.parametrize("letters", ["mwo", "MWO", "猫犬鳥", "xyz"])
+def test_long_names_of_classes_stay_clear_of_the_title_beside_them(visit, tmp_path, letters):
+    run, dataset = toy(tmp_path / "run", tuple(letter * 30 for letter in letters))
+    (tmp_path / "page.html").write_text(run_page(facts_of(run, dataset)), encoding="utf-8")
+    page = visit((tmp_path / "page.html").as_uri())
+    apart = page.evaluate(
+        """() => [...document.querySelectorAll("svg.grid")].map((svg) => {
+            const title = svg.querySelector("text.title[transform]").getBoundingClientRect();
+            const names = [...svg.querySelectorAll("text.label[text-anchor=end]")];
+            return Math.min(...names.map((name) => name.getBoundingClientRect().left - title.right));
+        })"""
+    )
+    assert apart and min(apart) >= 0, apart
 
 
 def test_tables_are_sorted_by_their_heads(visit, address):

@@ -1,5 +1,6 @@
 """Several runs on one page, and figures for papers."""
 
+import json
 import shutil
 from dataclasses import replace
 
@@ -76,6 +77,22 @@ def test_folders_of_one_name_are_told_apart_by_their_paths(tmp_path):
 def test_runs_of_one_experiment_show_its_noise_only(runs):
     page = Page(comparison_page({name: runs[name] for name in ("first", "second")}))
     assert "All tested runs are of the same experiment" in page.text
+
+
+def test_a_single_tested_run_is_held_against_nothing(runs):
+    page = Page(comparison_page({name: runs[name] for name in ("first", "begun")}))
+    assert "There is no other run to hold first against." in page.text
+    assert "All tested runs" not in page.text
+
+
+def test_a_run_has_one_colour_in_every_figure_though_another_has_no_curves(runs):
+    young = replace(runs["first"], subject=replace(runs["first"].subject, metrics=[]))
+    page = Page(comparison_page({"young": young, "second": runs["second"]}))
+    for chart in page.all("svg", "chart"):
+        lines = json.loads(chart["data-numbers"])["lines"]
+        assert lines and {(line["name"].split(",")[0], line["color"]) for line in lines} == {("second", 1)}
+    keys = [key["class"] for key in page.all("span", "key")]
+    assert keys and all("k1" in key.split() for key in keys)
 
 
 # ── figures ──

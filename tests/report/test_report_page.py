@@ -1,5 +1,6 @@
 """The page of one run: what it says, that it stands alone, and what it says where something is missing."""
 
+import itertools
 import json
 import re
 from dataclasses import replace
@@ -15,6 +16,7 @@ from wcapsnet.recipes import recipe
 from wcapsnet.report.page import Surveyor, gather, look, run_page, subject_of_run
 from wcapsnet.report.page.look import SURVEY, saved_survey
 from wcapsnet.report.page.subject import paper_figure
+from wcapsnet.report.page.svg import Line, line_chart
 from wcapsnet.report.page.text import percent
 from wcapsnet.training.run import Run
 
@@ -105,6 +107,22 @@ def test_the_routing_carries_means_and_intervals_of_explain(page, facts):
         assert f"{level.information_chosen:.3f} (chance {level.information_chosen_by_chance:.3f})" in page.text
         assert f"{level.effective:.2f} of {level.capsules}" in page.text
     assert found.trend in page.text
+
+
+def test_winners_of_the_last_level_are_those_of_the_best_vector(page):
+    assert page.text.count("in how many of all images each capsule has the largest weight.") == 1
+    assert page.text.count("in how many of all images each capsule holds the best vector") == 1
+
+
+@pytest.mark.parametrize("epochs", range(1, 9))
+@pytest.mark.parametrize("width", [320, 350, 1000])
+def test_what_is_written_below_a_curve_does_not_overlap(epochs, width):
+    line = Line("loss", list(range(1, epochs + 1)), [1.0 / epoch for epoch in range(1, epochs + 1)])
+    drawn = str(line_chart("Loss", [line], said=[["x"] * epochs], width=width))
+    below = re.findall(r'<text x="([\d.]+)" y="162"[^>]*>([^<]+)</text>', drawn)
+    assert [word for _, word in below if word.isdecimal()][:1] == ["1"]
+    places = sorted(float(x) for x, _ in below)
+    assert all(right - left > 26 for left, right in itertools.pairwise(places)), below
 
 
 def test_collapse_is_said_on_the_page(facts):
@@ -305,6 +323,13 @@ def test_an_unfinished_run_is_shown_by_its_validation_images(tmp_path):
     assert "test accuracy" not in page.text
 
 
+def test_pictures_of_an_unfinished_run_have_the_names_of_their_files(tmp_path):
+    run, dataset = toy(tmp_path / "run", finish=False, epochs=4)
+    dataset = replace(dataset, validation_files=tuple(f"class/{place}.png" for place in range(30)))
+    for one in facts_of(run, dataset).pictures.examples:
+        assert one.shown.name == f"class/{one.shown.index}.png"
+
+
 def test_a_glance_looks_at_some_images_and_keeps_nothing(tmp_path):
     run, dataset = toy(tmp_path / "run", finish=False, epochs=4)
     facts = gather(subject_of_run(run.path), dataset, "", torch.device("cpu"), sample=10)
@@ -321,6 +346,13 @@ def test_a_run_that_has_hardly_begun_has_a_page(tmp_path):
     page = check(run_page(facts_of(run, None)))
     assert "There are no weights: the run's first epoch was not finished." in page.text
     assert "0 of 5 epochs are done" in page.text
+
+
+def test_an_unfinished_run_whose_weights_were_deleted_has_one_too(tmp_path):
+    run, dataset = toy(tmp_path / "run", finish=False)
+    run.file("best.safetensors").unlink()
+    page = check(run_page(facts_of(run, dataset)))
+    assert "There are no weights: the run's folder has no best.safetensors." in page.text
 
 
 def test_classes_without_images_are_left_out(tmp_path):

@@ -274,6 +274,13 @@ def test_a_run_without_weights_says_so(tmp_path):
         Run.create(tmp_path / "run", toy_experiment(), {}).weights()
 
 
+def test_a_run_whose_weights_were_deleted_says_so(tmp_path):
+    run = trained(tmp_path / "run", toy_experiment(epochs=1, milestones=()), toy_dataset())
+    run.file("best.safetensors").unlink()
+    with pytest.raises(InputError, match=r"has lost its weights: there is no best\.safetensors"):
+        run.weights()
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

@@ -230,9 +230,7 @@ def _findings(index: int, b: Tensor, chosen: Tensor) -> tuple[str, ...]:
     never = [c for c in range(n) if chosen[c] == 0]
     if always:
         share = float(chosen[always[0]])
-        found.append(
-            f"{level} has collapsed: capsule {always[0]} wins in {share:.1%} of {images:,} images."
-        )
+        found.append(f"{level} has collapsed: capsule {always[0]} wins in {share:.1%} of {images:,} images.")
     if never and not always:
         some = "capsule" if len(never) == 1 else "capsules"
         wins = "wins" if len(never) == 1 else "win"

@@ -28,10 +28,10 @@ def heat_over(image: Tensor, heat: Tensor) -> Tensor:
 
 
 def signed_over(image: Tensor, heat: Tensor) -> Tensor:
-    """The same for values in [−1, 1]: orange above zero, blue below"""
+    """The same for values in [−1, 1]: blue above zero, orange below, as on the live page"""
     gray = image.mean(0, keepdim=True).expand(3, -1, -1) * 0.5 + 0.45
     strong = 0.85 * heat.abs().clamp(0, 1)
-    color = torch.where(heat[None] >= 0, HOT[:, None, None], COLD[:, None, None])
+    color = torch.where(heat[None] >= 0, COLD[:, None, None], HOT[:, None, None])
     return gray * (1 - strong) + color * strong
 
 

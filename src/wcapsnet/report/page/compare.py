@@ -148,18 +148,19 @@ def _differences(runs: Mapping[str, Facts]) -> Html:
         rows.append([group.name, str(len(sample.accuracies)), f"{100 * sample.mean:.2f}{spread}", said])
     shown = table(["run", "seeds", "test accuracy in %", "difference in points"], rows, f"Held against {found[0].name}")
     if len(found) == 1:
-        notes.append(
-            h("p", "All tested runs are of the same experiment: they show its noise, and no difference.", class_="note")
-        )
+        said = "All tested runs are of the same experiment: they show its noise, and no difference."
+        if len(found[0].names) == 1:
+            said = f"There is no other run to hold {found[0].name} against."
+        notes.append(h("p", said, class_="note"))
     return section(
         "differences", title, lead, shown, notes, h("ul", [h("li", line) for line in LEGEND[1:]], class_="soft")
     )
 
 
 def _training(runs: Mapping[str, Facts]) -> Html:
-    curves = {name: facts.subject.metrics for name, facts in runs.items() if facts.subject.metrics}
-    lead = "Validation as a full line, training dashed; the same colour is the same run in every figure."
-    if not curves:
+    curves = {name: facts.subject.metrics for name, facts in runs.items()}
+    lead = "The same colour is the same run in every figure."
+    if not any(curves.values()):
         return section("training", "Training", lead, unable("None of the runs has a record of its training."))
     return section("training", "Training", lead, accuracy_chart(curves), h("div", loss_charts(curves), class_="panels"))
 

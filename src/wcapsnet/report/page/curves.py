@@ -116,7 +116,7 @@ def _low(runs: Mapping[str, Metrics]) -> float:
 def _marks(runs: Mapping[str, Metrics]) -> dict[float, str]:
     """Where the learning rate falls, if it is the same in all runs"""
     each = []
-    for metrics in runs.values():
+    for metrics in filter(None, runs.values()):
         each.append(
             {
                 float(after["epoch"]): f"the learning rate falls to {after['lr']:.3g}"

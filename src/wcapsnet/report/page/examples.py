@@ -60,7 +60,7 @@ def _example(facts: Facts, example: Example) -> Html:
     strip.append(
         _framed(
             picture(drawn, "contributions to the winning logit over the image", scale=112),
-            f"adds (orange) or takes (blue) for {facts.classes[one.predicted]}",
+            f"speaks for (blue) or against (orange) {facts.classes[one.predicted]}",
         )
     )
     top = one.probabilities.argsort(descending=True)[:4].tolist()
@@ -102,7 +102,7 @@ def _levels_of(facts: Facts, example: Example) -> Html:
     logit = float(one.logits[one.predicted])
     most = max(*(abs(part) for part in parts), abs(logit), 1e-9)
     bars = [
-        Bar(f"capsule {k}", abs(part), text.signed(part, 2), color=1 if part >= 0 else 0)
+        Bar(f"capsule {k}", abs(part), text.signed(part, 2), color=0 if part >= 0 else 1)
         for k, part in enumerate(parts)
     ]
     bars.append(Bar("logit", abs(logit), text.signed(logit, 2), color=7))

@@ -74,7 +74,8 @@ def gather(
 
 def _classifier(subject: Subject, device: torch.device) -> tuple[Classifier | None, str]:
     if subject.weights is None:
-        what = "first epoch was not finished" if not subject.finished else "folder has no best.safetensors"
+        begun = subject.finished or subject.metrics
+        what = "folder has no best.safetensors" if begun else "first epoch was not finished"
         return None, f"There are no weights: the run's {what}."
     try:
         return Classifier.load(subject.weights, device), ""

@@ -101,7 +101,7 @@ def curve_figures(runs: Mapping[str, Metrics]) -> Iterator[tuple[str, Any]]:
 def _curve(axes: Any, metrics: Metrics, field: str, label: str, color: str, style: str, factor: float) -> None:
     points = [(m["epoch"], factor * m[field]) for m in metrics if isinstance(m.get(field), (int, float))]
     if points:
-        axes.plot(*zip(*points, strict=True), style, color=color, label=label, linewidth=1.4)
+        axes.plot(*zip(*points, strict=True), style, color=color, label=_plain([label])[0], linewidth=1.4)
 
 
 def _figure(width: float, height: float, rows: int = 1, columns: int = 1) -> tuple[Any, Any]:
@@ -219,7 +219,7 @@ def _probes(facts: Facts) -> Any:
     )
     axes.axhline(100 * facts.seen.probes[0].by_chance, color="#999999", linestyle=":", linewidth=1)
     axes.set_xticks(range(len(found)), [name for name, _, _ in found])
-    axes.set_ylabel("test accuracy in %")
+    axes.set_ylabel(f"{facts.seen.part} accuracy in %")
     return figure
 
 

@@ -21,7 +21,8 @@ def specialisation(facts: Facts) -> Html:
     if facts.seen is None:
         return section("routing", title, lead, unable(facts.missing["seen"]))
     found = specialization(facts.seen.survey)
-    levels = [h("div", _level(facts, level), class_="level") for level in found.levels]
+    last = found.levels[-1]
+    levels = [h("div", _level(facts, level, level is last), class_="level") for level in found.levels]
     return section("routing", title, lead, _trend(found), levels, _positions(facts, found))
 
 
@@ -47,7 +48,7 @@ def _trend(found: Specialization) -> Html | None:
     return figure("Do deeper levels specialise more?", chart, caption)
 
 
-def _level(facts: Facts, level: LevelSpecialization) -> list[Html | None]:
+def _level(facts: Facts, level: LevelSpecialization, last: bool) -> list[Html | None]:
     n, names = level.capsules, facts.classes
     rows = [r for r in range(len(names)) if level.counts[r] > 0]
     ordered = len(rows) > MANY
@@ -101,7 +102,11 @@ def _level(facts: Facts, level: LevelSpecialization) -> list[Html | None]:
     size = "large" if n > 8 else None
     left = h("figure", h("div", drawing, class_="wide", style=least), h("figcaption", caption), numbers, class_=size)
     findings = [h("p", finding, class_="warn") for finding in level.findings]
-    return [h("h3", title), *findings, h("div", left, h("div", _level_facts(level), _wins(level)), class_="beside")]
+    return [
+        h("h3", title),
+        *findings,
+        h("div", left, h("div", _level_facts(level), _wins(level, last)), class_="beside"),
+    ]
 
 
 def _level_facts(level: LevelSpecialization) -> Html:
@@ -117,7 +122,7 @@ def _level_facts(level: LevelSpecialization) -> Html:
     return h("ul", [h("li", h("span", name), h("span", value)) for name, value in said.items()], class_="facts")
 
 
-def _wins(level: LevelSpecialization) -> Html:
+def _wins(level: LevelSpecialization, last: bool) -> Html:
     shares = level.chosen_overall.tolist()
     bars = [Bar(f"capsule {k}", share, text.percent(share, 1), color=2) for k, share in enumerate(shares)]
     chart = bar_chart(
@@ -127,7 +132,8 @@ def _wins(level: LevelSpecialization) -> Html:
         thick=14 if len(bars) <= 8 else 8,
         width=380,
     )
-    return h("figure", chart, h("figcaption", "In how many of all images each capsule has the largest weight."))
+    most = "holds the best vector: that of the largest weight at any position" if last else "has the largest weight"
+    return h("figure", chart, h("figcaption", f"Wins: in how many of all images each capsule {most}."))
 
 
 def _positions(facts: Facts, found: Specialization) -> Html:

@@ -7,14 +7,12 @@ keyboard's cursor.
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Mapping, Sequence
 from itertools import dropwhile
 from typing import NamedTuple
 
 from .html import Html, data, h
-from .text import shortened
-
-LETTER = 6.3  # mean width of a letter at 11 pixels
 
 
 class Line(NamedTuple):
@@ -59,6 +57,26 @@ def _n(value: float) -> str:
 
 def _text(x: float, y: float, text: str, anchor: str = "start", class_: str | None = None) -> Html:
     return h("text", text, x=_n(x), y=_n(y), text_anchor=None if anchor == "start" else anchor, class_=class_)
+
+
+def room(words: str) -> float:
+    """How wide they are at 11 pixels, at most in most fonts"""
+    return sum(_width(letter) for letter in words)
+
+
+def _width(letter: str) -> float:
+    if unicodedata.east_asian_width(letter) in "WF":
+        return 11.0
+    return 11.0 if letter in "mwMW@%…" else 8.5 if letter.isupper() else 3.5 if letter in "ijl.,:;'|!() " else 7.0
+
+
+def shortened(words: str, most: float) -> str:
+    """So many of their letters as have room"""
+    if room(words) <= most:
+        return words
+    while words and room(words) + room("…") > most:
+        words = words[:-1]
+    return f"{words}…"
 
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
@@ -113,7 +131,8 @@ def line_chart(
         if at in (first, last) or min(abs(x(at) - x(first)), abs(x(at) - x(last))) > 26:
             anchor = "middle" if last == first else "start" if at == first else "end" if at == last else "middle"
             parts.append(_text(x(at), height - 8, f"{at:g}", anchor, "tick"))
-    parts.append(_text((left + width - right) / 2, height - 8, "" if last - first > 3 else x_name, "middle", "tick"))
+    if last - first in (1, 3):  # of one epoch or of three, a number stands there
+        parts.append(_text((left + width - right) / 2, height - 8, x_name, "middle", "tick"))
     for at in marks or ():
         parts.append(h("path", d=f"M{_n(x(at))} {_n(top)}V{_n(height - bottom)}", class_="mark"))
     for line in lines:
@@ -167,9 +186,9 @@ def bar_chart(
     thick: float = 16,
 ) -> Html:
     """Horizontal bars with confidence intervals, names at the left, values at the right. `rule` is an upright line."""
-    letters = int(0.36 * width / LETTER)
-    left = 14 + max(LETTER * len(shortened(bar.name, letters)) for bar in bars)
-    right = 12 + max(LETTER * len(bar.said) for bar in bars)
+    names = [shortened(bar.name, 0.36 * width) for bar in bars]
+    left = 14 + max(map(room, names))
+    right = 12 + max(room(bar.said) for bar in bars)
     top, step = 4.0, thick + min(8.0, 3 + thick / 3)
     height = top + step * len(bars) + (20 if rule else 4)
     span = (high - low) or 1.0
@@ -182,7 +201,7 @@ def bar_chart(
         y = top + step * index
         tip = f"{bar.name}: {bar.said}"
         parts += [
-            _text(left - 8, y + thick / 2 + 4, shortened(bar.name, letters), "end", "label"),
+            _text(left - 8, y + thick / 2 + 4, names[index], "end", "label"),
             h("path", d=f"M{_n(left)} {_n(y)}H{_n(width - right)}v{_n(thick)}H{_n(left)}z", class_="track"),
             h(
                 "path",
@@ -229,10 +248,11 @@ def grid(
     Cells of one strength are one path, so that a hundred classes by a hundred stay small.
     """
     wide, tall = cell
-    name_room = min(150.0, 10 + max(LETTER * len(shortened(name, 22)) for name in rows)) if tall >= 8 else 6.0
-    slanted = max(len(name) for name in columns) * LETTER > wide
-    heading = 0.0 if wide < 8 else 18.0 if not slanted else min(88.0, 12 + LETTER * max(map(len, columns)) * 0.75)
-    left, top = 18 + name_room, 18 + heading
+    beside, above = [shortened(name, 140) for name in rows], [shortened(name, 100) for name in columns]
+    name_room = 10 + max(map(room, beside)) if tall >= 8 else 6.0
+    slanted = max(map(room, columns)) > wide
+    heading = 0.0 if wide < 8 else 18.0 if not slanted else 12 + 0.77 * max(map(room, above))  # leaning by 50°
+    left, top = 20 + name_room, 18 + heading
     beyond = heading if slanted and heading else 0.0  # slanted names lean over the right border
     width, height = left + wide * len(columns) + 4 + beyond, top + tall * len(rows) + 4
     filled = dict(cells) if isinstance(cells, Mapping) else _by_place(cells)
@@ -251,16 +271,16 @@ def grid(
     ]
     if tall >= 8:
         parts += [
-            _text(left - 6, top + tall * (i + 0.5) + 4, shortened(name, 22), "end", "label" if tall >= 13 else "small")
-            for i, name in enumerate(rows)
+            _text(left - 6, top + tall * (i + 0.5) + 4, name, "end", "label" if tall >= 13 else "small")
+            for i, name in enumerate(beside)
         ]
     if wide >= 8:
-        for j, name in enumerate(columns):
+        for j, name in enumerate(above):
             x, y = left + wide * (j + 0.5), top - 6
             if slanted:
                 turn = f"rotate(-50 {_n(x)} {_n(y)})"
                 class_ = "label" if wide >= 13 else "small"
-                parts.append(h("text", shortened(name, 16), x=_n(x), y=_n(y), transform=turn, class_=class_))
+                parts.append(h("text", name, x=_n(x), y=_n(y), transform=turn, class_=class_))
             else:
                 parts.append(_text(x, y, name, "middle", "label"))
     for (row, column), one in filled.items():

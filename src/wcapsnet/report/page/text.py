@@ -53,7 +53,3 @@ def date(text: str) -> str:
         return text
     zone = when.strftime(" %Z") if when.tzinfo else ""
     return f"{when.day} {when.strftime('%B %Y, %H:%M')}{zone}"
-
-
-def shortened(name: str, letters: int) -> str:
-    return name if len(name) <= letters else f"{name[: letters - 1]}…"
