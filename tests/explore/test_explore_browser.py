@@ -687,6 +687,35 @@ def test_a_hundred_classes_are_searched(visit, browser):
         assert re.search("100 classes · 14×10 colour", page.inner_text("#facts"))
 
 
+@pytest.mark.parametrize("width", [1400, 390])
+def test_a_long_name_of_the_answer_stays_on_its_card(visit, width):
+    from wcapsnet import Classifier
+
+    plain = classifier_of()
+    names = tuple(f"{letter} very long name of a class" for letter in "WMQ")
+    with serving(Classifier(plain.network, names, *plain.normalization).eval(), images_of(plain, 3)) as asker:
+        page = visit(asker, viewport={"width": width, "height": 844})
+        page.click("#tab-test")
+        settled(page)
+        edge = "selector => document.querySelector(selector).getBoundingClientRect()"
+        name, card = page.evaluate(edge, ".answer-name"), page.evaluate(edge, "#routing")
+        assert card["left"] <= name["left"]
+        assert name["right"] <= card["right"]
+        assert len(page.locator(".answer-name").text_content()) > 5
+
+
+def test_on_a_phone_the_answer_is_repeated_where_its_card_is_not_seen(visit):
+    page = visit(viewport={"width": 390, "height": 600})
+    stroke(page, (0.2, 0.2), (0.8, 0.25))
+    settled(page)
+    page.wait_for_selector("#float", state="visible")
+    assert page.inner_text("#verdict") in page.inner_text("#float")
+    page.locator("#verdict").scroll_into_view_if_needed()
+    page.wait_for_selector("#float", state="hidden")
+    page.locator("#vector").scroll_into_view_if_needed()
+    page.wait_for_selector("#float", state="visible")
+
+
 def test_names_of_classes_are_text_and_nothing_else(visit):
     from wcapsnet import Classifier
 

@@ -60,8 +60,9 @@ def _levels(one: ImageExplanation, classes: Sequence[str], target: int) -> None:
     out.print(table)
     out.print(
         f"Without: what becomes of {escape(classes[target])} ({now:.2%}, logit {logit:.3f}) when a capsule is switched "
-        "off and the others share its weight.\nLast level: fitness is the mean over positions, weight the sum. ◀ wins: it has "
-        "the largest weight; in the last level, the best vector.",
+        "off and the others share its weight.\n"
+        "Last level: fitness is the mean over positions, weight the sum. ◀ wins: it has the largest weight; in the "
+        "last level, the best vector.",
         soft_wrap=True,
     )
 
@@ -129,8 +130,8 @@ def dataset(found: Specialization, probes: Sequence[Probe], seen: Survey, classe
     out.print(table)
     out.print(
         "In use, winning: effective numbers of capsules, by weights and by wins. Class in …: mutual information of "
-        "class and capsule, from 0 (none) to 1 (as much as that many capsules can tell). The winner of an image has the "
-        "largest weight; in the last level, the best vector.",
+        "class and capsule, from 0 (none) to 1 (as much as that many capsules can tell). The winner of an image has "
+        "the largest weight; in the last level, the best vector.",
         soft_wrap=True,
     )
     out.print(found.trend, soft_wrap=True)

@@ -796,6 +796,8 @@ function wire() {
     setTheme(names[(names.indexOf(document.documentElement.dataset.theme) + 1) % names.length]);
   });
   addEventListener("hashchange", restore);
+  // What the prediction is stays in sight: below the screen's edge where its card is not.
+  new IntersectionObserver(([seen]) => $("float").classList.toggle("needless", seen.isIntersecting)).observe($("verdict"));
   wireFiles();
   wireKeys();
 }

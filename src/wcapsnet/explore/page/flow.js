@@ -4,6 +4,7 @@ const SVG = "http://www.w3.org/2000/svg";
 // The flow goes to the right where there is room for it, else down.
 const LINE = 16; // blocks of a level, one below the other
 const NARROW = 560; // pixels
+const ENDS = [48, 92]; // pixels for the picture and for the answer
 const STEP = 84; // pixels from level to level: a weight, a disc, and the way to the next sum
 
 function make(name, attributes = {}, parent = null) {
@@ -97,7 +98,7 @@ export class Flow {
     if (!wide || wide === this.wide) return;
     this.wide = wide;
     const levels = this.about.levels;
-    const right = (wide - 140) / (levels.length + 0.6);
+    const right = (wide - ENDS[0] - ENDS[1]) / (levels.length + 0.6);
     this.down = wide < NARROW || right < STEP || levels.some((level) => level.capsules > LINE);
     const line = this.down ? Math.min(LINE, Math.max(4, Math.floor(wide / 42))) : LINE;
     const lines = levels.map((level) => Math.ceil(level.capsules / line));
@@ -106,7 +107,7 @@ export class Flow {
     const pitch = Math.min(58, (across - (this.down ? 8 : 40)) / most);
     this.radius = Math.min(20, pitch * 0.4);
     const gap = 64; // between the lines of a level
-    const ends = this.down ? [34, 46] : [48, 92]; // 140 together
+    const ends = this.down ? [34, 46] : ENDS;
     const thick = lines.reduce((sum, n) => sum + (n - 1) * gap, 0);
     const step = this.down ? 118 : right;
     const along = this.down ? ends[0] + ends[1] + thick + step * (levels.length + 0.35) : wide;
@@ -180,6 +181,15 @@ export class Flow {
     return make("path", { class: `link ${kind}`, d: `M${x0} ${y0}C${bend} ${x1} ${y1}` }, this.links);
   }
 
+  /** The name of the answer, or so much of it as has room */
+  fit(name) {
+    const room = this.down ? this.wide : ENDS[1] - 12;
+    if (this.fitted === `${room} ${name}`) return; // measuring takes time
+    this.fitted = `${room} ${name}`;
+    this.name.textContent = name;
+    for (let length = name.length - 1; length > 0 && this.name.getComputedTextLength() > room; length--) this.name.textContent = `${name.slice(0, length)}…`;
+  }
+
   /** given: { answer, pinned, off, open, picture, name, probability }, answer may be null */
   show(given) {
     this.given = given;
@@ -220,7 +230,7 @@ export class Flow {
     });
     if (given.picture) this.image.setAttribute("href", given.picture);
     else this.image.removeAttribute("href");
-    this.name.textContent = given.name.length > 9 ? `${given.name.slice(0, 8)}…` : given.name;
+    this.fit(given.name);
     this.probability.textContent = given.probability;
   }
 }
