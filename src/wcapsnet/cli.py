@@ -1041,9 +1041,12 @@ def _facts(subject: report_page.Subject, device: torch.device, data_dir: Path | 
         dataset, why = None, str(error)
     with Bar(console=err, transient=True, disable=quiet or not err.is_terminal) as bar:
         task = bar.add_task("images", total=None)
-        return report_page.gather(
+        facts = report_page.gather(
             subject, dataset, why, device, progress=lambda done, total: bar.update(task, completed=done, total=total)
         )
+    if "pictures" in facts.missing and not quiet:
+        err.print(f"Without pictures: {facts.missing['pictures']}", style="yellow", markup=False, soft_wrap=True)
+    return facts
 
 
 def _report_of(trainer: Trainer, sample: int | None = None, quiet: bool = False) -> Path | None:

@@ -158,6 +158,8 @@ def test_a_moved_data_set_is_said_on_the_page(toy, monkeypatch):
     monkeypatch.delitem(DATASETS, "toy")
     answer = call("report", "mine")
     assert answer.code == 0
+    assert answer.err.startswith("Without pictures: ")
+    assert call("report", "mine", "-q").err == ""
     assert "The pictures cannot be shown." in text("mine/report.html")
     assert "mean weight" in text("mine/report.html")
 

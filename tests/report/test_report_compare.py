@@ -111,6 +111,18 @@ def test_figures_are_written_in_three_formats(facts, tmp_path):
         assert path.read_bytes().startswith(starts[path.suffix]), path
 
 
+@pytest.mark.parametrize("epochs", [1, 2, 40])
+def test_figures_of_few_epochs_show_them_at_whole_numbers(epochs):
+    pytest.importorskip("matplotlib")
+    metrics = [
+        {"epoch": e, "validation_accuracy": 0.5, "train_accuracy": 0.4, "total": 1.0} for e in range(1, epochs + 1)
+    ]
+    for _, figure in figures.curve_figures({"run": metrics}):
+        for axes in figure.axes:
+            assert all((line.get_marker() == ".") == (epochs < 40) for line in axes.lines)
+            assert all(tick == round(tick) for tick in axes.get_xticks())
+
+
 def test_figures_of_many_classes_and_of_several_runs(runs, tmp_path):
     pytest.importorskip("matplotlib")
     run, dataset = toy(tmp_path / "run", tuple(f"${r}" for r in range(25)), test=75)

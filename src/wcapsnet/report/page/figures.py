@@ -14,7 +14,9 @@ from .answers import class_accuracies
 from .colors import heat_over, stretched
 from .curves import TERMS, Metrics
 from .facts import Facts
+from .pictures import Shown
 from .section import MANY
+from .svg import shortened
 
 FORMATS = ("pdf", "png", "svg")
 COLORS = ("#0b5fa5", "#c2410c", "#17805c", "#8a5a00", "#8b3fa0", "#0e7c86", "#b3245a", "#5b6472")
@@ -82,7 +84,7 @@ def curve_figures(runs: Mapping[str, Metrics]) -> Iterator[tuple[str, Any]]:
     if not terms:
         return
     columns = min(3, len(terms))
-    figure, panels = _figure(
+    figure, panels = _panels(
         3 * columns, 2.4 * math.ceil(len(terms) / columns), math.ceil(len(terms) / columns), columns
     )
     for panel in panels[len(terms) :]:
@@ -101,11 +103,20 @@ def curve_figures(runs: Mapping[str, Metrics]) -> Iterator[tuple[str, Any]]:
 def _curve(axes: Any, metrics: Metrics, field: str, label: str, color: str, style: str, factor: float) -> None:
     points = [(m["epoch"], factor * m[field]) for m in metrics if isinstance(m.get(field), (int, float))]
     if points:
-        axes.plot(*zip(*points, strict=True), style, color=color, label=_plain([label])[0], linewidth=1.4)
+        marker = "." if len(points) <= 12 else ""  # a single epoch is no line
+        axes.plot(
+            *zip(*points, strict=True), style, marker=marker, color=color, label=_plain([label])[0], linewidth=1.4
+        )
+        axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
 
 
-def _figure(width: float, height: float, rows: int = 1, columns: int = 1) -> tuple[Any, Any]:
-    """One panel, or a list of them row by row"""
+def _figure(width: float, height: float) -> tuple[Any, Any]:
+    figure, (axes,) = _panels(width, height, 1, 1)
+    return figure, axes
+
+
+def _panels(width: float, height: float, rows: int, columns: int) -> tuple[Any, list[Any]]:
+    """Row by row"""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -115,7 +126,7 @@ def _figure(width: float, height: float, rows: int = 1, columns: int = 1) -> tup
         axes.tick_params(labelsize=7, length=2)
         axes.grid(True, color="#e8e8e8", linewidth=0.6)
         axes.set_axisbelow(True)
-    return figure, panels[0] if rows == columns == 1 else panels
+    return figure, panels
 
 
 def _confusion(matrix: Sequence[Sequence[int]], classes: Sequence[str]) -> Any:
@@ -232,14 +243,19 @@ def _show(axes: Any, pixels: Any, title: str) -> None:
     axes.set_title(_plain([title])[0], fontsize=6)
 
 
+def _answer(facts: Facts, one: Shown) -> str:
+    """The true class, and below it the answer"""
+    return f"{shortened(facts.classes[one.label], 100)}\n→ {shortened(facts.classes[one.predicted], 90)}"
+
+
 def _mistakes(facts: Facts) -> Any:
     assert facts.pictures
     shown = facts.pictures.mistakes
-    figure, panels = _figure(7.2, 1.1 * math.ceil(len(shown) / 8), math.ceil(len(shown) / 8), 8)
+    figure, panels = _panels(7.2, 1.2 * math.ceil(len(shown) / 8), math.ceil(len(shown) / 8), 8)
     for axes in panels:
         axes.set_axis_off()
     for axes, one in zip(panels, shown, strict=False):
-        _show(axes, one.pixels, f"{facts.classes[one.label]} → {facts.classes[one.predicted]}")
+        _show(axes, one.pixels, _answer(facts, one))
     return figure
 
 
@@ -248,10 +264,10 @@ def _examples(facts: Facts) -> Any:
     assert facts.pictures
     shown = facts.pictures.examples
     capsules = min(4, shown[0].explained.weights[-1].shape[0])
-    figure, panels = _figure(1.1 * (2 + capsules), 1.2 * len(shown), len(shown), 2 + capsules)
+    figure, panels = _panels(1.1 * (2 + capsules), 1.2 * len(shown), len(shown), 2 + capsules)
     for row, one in enumerate(shown):
         cells = panels[row * (2 + capsules) :]
-        _show(cells[0], one.shown.pixels, f"{facts.classes[one.shown.label]} → {facts.classes[one.shown.predicted]}")
+        _show(cells[0], one.shown.pixels, _answer(facts, one.shown))
         _show(cells[1], one.reconstruction, "reconstruction")
         heat = stretched(one.explained.heat())
         for k in range(capsules):
@@ -264,11 +280,11 @@ def _reconstructions(facts: Facts) -> Any:
     shown = facts.pictures.reconstructions
     rows = math.ceil(len(shown) / 10)
     columns = min(10, len(shown))
-    figure, panels = _figure(0.75 * columns + 0.2, 1.7 * rows, 2 * rows, columns)
+    figure, panels = _panels(0.75 * columns + 0.2, 1.7 * rows, 2 * rows, columns)
     for axes in panels:
         axes.set_axis_off()
     for number, one in enumerate(shown):
         row, column = divmod(number, columns)
-        _show(panels[2 * row * columns + column], one.shown.pixels, facts.classes[one.shown.label])
+        _show(panels[2 * row * columns + column], one.shown.pixels, shortened(facts.classes[one.shown.label], 90))
         _show(panels[(2 * row + 1) * columns + column], one.reconstruction, "")
     return figure
