@@ -514,6 +514,7 @@ def explain(
         typer.Option(min=1, help="Data set: only so many of its images, evenly spread.", show_default=False),
     ] = None,
     data_dir: DataDir = None,
+    download: Download = False,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -525,12 +526,12 @@ def explain(
                 raise InputError(f"{name} is for one image: name it after the run.")
         if capsule and images:
             raise InputError("--capsule names images by their place in the data set, so it takes no --images.")
-        _explain_dataset(run, split, images, capsule, measured, data_dir, chosen, as_json)
+        _explain_dataset(run, split, images, capsule, measured, data_dir, download, chosen, as_json)
         return
     for name, value in {"--capsule": capsule, "--faithfulness": measured, "--images": images}.items():
         if value:
             raise InputError(f"{name} is for a data set, so no image can be given with it.")
-    _explain_image(run, picture, about, near, data_dir, chosen, as_json)
+    _explain_image(run, picture, about, near, data_dir, download, chosen, as_json)
 
 
 @app.command(
@@ -559,6 +560,7 @@ def report(
     ] = None,
     opened: Open = False,
     data_dir: DataDir = None,
+    download: Download = False,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:
@@ -573,7 +575,7 @@ def report(
     subjects = [_subject(run) for run in dict.fromkeys(runs)]
     first = subjects[0]
     if len(subjects) == 1:
-        facts = _facts(first, chosen, data_dir, quiet)
+        facts = _facts(first, chosen, data_dir, download, quiet)
         place = first.folder / "report.html" if first.folder else Path(f"{first.name}-report.html")
         page, drawn = report_page.run_page(facts), report_figures.run_figures(facts)
     else:
@@ -608,11 +610,12 @@ def explore(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8765,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Open no browser.")] = False,
     data_dir: DataDir = None,
+    download: Download = False,
     device: Device = "auto",
 ) -> None:
     """A live page: draw or drop an image, see the routing, switch blocks off, move the winning vector."""
     chosen = choose_device(device)
-    classifier, test, source = _to_explore(run, chosen, data_dir)
+    classifier, test, source = _to_explore(run, chosen, data_dir, download)
     name = run if run in shipped.names() else Path(run).resolve().name
     explorer = Explorer(
         classifier, name, test, source=source, cache=cache.directory(), seen=_seen_in_training(run) if test else None
@@ -1027,16 +1030,18 @@ def _subject(source: str) -> report_page.Subject:
     return report_page.subject_of_run(path)
 
 
-def _facts(subject: report_page.Subject, device: torch.device, data_dir: Path | None, quiet: bool) -> report_page.Facts:
+def _facts(
+    subject: report_page.Subject, device: torch.device, data_dir: Path | None, download: bool, quiet: bool
+) -> report_page.Facts:
     """A report without the data set is better than none: it says what is missing."""
     dataset, why = None, ""
     try:
         if subject.folder:
             run = Run.open(subject.folder)
-            dataset = _data_of(run, data_dir, False, True)
+            dataset = _data_of(run, data_dir, download, True)
             run.check_data(dataset, subject.part, "validation")
         else:
-            _, dataset = _with_its_data(subject.source, subject.part, device, data_dir, False, True)
+            _, dataset = _with_its_data(subject.source, subject.part, device, data_dir, download, True)
     except (InputError, OSError) as error:
         dataset, why = None, str(error)
     with Bar(console=err, transient=True, disable=quiet or not err.is_terminal) as bar:
@@ -1075,12 +1080,14 @@ def _open(page: Path) -> bool:
 # ── explanation ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _to_explore(source: str, device: torch.device, data_dir: Path | None) -> tuple[Classifier, Split | None, str]:
+def _to_explore(
+    source: str, device: torch.device, data_dir: Path | None, download: bool
+) -> tuple[Classifier, Split | None, str]:
     """A trained network, its test images if they are at hand, and what they are called. It can be explored without."""
     try:
-        classifier, dataset = _with_its_data(source, "test", device, data_dir, False, False)
+        classifier, dataset = _with_its_data(source, "test", device, data_dir, download, False)
     except InputError as error:
-        if data_dir is not None:
+        if data_dir is not None or download:
             raise
         classifier = load(source, device=str(device))
         err.print(f"Without test images: {error}", style="yellow", markup=False, soft_wrap=True)
@@ -1100,13 +1107,20 @@ PROBE_IMAGES = 2000  # as many held-out images teach the probes
 
 
 def _explain_image(
-    run: str, picture: str, about: str | None, near: int, data_dir: Path | None, device: torch.device, as_json: bool
+    run: str,
+    picture: str,
+    about: str | None,
+    near: int,
+    data_dir: Path | None,
+    download: bool,
+    device: torch.device,
+    as_json: bool,
 ) -> None:
     classifier = load(run, device=str(device))
     if about is not None and about not in classifier.classes:
         raise InputError(f"There is no class {about!r}{suggestion(about, classifier.classes)}")
     image = classifier.preprocess([sys.stdin.buffer.read() if picture == "-" else picture])[0]
-    taught = _part_of(run, "train", None, device, data_dir, as_json) if near else None
+    taught = _part_of(run, "train", None, device, data_dir, download, as_json) if near else None
     one = explain_image(classifier.network, image)
     target = one.predicted if about is None else classifier.classes.index(about)
     facts = {"source": picture, **one.summary(classifier.classes, target)}
@@ -1130,10 +1144,11 @@ def _explain_dataset(
     capsule: str | None,
     measured: int,
     data_dir: Path | None,
+    download: bool,
     device: torch.device,
     as_json: bool,
 ) -> None:
-    classifier, part, files = _part_of(run, split.value, measured or images, device, data_dir, as_json)
+    classifier, part, files = _part_of(run, split.value, measured or images, device, data_dir, download, as_json)
     place = _parse_capsule(capsule, classifier) if capsule else None
     names = classifier.classes
     facts: dict[str, Any] = {"run": run, "split": split.value, "images": len(part.labels)}
@@ -1159,7 +1174,7 @@ def _explain_dataset(
                     show_explained.traversal(walk, one.wins)
         else:
             other = SplitName.validation if split != SplitName.validation else SplitName.test
-            _, taught, _ = _part_of(run, other.value, PROBE_IMAGES, device, data_dir, True)
+            _, taught, _ = _part_of(run, other.value, PROBE_IMAGES, device, data_dir, download, True)
             probes = probe_levels(_survey(classifier, taught, device, as_json, routed=True), seen)
             facts |= {"classes": names, "accuracy": seen.accuracy, **found.summary()}
             facts["probes"] = [asdict(probe) for probe in probes]
@@ -1170,10 +1185,16 @@ def _explain_dataset(
 
 
 def _part_of(
-    source: str, part: str, images: int | None, device: torch.device, data_dir: Path | None, quiet: bool
+    source: str,
+    part: str,
+    images: int | None,
+    device: torch.device,
+    data_dir: Path | None,
+    download: bool,
+    quiet: bool,
 ) -> tuple[Classifier, Split, tuple[str, ...]]:
     """A trained network, a part of its data or some images of it, and for a folder which picture each of them is"""
-    classifier, dataset = _with_its_data(source, part, device, data_dir, False, quiet)
+    classifier, dataset = _with_its_data(source, part, device, data_dir, download, quiet)
     split: Split = getattr(dataset, part)
     files: tuple[str, ...] = getattr(dataset, f"{part}_files")
     if images is None or images >= len(split.labels):

@@ -8,12 +8,17 @@ import shutil
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from cli_helpers import SMALL, SRC, call, fruit
 
+from wcapsnet.atomic import write_text
+from wcapsnet.data import DATASETS, datasets
+from wcapsnet.data.datasets import Archive
 from wcapsnet.experiment import Experiment
+from wcapsnet.explore import Server
 from wcapsnet.training.run import Run
 
 
@@ -124,3 +129,17 @@ def test_the_command_settles_openmp_and_onednn_before_torch_is_loaded():
     environment["PYTHONPATH"] = str(SRC)
     said = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert said.stdout.splitlines()[-1] == "10000 AVX512_CORE_BF16"
+
+
+def test_what_looks_at_a_run_fetches_its_data_if_asked(toy, monkeypatch):
+    archive = Archive("toy.txt", ("https://example.org/toy.txt",), "0" * 32)
+    monkeypatch.setitem(DATASETS, "toy", replace(DATASETS["toy"], archives=(archive,)))
+    monkeypatch.setattr(datasets, "fetch", lambda urls, path, **_: write_text(path, "here"))
+    monkeypatch.setattr(Server, "serve_forever", lambda server: None)
+    assert call("train", "toy", "--out", "mine", "-q").code == 0
+    for number, command in enumerate((["explain"], ["report"], ["explore", "--no-browser", "--port", 0])):
+        name, *more = command
+        place = Path(f"place-{number}")
+        assert "fetch them with --download" in call(name, "mine", *more, "--data-dir", place).err
+        assert call(name, "mine", *more, "--data-dir", place, "--download").code == 0
+        assert (place / "toy.txt").exists()
