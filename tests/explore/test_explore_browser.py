@@ -447,6 +447,8 @@ def test_sliders_redraw_the_reconstruction_and_are_reset(visit, asker, classifie
     settled(page)
     was = canvas(page, "rebuilt")
     facts = asker.ask("/api/explain", {"test": 0})
+    block, row, column = facts["place"]  # counted from 0, as in Python
+    assert f"Of block {block} of level 3, row {row}, column {column}." in page.inner_text("#vector-note")
     slider = page.locator("#sliders input").nth(1)
     slider.evaluate("(s) => { s.value = s.max; s.dispatchEvent(new Event('input')); }")
     settled(page)

@@ -34,7 +34,8 @@ def image(one: ImageExplanation, classes: Sequence[str], target: int, source: st
     elements = "  ".join(f"{value:.2f}" for value in one.vector.tolist())
     n, i, j = one.place
     out.print(
-        f"The best capsule is {n} at row {i}, column {j} of the last level; its vector: {elements}", soft_wrap=True
+        f"The best capsule is {n} at row {i}, column {j} of the last level, counted from 0; its vector: {elements}",
+        soft_wrap=True,
     )
 
 

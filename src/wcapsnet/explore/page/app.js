@@ -426,7 +426,7 @@ function renderVector() {
     return;
   }
   const [n, i, j] = answer.place;
-  $("vector-note").textContent = `Of block ${n} of level ${about.levels.length}, row ${i + 1}, column ${j + 1}. Move its elements and watch the picture it stands for.`;
+  $("vector-note").textContent = `Of block ${n} of level ${about.levels.length}, row ${i}, column ${j}. Move its elements and watch the picture it stands for.`;
   paint.pixels($("seen"), pixels, about);
   if (!state.vector.size) paint.pixels($("rebuilt"), bytes(answer.reconstruction), about);
   $("rebuilt-text").textContent = state.vector.size ? "Rebuilt from the moved vector" : "Rebuilt from the vector";
