@@ -71,6 +71,14 @@ def test_environment_says_what_ran_where(tmp_path, monkeypatch):
     json.dumps(facts)
 
 
+def test_environment_names_the_commit_and_a_script_that_trains(tmp_path, monkeypatch):
+    monkeypatch.setenv("WCAPSNET_COMMIT", "abc123")
+    monkeypatch.setattr("sys.argv", [str(tmp_path / "mine" / "all.py"), "mnist:0"])
+    facts = describe_environment(CPU, None)
+    assert facts["commit"] == "abc123"
+    assert facts["command"] == ["python", "mine/all.py", "mnist:0"]
+
+
 def test_metrics_have_a_line_an_epoch_with_every_term_and_all_are_finite(unbroken):
     lines = unbroken.file("metrics.jsonl").read_text().splitlines()
     records = [json.loads(line, parse_constant=lambda word: pytest.fail(f"{word} is not JSON")) for line in lines]

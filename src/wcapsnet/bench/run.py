@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import gc
-import os
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -226,23 +223,6 @@ def forget(device: torch.device, compiled: bool) -> None:
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """As of a run, and the commit."""
+    """As of a run."""
     found = describe_environment(device, None)
-    return {**found, "command": file_names_only(found["command"]), "commit": commit()}
-
-
-def commit() -> str | None:
-    """Of the sources that ran; for a copy without its own history, what WCAPSNET_COMMIT says."""
-    if said := os.environ.get("WCAPSNET_COMMIT"):
-        return said
-    here = Path(__file__)
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(here.parent), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-    try:
-        git("ls-files", "--error-unmatch", here.name)  # an installed copy may lie in somebody else's repository
-        return git("describe", "--always", "--dirty", "--abbrev=12")
-    except (OSError, subprocess.CalledProcessError):
-        return None
+    return {**found, "command": file_names_only(found["command"])}

@@ -2,7 +2,7 @@
 
     data.json            the classes, and which images were used for what, as checksums
     experiment.json      the whole configuration: enough to repeat the run
-    environment.json     versions, hardware, command, where the data lay
+    environment.json     versions, commit, hardware, command, where the data lay
     metrics.jsonl        a line an epoch: every loss term, accuracies, learning rate, images/s
     best.safetensors     weights with the best validation accuracy, ready to load
     last.safetensors     weights of the last epoch
@@ -24,6 +24,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
@@ -182,8 +183,9 @@ def describe_environment(device: torch.device, data_dir: Path | None) -> dict[st
     cuda = device.type == "cuda"
     return {
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": ["wcapsnet", *sys.argv[1:]],
+        "command": [*_program(), *sys.argv[1:]],
         "wcapsnet": __version__,
+        "commit": commit(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "platform": f"{platform.system()} {platform.machine()}",
@@ -194,6 +196,31 @@ def describe_environment(device: torch.device, data_dir: Path | None) -> dict[st
         "threads": torch.get_num_threads(),
         "data_dir": str(data_dir.resolve()) if data_dir else None,
     }
+
+
+def _program() -> list[str]:
+    """A script of somebody's own may train too."""
+    script = Path(sys.argv[0])
+    if script.suffix != ".py" or script.name == "__main__.py":
+        return ["wcapsnet"]
+    return ["python", "/".join(script.parts[-2:])]
+
+
+def commit() -> str | None:
+    """Of the sources that ran; for a copy without its own history, what WCAPSNET_COMMIT says."""
+    if said := os.environ.get("WCAPSNET_COMMIT"):
+        return said
+    here = Path(__file__)
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(here.parent), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", here.name)  # an installed copy may lie in somebody else's repository
+        return git("describe", "--always", "--dirty", "--abbrev=12")
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 def file_names_only(command: list[str]) -> list[str]:

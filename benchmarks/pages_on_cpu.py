@@ -1,0 +1,132 @@
+"""How long a person waits: for the report of a network, and on the live page from a stroke to its answer.
+
+    python benchmarks/pages_on_cpu.py HARDWARE-NAME --report RUN|NAME --live RUN|NAME [--data-dir DATA]
+
+The report is made from scratch, every test image looked at, by the command. The live page is drawn on in Chromium, a
+short stroke at a time; the time is the browser's own, from the pointer's last event to the last answer on the page,
+and once more with one block of every level switched off. Needs playwright.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import record
+
+STROKES = 60
+
+WATCH = """
+window.touched = window.answered = 0;
+for (const kind of ["pointerdown", "pointermove"])
+  addEventListener(kind, (event) => { if (event.buttons) window.touched = performance.now(); }, true);
+addEventListener("DOMContentLoaded", () => {
+  const seen = new MutationObserver(() => requestAnimationFrame(() => window.answered = performance.now()));
+  seen.observe(document.getElementById("classes"), { childList: true, subtree: true, attributes: true });
+});
+"""
+REST = "performance.now() - Math.max(window.touched, window.answered) > 400 && window.answered > window.touched"
+
+
+def wcapsnet(*args: object) -> list[str]:
+    return [sys.executable, "-m", "wcapsnet", *map(str, args)]
+
+
+def report(source: str, data_dir: list[object]) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as place:
+        if Path(source).is_dir():  # without what it saw before
+            source = str(shutil.copytree(source, Path(place) / "run", ignore=shutil.ignore_patterns("survey.*")))
+        page = Path(place) / "report.html"
+        seconds = []
+        for _ in range(2):
+            start = time.perf_counter()
+            subprocess.run(wcapsnet("report", source, "--out", page, *data_dir), check=True)
+            seconds.append(round(time.perf_counter() - start, 1))
+        return {"seconds": seconds[0], "seconds_again": seconds[1], "bytes": page.stat().st_size}
+
+
+def live(source: str, data_dir: list[object]) -> dict[str, Any]:
+    from playwright.sync_api import sync_playwright
+
+    command = wcapsnet("explore", source, "--port", 0, "--no-browser", *data_dir)
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        found = re.search(r"http://\S+/", server.stdout.readline())
+        assert found, "the server did not start"
+        with sync_playwright() as engine:
+            browser = engine.chromium.launch(
+                executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
+            )
+            page = browser.new_page(viewport={"width": 1400, "height": 1000})
+            page.add_init_script(WATCH)
+            page.goto(found[0])
+            page.wait_for_selector("body.ready")
+            times = {"all blocks on": strokes(page)}
+            levels = page.eval_on_selector_all(
+                "#table tr", "all => [...new Set(all.map(r => r.dataset.block.split('.')[0]))]"
+            )
+            page.click("#numbers summary")
+            for level in levels:
+                page.click(f'#table tr[data-block="{level}.0"] input')
+            times["one block of every level off"] = strokes(page)
+            browser.close()
+    finally:
+        server.terminate()
+        server.wait()
+    return times
+
+
+def strokes(page: Any) -> dict[str, Any]:
+    """Milliseconds. A drawing of ten strokes, then another."""
+    places = random.Random(0)
+    times: list[float] = []
+    for number in range(STROKES):
+        if number % 10 == 0 and page.is_enabled("#clear"):
+            page.click("#clear")
+        page.locator("#easel").scroll_into_view_if_needed()
+        box = page.locator("#easel").bounding_box()
+        for press in (page.mouse.down, page.mouse.up):
+            across, down = places.uniform(0.2, 0.8), places.uniform(0.2, 0.8)
+            page.mouse.move(box["x"] + box["width"] * across, box["y"] + box["height"] * down)
+            press()
+        while not page.evaluate(REST):
+            page.wait_for_timeout(50)
+        times.append(page.evaluate("window.answered - window.touched"))
+    times.sort()
+    return {
+        "median_ms": round(statistics.median(times), 1),
+        "nine_of_ten_under_ms": round(times[len(times) * 9 // 10], 1),
+        "longest_ms": round(times[-1], 1),
+        "strokes": len(times),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("hardware")
+    parser.add_argument("--report")
+    parser.add_argument("--live")
+    parser.add_argument("--data-dir", type=Path)
+    asked = parser.parse_args()
+    data_dir = ["--data-dir", asked.data_dir] if asked.data_dir else []
+    results: dict[str, Any] = {}
+    if asked.live:
+        results["live page"] = {"network": Path(asked.live).name, **live(asked.live, data_dir)}
+    if asked.report:
+        results["report"] = {"network": Path(asked.report).name, **report(asked.report, data_dir)}
+    print(results)
+    record.write("pages_on_cpu", asked.hardware, results)
+
+
+if __name__ == "__main__":
+    main()
