@@ -411,3 +411,16 @@ def test_a_picture_in_memory_stays_within_its_kinds(asker):
     file = io.BytesIO()
     frames[0].save(file, "GIF", save_all=True, append_images=frames[1:])
     assert asker.ask("/api/picture", file.getvalue())["pixels"] == text(torch.full((64,), 10, dtype=torch.uint8))
+
+
+@pytest.mark.parametrize("faster", [1, 3])
+def test_as_many_threads_compute_as_are_fastest_here(monkeypatch, faster):
+    """One small image is often answered sooner by one core than by all."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    chosen = []
+    monkeypatch.setattr(torch, "set_num_threads", chosen.append)
+    monkeypatch.setattr(Explorer, "_seconds", lambda self, threads, image: abs(threads - faster))
+    explorer = Explorer(classifier_of(), "toy")
+    explorer.warm_up()
+    explorer.close()
+    assert chosen == [3, faster]

@@ -18,7 +18,7 @@ class DenseLayer(nn.Module):
         self.conv2 = nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        new = self.conv2(F.relu(self.norm2(self.conv1(F.relu(self.norm1(x))))))
+        new = self.conv2(F.relu_(self.norm2(self.conv1(F.relu_(self.norm1(x))))))
         return torch.cat([x, new], 1)
 
 
@@ -31,7 +31,7 @@ class Transition(nn.Module):
         self.conv = nn.Conv2d(channels, channels // 2, 1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.avg_pool2d(self.conv(F.relu(self.norm(x))), 2)
+        return F.avg_pool2d(self.conv(F.relu_(self.norm(x))), 2)
 
 
 class DenseNet(nn.Module):
@@ -60,7 +60,7 @@ class DenseNet(nn.Module):
         x = self.init_conv(images)
         for block, transition in zip(self.blocks, [*self.transitions, nn.Identity()], strict=True):
             x = transition(block(x))
-        return self.linear(F.relu(self.norm(x)).mean((2, 3)))  # (m, r)
+        return self.linear(F.relu_(self.norm(x)).mean((2, 3)))  # (m, r)
 
     def decayed_parameters(self) -> list[nn.Parameter]:
         """Its weight decay falls on everything."""

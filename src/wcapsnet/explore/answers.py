@@ -10,7 +10,9 @@ import base64
 import binascii
 import io
 import math
+import statistics
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -74,7 +76,24 @@ class Explorer:
         """The first pass through a network takes several times as long as the others."""
         config = self.classifier.config
         blank = torch.zeros(config.channels, config.height, config.width, dtype=torch.uint8)
-        self.worker.ask(None, lambda: self._look(blank, ()))
+        self.worker.ask(None, lambda: self._choose_threads(self._normalized(blank)))
+
+    def _choose_threads(self, image: Tensor) -> None:
+        """All cores or one, whichever is faster here: for one small image they may wait for each other longer than they
+        work (on a virtual machine with two, up to three times as long)."""
+        explain_image(self.classifier.network, image, without=False)
+        if image.is_cpu:
+            ways = sorted({torch.get_num_threads(), 1})
+            torch.set_num_threads(min(ways, key=lambda threads: self._seconds(threads, image)))
+
+    def _seconds(self, threads: int, image: Tensor) -> float:
+        torch.set_num_threads(threads)
+        times = []
+        for _ in range(5):
+            start = time.perf_counter()
+            explain_image(self.classifier.network, image, without=False)
+            times.append(time.perf_counter() - start)
+        return statistics.median(times)
 
     def close(self) -> None:
         self.worker.close()

@@ -66,7 +66,7 @@ class Worker:
         self._thread.join(10)
 
     def _work(self) -> None:
-        torch.set_num_threads(self._threads)  # every thread has its own number, and this one all cores
+        torch.set_num_threads(self._threads)  # every thread has a number of its own
         while True:
             with self._changed:
                 self._computing, self._last = False, time.monotonic()

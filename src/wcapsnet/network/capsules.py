@@ -20,7 +20,7 @@ class ConvPlus(nn.Module):
         self.conv = PerCapsuleConv2d(capsules, channels, out_channels, kernel, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.conv(F.relu(self.norm(x)))
+        return self.conv(F.relu_(self.norm(x)))  # the norm does not need its result again
 
 
 class DenseBlock(nn.Module):

@@ -51,6 +51,6 @@ class Decoder(nn.Module):
 
     def forward(self, best: BestCapsule) -> Tensor:
         x = self.linear(torch.cat([best.vector, best.position], dim=1)).unflatten(1, self.patch)
-        x = self.conv1(F.relu(self.norm1(x)))
-        x = self.conv2(F.relu(self.norm2(x)))
+        x = self.conv1(F.relu_(self.norm1(x)))
+        x = self.conv2(F.relu_(self.norm2(x)))
         return x[:, :, : self.height, : self.width]  # the patch is rounded up where 4 does not divide the image
