@@ -57,7 +57,8 @@ def report(source: str, data_dir: list[object]) -> dict[str, Any]:
 def live(source: str, data_dir: list[object]) -> dict[str, Any]:
     from playwright.sync_api import sync_playwright
 
-    command = wcapsnet("explore", source, "--port", 0, "--no-browser", *data_dir)
+    where = [] if Path(source).is_file() else data_dir  # weights alone have no images
+    command = wcapsnet("explore", source, "--port", 0, "--no-browser", *where)
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None
