@@ -50,6 +50,7 @@ from .recipes.ablations import NUMERALS, TABLES
 from .report import page as report_page
 from .report import tables as paper_tables
 from .report.page import figures as report_figures
+from .report.page.text import plural
 from .report.records import read_records, shipped_records
 from .settings import suggestion, with_setting
 from .show import err, out
@@ -847,7 +848,7 @@ def _trainer(run: Run, dataset: Dataset, device: torch.device, quiet: bool) -> T
         out.print(
             f"WCapsNet {levels} capsules, {parameters:,} parameters; {experiment.training.precision} on {name} "
             f"by {trainer.computed_by}, "
-            f"batch {experiment.training.batch_size}, {experiment.training.epochs} epochs"
+            f"batch {experiment.training.batch_size}, {plural(experiment.training.epochs, 'epoch')}"
             + (f", going on after epoch {trainer.state.epoch}" if trainer.state.epoch or trainer.state.step else ""),
             soft_wrap=True,
         )
@@ -865,8 +866,8 @@ def _run(trainer: Trainer) -> Evaluation:
         kept = " The last good checkpoint is kept." if trainer.run.file("last.safetensors").exists() else ""
         raise Diverged(f"{error}{kept}") from None
     state = trainer.state
-    if trainer.stopped_early:
-        out.print(f"Stopped early: validation has not improved for {trainer.settings.patience} epochs.")
+    if trainer.stopped_early and (patience := trainer.settings.patience):
+        out.print(f"Stopped early: validation has not improved for {plural(patience, 'epoch')}.")
     surveyor = report_page.Surveyor()
     test = trainer.finish(surveyor)
     surveyor.keep(trainer.run)

@@ -106,7 +106,7 @@ def test_every_file_of_a_run_can_be_read_by_others(own):
 
 def test_stopping_early_is_said(toy):
     answer = call("train", "toy", "--lr", 1e-9, "--epochs", 9, "--set", "training.patience=1", "--out", "mine")
-    assert "Stopped early: validation has not improved for 1 epochs." in answer.out
+    assert "Stopped early: validation has not improved for 1 epoch." in answer.out
 
 
 def test_an_empty_folder_among_pictures_is_listed_and_the_rest_answered(own):
