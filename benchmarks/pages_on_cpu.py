@@ -4,12 +4,14 @@
 
 The report is made from scratch, every test image looked at, by the command. The live page is drawn on in Chromium, a
 short stroke at a time; the time is the browser's own, from the pointer's last event to the last answer on the page,
-and once more with one block of every level switched off. Needs playwright.
+and once more with one block of every level switched off. Beside it, how long the network alone takes for that one image
+with one thread and with all, one image close after another. Needs playwright.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import re
 import shutil
@@ -21,9 +23,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-import record
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as the command line does
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
-STROKES = 60
+import record
+import torch
+
+from wcapsnet import load
+from wcapsnet.__main__ import keep_freed_memory
+
+STROKES, ROUNDS = 60, 5
 
 WATCH = """
 window.touched = window.answered = 0;
@@ -87,6 +96,23 @@ def live(source: str, data_dir: list[object]) -> dict[str, Any]:
     return times
 
 
+def one_image(source: str) -> dict[str, Any]:
+    """Milliseconds by threads, which take turns"""
+    network = load(source).network.eval()
+    config = network.config
+    image = torch.randn(1, config.channels, config.height, config.width)
+    times: dict[int, list[float]] = {threads: [] for threads in sorted({1, torch.get_num_threads()})}
+    for _ in range(ROUNDS):
+        for threads, mine in times.items():
+            torch.set_num_threads(threads)
+            for _ in range(20):
+                start = time.perf_counter()
+                with torch.no_grad():
+                    network(image)
+                mine.append(1000 * (time.perf_counter() - start))
+    return {f"{threads} threads, median_ms": round(statistics.median(mine), 1) for threads, mine in times.items()}
+
+
 def strokes(page: Any) -> dict[str, Any]:
     """Milliseconds. A drawing of ten strokes, then another."""
     places = random.Random(0)
@@ -120,9 +146,11 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path)
     asked = parser.parse_args()
     data_dir = ["--data-dir", asked.data_dir] if asked.data_dir else []
+    keep_freed_memory()
     results: dict[str, Any] = {}
     if asked.live:
         results["live page"] = {"network": Path(asked.live).name, **live(asked.live, data_dir)}
+        results["one image"] = {"network": Path(asked.live).name, **one_image(asked.live)}
     if asked.report:
         results["report"] = {"network": Path(asked.report).name, **report(asked.report, data_dir)}
     print(results)

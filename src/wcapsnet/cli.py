@@ -50,6 +50,7 @@ from .recipes.ablations import NUMERALS, TABLES
 from .report import page as report_page
 from .report import tables as paper_tables
 from .report.page import figures as report_figures
+from .report.page.look import evenly
 from .report.page.text import plural
 from .report.records import read_records, shipped_records
 from .settings import suggestion, with_setting
@@ -419,7 +420,7 @@ def evaluate_command(
     chosen = choose_device(device)
     if precision not in ("fp32", "bf16"):
         raise InputError(f"--precision is fp32 or bf16, not {precision!r}.")
-    classifier, dataset = _with_its_data(run, split.value, chosen, data_dir, download, as_json)
+    classifier, dataset = _with_its_data(run, chosen, data_dir, download, as_json, split.value)
     part = getattr(dataset, split.value)
     result = evaluate(classifier.network, DeviceSplit(part, *classifier.normalization, chosen), precision)
     if as_json:
@@ -618,9 +619,8 @@ def explore(
     chosen = choose_device(device)
     classifier, test, source = _to_explore(run, chosen, data_dir, download)
     name = run if run in shipped.names() else Path(run).resolve().name
-    explorer = Explorer(
-        classifier, name, test, source=source, cache=cache.directory(), seen=_seen_in_training(run) if test else None
-    )
+    seen = None if test is None else _seen_in_training(run)
+    explorer = Explorer(classifier, name, test, source=source, cache=cache.directory(), seen=seen)
     server = Server(explorer, host, port)
     try:
         explorer.warm_up()
@@ -969,9 +969,9 @@ def _images(config: DataConfig) -> DataConfig:
 
 
 def _with_its_data(
-    source: str, part: str, device: torch.device, data_dir: Path | None, download: bool, quiet: bool
+    source: str, device: torch.device, data_dir: Path | None, download: bool, quiet: bool, *parts: str
 ) -> tuple[Classifier, Dataset]:
-    """A trained network and the images it is to be measured on: those it was made with."""
+    """A trained network and its data set, of which these parts are to be those it was made with."""
     path = Path(source)
     if source not in shipped.names() and not path.is_file():
         if not path.exists():
@@ -979,12 +979,12 @@ def _with_its_data(
         run = Run.open(path)
         classifier = Classifier.load(run.weights(), device)
         dataset = _data_of(run, data_dir, download, quiet)
-        run.check_data(dataset, part)
+        run.check_data(dataset, *parts)
         return classifier, dataset
     classifier = load(source, device=str(device))
     experiment = _moved(shipped.experiment_of(classifier, source), data_dir)
     dataset = _dataset(experiment, data_dir, download, quiet)
-    shipped.check_data(classifier, dataset, part, source)
+    shipped.check_data(classifier, dataset, source, *parts)
     return classifier, dataset
 
 
@@ -1042,7 +1042,7 @@ def _facts(
             dataset = _data_of(run, data_dir, download, True)
             run.check_data(dataset, subject.part, "validation")
         else:
-            _, dataset = _with_its_data(subject.source, subject.part, device, data_dir, download, True)
+            _, dataset = _with_its_data(subject.source, device, data_dir, download, True, subject.part)
     except (InputError, OSError) as error:
         dataset, why = None, str(error)
     with Bar(console=err, transient=True, disable=quiet or not err.is_terminal) as bar:
@@ -1086,7 +1086,7 @@ def _to_explore(
 ) -> tuple[Classifier, Split | None, str]:
     """A trained network, its test images if they are at hand, and what they are called. It can be explored without."""
     try:
-        classifier, dataset = _with_its_data(source, "test", device, data_dir, download, False)
+        classifier, dataset = _with_its_data(source, device, data_dir, download, False, "test")
     except InputError as error:
         if data_dir is not None or download:
             raise
@@ -1117,23 +1117,25 @@ def _explain_image(
     device: torch.device,
     as_json: bool,
 ) -> None:
-    classifier = load(run, device=str(device))
+    classifier, dataset = (
+        _with_its_data(run, device, data_dir, download, as_json, "train")
+        if near
+        else (load(run, device=str(device)), None)
+    )
     if about is not None and about not in classifier.classes:
         raise InputError(f"There is no class {about!r}{suggestion(about, classifier.classes)}")
     image = classifier.preprocess([sys.stdin.buffer.read() if picture == "-" else picture])[0]
-    taught = _part_of(run, "train", None, device, data_dir, download, as_json) if near else None
     one = explain_image(classifier.network, image)
     target = one.predicted if about is None else classifier.classes.index(about)
     facts = {"source": picture, **one.summary(classifier.classes, target)}
     if not as_json:
         show_explained.image(one, classifier.classes, target, picture)
-    if taught:
-        _, train, files = taught
-        seen = _survey(classifier, train, device, as_json)
+    if dataset:
+        seen = _survey(classifier, dataset.train, device, as_json)
         found = nearest(seen, one.vector, near)
-        facts["nearest"] = found.summary(seen, classifier.classes, files)
+        facts["nearest"] = found.summary(seen, classifier.classes, dataset.train_files)
         if not as_json:
-            show_explained.neighbours(found, seen, classifier.classes, files)
+            show_explained.neighbours(found, seen, classifier.classes, dataset.train_files)
     if as_json:
         typer.echo(json.dumps(facts, ensure_ascii=False))
 
@@ -1149,7 +1151,10 @@ def _explain_dataset(
     device: torch.device,
     as_json: bool,
 ) -> None:
-    classifier, part, files = _part_of(run, split.value, measured or images, device, data_dir, download, as_json)
+    other = SplitName.validation if split != SplitName.validation else SplitName.test  # which teaches the probes
+    parts = (split,) if measured or capsule else (split, other)
+    classifier, dataset = _with_its_data(run, device, data_dir, download, as_json, *(one.value for one in parts))
+    part, files = _some_of(dataset, split, measured or images)
     place = _parse_capsule(capsule, classifier) if capsule else None
     names = classifier.classes
     facts: dict[str, Any] = {"run": run, "split": split.value, "images": len(part.labels)}
@@ -1174,8 +1179,7 @@ def _explain_dataset(
                 if not as_json:
                     show_explained.traversal(walk, one.wins)
         else:
-            other = SplitName.validation if split != SplitName.validation else SplitName.test
-            _, taught, _ = _part_of(run, other.value, PROBE_IMAGES, device, data_dir, download, True)
+            taught, _ = _some_of(dataset, other, PROBE_IMAGES)
             probes = probe_levels(_survey(classifier, taught, device, as_json, routed=True), seen)
             facts |= {"classes": names, "accuracy": seen.accuracy, **found.summary()}
             facts["probes"] = [asdict(probe) for probe in probes]
@@ -1185,24 +1189,15 @@ def _explain_dataset(
         typer.echo(json.dumps(facts, ensure_ascii=False))
 
 
-def _part_of(
-    source: str,
-    part: str,
-    images: int | None,
-    device: torch.device,
-    data_dir: Path | None,
-    download: bool,
-    quiet: bool,
-) -> tuple[Classifier, Split, tuple[str, ...]]:
-    """A trained network, a part of its data or some images of it, and for a folder which picture each of them is"""
-    classifier, dataset = _with_its_data(source, part, device, data_dir, download, quiet)
-    split: Split = getattr(dataset, part)
-    files: tuple[str, ...] = getattr(dataset, f"{part}_files")
+def _some_of(dataset: Dataset, part: SplitName, images: int | None) -> tuple[Split, tuple[str, ...]]:
+    """A part, or so many images of it; and for a folder which picture each of them is"""
+    split: Split = getattr(dataset, part.value)
+    files: tuple[str, ...] = getattr(dataset, f"{part.value}_files")
     if images is None or images >= len(split.labels):
-        return classifier, split, files
-    spread = torch.arange(images) * len(split.labels) // images  # folders are sorted by class
-    some = tuple(files[place] for place in spread) if files else ()
-    return classifier, Split(split.images[spread], split.labels[spread]), some
+        return split, files
+    places = evenly(len(split.labels), images)
+    some = tuple(files[place] for place in places) if files else ()
+    return Split(split.images[places], split.labels[places]), some
 
 
 def _survey(classifier: Classifier, part: Split, device: torch.device, quiet: bool, routed: bool = False) -> Survey:

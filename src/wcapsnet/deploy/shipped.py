@@ -56,7 +56,8 @@ def experiment_of(classifier: Classifier, source: str) -> Experiment:
     return from_dict(Experiment, classifier.facts["experiment"])
 
 
-def check_data(classifier: Classifier, dataset: Dataset, part: str, source: str) -> None:
+def check_data(classifier: Classifier, dataset: Dataset, source: str, *parts: str) -> None:
     """A figure is comparable only on the images of the model card."""
-    if dataset.fingerprint(part)[part] != classifier.facts["fingerprint"][part]:
-        raise InputError(f"The {part} images of {dataset.name} are not those that {source} was made with.")
+    for part, seen in dataset.fingerprint(*parts).items():
+        if classifier.facts["fingerprint"][part] != seen:
+            raise InputError(f"The {part} images of {dataset.name} are not those that {source} was made with.")

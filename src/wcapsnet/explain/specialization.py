@@ -86,19 +86,10 @@ class Specialization:
         told = [level.information_chosen for level in several]
         steps = [after - before for before, after in itertools.pairwise(told)]
         rises, falls = max(steps) > 0, min(steps) < 0
-        does = (
-            "rises with every level"
-            if min(steps) > 0
-            else "falls with every level"
-            if max(steps) < 0
-            else "rises and falls"
-            if rises and falls
-            else "rises, but not with every level"
-            if rises
-            else "falls, but not with every level"
-            if falls
-            else "is the same in every level"
-        )
+        if rises == falls:
+            does = "rises and falls" if rises else "is the same in every level"
+        else:
+            does = f"{'rises' if rises else 'falls'}{'' if all(steps) else ', but not'} with every level"
         numbers = " → ".join(f"{value:.3f}" for value in told)
         return f"What the winning capsule tells of the class {does}: {numbers}."
 

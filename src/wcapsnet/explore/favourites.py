@@ -109,17 +109,7 @@ class Favourites:
 
     def _look(self) -> None:
         try:
-            seen = self._given
-            path = self._path() if seen is None else None
-            if seen is None:
-                seen = _kept(path)
-            if seen is None or not self._fits(seen):
-                torch.set_num_threads(1)  # of this thread: the other cores are the page's
-                device = self._classifier.mean.device
-                split = _Polite(self._split, *self._classifier.normalization, device)
-                split.worker = self._worker
-                seen = survey(self._classifier.network, split, batch_size=BATCH, progress=self._progress)
-                _keep(seen, path)
+            seen = self._given if self._given is not None else self._survey()
             self._found = specialization(seen)
             self._seen = seen
         except Stopped:
@@ -127,6 +117,18 @@ class Favourites:
         except BaseException:
             self._failed = True
             raise
+
+    def _survey(self) -> Survey:
+        path = self._path()
+        seen = _kept(path)
+        if seen is None or not self._fits(seen):
+            torch.set_num_threads(1)  # of this thread: the other cores are the page's
+            device = self._classifier.mean.device
+            split = _Polite(self._split, *self._classifier.normalization, device)
+            split.worker = self._worker
+            seen = survey(self._classifier.network, split, batch_size=BATCH, progress=self._progress)
+            _keep(seen, path)
+        return seen
 
     def _fits(self, seen: Survey) -> bool:
         levels = len(self._classifier.config.levels)
