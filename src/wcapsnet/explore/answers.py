@@ -80,7 +80,7 @@ class Explorer:
 
     def _choose_threads(self, image: Tensor) -> None:
         """All cores or one, whichever is faster here: for one small image they may wait for each other longer than they
-        work (on a virtual machine with two, up to three times as long)."""
+        work."""
         explain_image(self.classifier.network, image, without=False)
         if image.is_cpu:
             ways = sorted({torch.get_num_threads(), 1})
