@@ -27,13 +27,12 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def checkout(tmp_path):
-    """A copy of what is made from the records, and of the records."""
+    """What is made from the records, made from none."""
     for path in (*pages.PAGES, pages.PACKAGED):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / path, tmp_path / path)
-    for place in (pages.WEIGHTS, *(Path("results") / table for table in pages.PLACES)):
-        if (ROOT / place).exists():
-            shutil.copytree(ROOT / place, tmp_path / place)
+    pages.write(tmp_path)
+    assert "No full-length run is recorded yet." in (tmp_path / "docs/results.md").read_text()
     return tmp_path
 
 

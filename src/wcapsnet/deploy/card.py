@@ -16,7 +16,6 @@ from ..recipes.published import PAPER_TABLES
 from ..report.records import NETWORK, row_of
 from ..settings import from_dict, to_dict
 from ..training.progress import clock
-from ..training.run import read_json
 
 if TYPE_CHECKING:
     from .ship import Measured
@@ -54,6 +53,7 @@ def card(m: Measured) -> str:
             "```",
             f"wcapsnet predict {m.name} picture.png",
             f"wcapsnet evaluate {m.name} --data-dir DIR",
+            f"wcapsnet explore {m.name}",
             "```",
             "",
             *_preprocessing(m, experiment),
@@ -237,12 +237,13 @@ def _limits(m: Measured, experiment: Experiment) -> list[str]:
 
 
 def _provenance(m: Measured) -> list[str]:
-    environment = read_json(m.run.file("environment.json")) if m.run.file("environment.json").exists() else {}
+    environment = m.facts["environment"]
     known = [environment.get("hardware"), environment.get("torch") and f"PyTorch {environment['torch']}"]
     where = ", ".join(part for part in known if part)
     seconds = clock(m.run.results()["seconds"])
+    shared = ", several runs at a time" if "--parallel" in environment.get("command", ()) else ""
     return [
-        f"That took {seconds}{f' on {where}' if where else ''}. On a GPU, sums are taken in another order "
+        f"That took {seconds}{f' on {where}' if where else ''}{shared}. On a GPU, sums are taken in another order "
         "every time, so the same command gives a network much like it, not the same one.",
         "",
         f"The file and this page are made from the run folder by `python -m wcapsnet.deploy.ship {m.name} RUN`.",

@@ -30,8 +30,9 @@ from ..models import MODELS
 from ..network import ConfigError
 from ..recipes import RECIPES
 from ..report import curves, pages
-from ..report.records import FREE, run_folders
+from ..report.records import FREE, environment_of, history_of, run_folders
 from ..settings import flat, to_dict
+from ..training.cores import good_batch, on_every_core
 from ..training.evaluate import Evaluation, evaluate
 from ..training.precision import arithmetic, choose_device
 from ..training.run import PARTS, Run
@@ -93,6 +94,8 @@ def ship(name: str, folders: list[Path], root: Path, data_dir: Path | None, devi
         "fingerprint": dataset.fingerprint(*PARTS),
         "validation": _counts(validation),
         "test": _counts(test),
+        "environment": environment_of(run),
+        "history": history_of(run),
     }
     with tempfile.TemporaryDirectory() as place:
         path = Path(place) / "weights.safetensors"
@@ -206,19 +209,24 @@ def _write(path: Path, classifier: Classifier, facts: dict[str, Any]) -> None:
     save_tensors(path, tensors, sealed(tensors, {**classifier.description(), **facts}))
 
 
-@torch.no_grad()
 def _rounding(classifier: Classifier, dataset: Dataset) -> Rounding:
     network, exact = classifier.network, copy.deepcopy(classifier.network).double()
-    error, margin, flips = 0.0, float("inf"), 0
-    for images, _ in _split(classifier, dataset, "test").batches(250):
-        with arithmetic("fp32", images.device):
+    split = _split(classifier, dataset, "test")
+    device = split.labels.device
+    size = good_batch(network, device)
+
+    @torch.no_grad()
+    def look(start: int) -> Rounding:
+        images, _ = split.take(slice(start, start + size))
+        with arithmetic("fp32", device):
             logits = network.class_logits(network(images))
         double = exact.class_logits(exact(images.double()))
-        error = max(error, float((logits - double).abs().max()))
-        two = logits.topk(2).values
-        margin = min(margin, float((two[:, 0] - two[:, 1]).min()))
-        flips += int((logits.argmax(1) != double.argmax(1)).sum())
-    return Rounding(error, margin, flips)
+        first, second = logits.topk(2).values.unbind(1)
+        flips = int((logits.argmax(1) != double.argmax(1)).sum())
+        return Rounding(float((logits - double).abs().max()), float((first - second).min()), flips)
+
+    errors, margins, flips = zip(*on_every_core(look, range(0, len(split), size), device), strict=True)
+    return Rounding(max(errors), min(margins), sum(flips))
 
 
 def main(arguments: list[str], root: Path) -> int:

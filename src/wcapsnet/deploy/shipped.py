@@ -1,6 +1,6 @@
 """Trained networks by name. Each is a safetensors file in weights/, whose metadata hold all there is to know of it:
-network, class names, preprocessing, the experiment, the images it was measured on, its figures, and a checksum over
-weights and metadata.
+network, class names, preprocessing, the experiment, where and how it was trained epoch by epoch, the images it was
+measured on, its figures, and a checksum over weights and metadata.
 """
 
 from __future__ import annotations

@@ -184,18 +184,27 @@ def keep(path: Path, results: Path) -> Path:
     place = results / record.place
     if Run.is_run(place) and read_record(place) != record:
         raise InputError(f"{place} holds another run with the seed {record.seed}; train {path} with another seed.")
-    environment = _without_paths(read_json(run.file("environment.json")))
-    write_json(place / "environment.json", environment)
+    write_json(place / "environment.json", environment_of(run))
     write_json(place / "experiment.json", read_json(run.file("experiment.json")))
-    lines = (json.dumps({name: _rounded(value) for name, value in epoch.items()}) for epoch in run.metrics())
-    write_text(place / "metrics.jsonl", "".join(f"{line}\n" for line in lines))
+    write_text(place / "metrics.jsonl", "".join(f"{json.dumps(epoch)}\n" for epoch in history_of(run)))
     facts = (f"  {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}" for name, value in run.results().items())
     write_text(place / "test.json", "{\n" + ",\n".join(facts) + "\n}\n")  # a matrix on a line: a tenth of the size
     return place
 
 
+def history_of(run: Run) -> list[dict[str, Any]]:
+    """metrics.jsonl, to six digits."""
+    return [{name: _rounded(value) for name, value in epoch.items()} for epoch in run.metrics()]
+
+
 def _rounded(value: Any) -> Any:
     return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def environment_of(run: Run) -> dict[str, Any]:
+    """environment.json without the places of somebody's files; empty if there is none."""
+    path = run.file("environment.json")
+    return _without_paths(read_json(path)) if path.exists() else {}
 
 
 def _without_paths(environment: dict[str, Any]) -> dict[str, Any]:

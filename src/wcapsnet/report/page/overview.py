@@ -7,6 +7,7 @@ import math
 import shlex
 from typing import Any
 
+from ...deploy.card import rebuild
 from ...explain import specialization
 from ...explain.probes import share_margin
 from ...settings import flat, to_dict
@@ -149,9 +150,7 @@ def training(facts: Facts) -> Html:
     metrics = facts.subject.metrics
     lead = "Every term of the loss and the accuracies, epoch by epoch."
     if not metrics:
-        why = "A shipped network comes without the record of its training."
-        if facts.subject.folder:
-            why = "There are no curves: no epoch has been finished, or metrics.jsonl is not there."
+        why = "There are no curves: no epoch has been finished, or metrics.jsonl is not there."
         return section("training", "Training", lead, unable(why))
     named = {facts.subject.name: metrics}
     return section(
@@ -171,9 +170,9 @@ def configuration(facts: Facts) -> Html:
     command = subject.environment.get("command")
     if isinstance(command, list):
         content.append(_command("The command", shlex.join(map(str, command))))
-    if subject.folder:
-        content.append(_command("The same experiment again", shlex.join(["wcapsnet", "train", subject.source])))
-        content.append(_command("This page again", shlex.join(["wcapsnet", "report", subject.source])))
+    again = shlex.join(["wcapsnet", "train", subject.source]) if subject.folder else rebuild(subject.experiment)
+    content.append(_command("The same experiment again", again))
+    content.append(_command("This page again", shlex.join(["wcapsnet", "report", subject.source])))
     asked = [[name, h("span", _plain(value))] for name, value in flat(to_dict(subject.experiment)).items()]
     content.append(
         folded(

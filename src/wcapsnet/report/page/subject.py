@@ -73,9 +73,9 @@ def subject_of_shipped(name: str) -> Subject:
         name=name,
         source=name,
         experiment=from_dict(Experiment, facts["experiment"]),
-        environment={},
-        metrics=[],
-        results=test,
+        environment=facts["environment"],
+        metrics=facts["history"],
+        results={**test, "best_epoch": facts["epoch"]},
         weights=shipped.path_of(name),
         folder=None,
     )
