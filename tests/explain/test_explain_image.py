@@ -64,7 +64,7 @@ def test_the_best_capsule_worked_by_hand():
     # 4/20 is the largest weight: capsule 0 at the bottom right, and capsule 1 at the top left, which comes later
     one = explain_image(toy(), quadrants(1, 0, 0, 2))
     assert one.place == (0, 1, 1)
-    assert one.winners == (1, 0)
+    assert one.winners == ((1,), (0,))
     close(one.vector, torch.tensor([5.0, 0.0]), 1e-6)
     close(one.position, torch.tensor([1.0, 1.0]), 0)
 

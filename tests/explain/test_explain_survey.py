@@ -15,6 +15,7 @@ from wcapsnet.explain import Specialization, Survey, probe_levels, show, special
 from wcapsnet.explain.specialization import (
     confidence_margin,
     effective_number,
+    heaviest,
     level_specialization,
     normalized_information,
     student_t,
@@ -38,7 +39,7 @@ def random_split(config, m=23):
 
 
 def level_of(b, labels, classes=2):
-    return level_specialization(0, b, b.argmax(1), torch.tensor(labels), classes)
+    return level_specialization(0, b, heaviest(b), torch.tensor(labels), classes)
 
 
 # ── the pass ──
@@ -231,6 +232,25 @@ def test_weights_and_choices_are_told_apart():
     assert level.effective == pytest.approx(2)
     assert level.effective_chosen == pytest.approx(2)
     assert level.effective_per_image == pytest.approx(2, abs=1e-3)
+
+
+def test_capsules_of_nearly_the_largest_weight_share_the_win():
+    b = torch.tensor([[0.4, 0.3995, 0.2005], [0.4, 0.2, 0.4], [0.5, 0.3, 0.2], [0.2, 0.6, 0.2]])
+    assert heaviest(b).tolist() == [
+        [True, True, False],
+        [True, False, True],
+        [True, False, False],
+        [False, True, False],
+    ]
+    level = level_of(b, [0, 0, 1, 1])
+    close(level.chosen_overall, torch.tensor([2.0, 1.5, 0.5]) / 4, 1e-6)
+    close(level.chosen, torch.tensor([[0.5, 0.25, 0.25], [0.5, 0.5, 0.0]]), 1e-6)
+    assert (level.leaders, level.shared) == (1.5, 0.5)
+    # whoever draws among equals learns nothing from the order in which capsules are numbered
+    equal = level_of(torch.tensor([[0.45, 0.45, 0.1], [0.45, 0.1, 0.45]]).repeat(20, 1), [0, 1] * 20)
+    turned = level_of(torch.tensor([[0.1, 0.45, 0.45], [0.45, 0.1, 0.45]]).repeat(20, 1), [0, 1] * 20)
+    assert equal.information_chosen == pytest.approx(turned.information_chosen)
+    assert 0.1 < equal.information_chosen < 0.9
 
 
 def test_shuffled_labels_give_no_more_than_chance():

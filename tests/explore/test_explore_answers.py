@@ -45,7 +45,7 @@ def same_as_python(facts, one, target=None):
     assert facts["logit"] == float(one.logits[target])
     for level, said in enumerate(facts["levels"]):
         assert said["weights"] == one.block_weights(level).tolist()
-        assert said["winner"] == one.winners[level]
+        assert said["winners"] == list(one.winners[level])
     for said, a in zip(facts["levels"][:-1], one.fitness[:-1], strict=True):
         assert said["fitness"] == a.tolist()
     assert facts["levels"][-1]["fitness"] == one.fitness[-1].flatten(1).amax(1).tolist()

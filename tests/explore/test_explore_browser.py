@@ -127,7 +127,7 @@ def same_as_python(classifier, page, one):
     )
     assert dict(shown) == {block: f"{b:.3f}" for block, b in weights.items() if b > 0}
     winners = page.eval_on_selector_all(".flow .winner", "all => all.map(g => g.dataset.block)")
-    assert winners == [f"{level + 1}.{n}" for level, n in enumerate(one.winners)]
+    assert winners == [f"{level + 1}.{n}" for level, all_of_it in enumerate(one.winners) for n in all_of_it]
     values = page.eval_on_selector_all("#sliders input", "all => all.map(i => Number(i.value))")
     assert values == pytest.approx([*one.vector.tolist(), *one.position.tolist()], abs=1e-6)
 

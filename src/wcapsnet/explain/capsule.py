@@ -12,7 +12,7 @@ from torch import Tensor
 from ..errors import InputError
 from ..network import BestCapsule, WCapsNet
 from ..training.mode import evaluating
-from .specialization import Specialization, plain
+from .specialization import Specialization, leaders, plain
 from .survey import Survey
 
 
@@ -93,7 +93,7 @@ def explain_capsule(
         capsule=capsule,
         images=top.indices[:count],
         weights=top.values[:count],
-        wins=int((survey.capsules[:, level] == capsule).sum()),
+        wins=int(leaders(survey, level)[:, capsule].sum()),
         mean=mean,
         margin=margin,
         classes=tuple(int(r) for r in order if above[r]),

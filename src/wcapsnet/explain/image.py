@@ -15,7 +15,7 @@ from ..network import Trace, WCapsNet
 from ..network.routing import kept, route
 from ..training.evaluate import block_weights
 from ..training.mode import evaluating
-from .specialization import plain
+from .specialization import heaviest, plain
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class ImageExplanation:
         return tuple(logits[:, : len(self.probabilities)].softmax(1) for logits in self.without_logits)
 
     @property
-    def winners(self) -> tuple[int, ...]:
-        """The capsule with the largest weight in each level; in the last, the one the best vector is of."""
-        return (*(int(b.argmax()) for b in self.weights[:-1]), self.place[0])
+    def winners(self) -> tuple[tuple[int, ...], ...]:
+        """The capsules with the largest weight in each level (D31); in the last, the one the best vector is of."""
+        return (*(tuple(heaviest(b).nonzero().flatten().tolist()) for b in self.weights[:-1]), (self.place[0],))
 
     def block_weights(self, level: int) -> Tensor:
         """(n,): in the last level, the sum over positions"""
@@ -77,7 +77,7 @@ class ImageExplanation:
                     "fitness": a.tolist(),
                     "weights": b.tolist(),
                     "block_weights": self.block_weights(level).tolist(),
-                    "winner": self.winners[level],
+                    "winners": list(self.winners[level]),
                     "probability_without": plain(self.without[level][:, target]) if self.without else None,
                     "logit_without": plain(self.without_logits[level][:, target]) if self.without else None,
                 }

@@ -47,7 +47,7 @@ def _levels(one: ImageExplanation, classes: Sequence[str], target: int) -> None:
         for n, (fitness, weight) in enumerate(zip(a.flatten(1).mean(1) if a.dim() > 1 else a, weights, strict=True)):
             probability, without = float(one.without[level][n, target]), float(one.without_logits[level][n, target])
             only = math.isnan(without)
-            mark = " ◀" if n == one.winners[level] else ""
+            mark = " ◀" if n in one.winners[level] else ""
             table.add_row(
                 str(level + 1) if n == 0 else "",
                 f"{n}{mark}",
@@ -62,8 +62,8 @@ def _levels(one: ImageExplanation, classes: Sequence[str], target: int) -> None:
     out.print(
         f"Without: what becomes of {escape(classes[target])} ({now:.2%}, logit {logit:.3f}) when a capsule is switched "
         "off and the others share its weight.\n"
-        "Last level: fitness is the mean over positions, weight the sum. ◀ wins: it has the largest weight; in the "
-        "last level, the best vector.",
+        "Last level: fitness is the mean over positions, weight the sum. ◀ wins: it has the largest weight (to within "
+        "1 %, so several can); in the last level, the best vector.",
         soft_wrap=True,
     )
 
@@ -114,7 +114,14 @@ def neighbours(near: Neighbours, seen: Survey, classes: Sequence[str], files: Se
 
 def dataset(found: Specialization, probes: Sequence[Probe], seen: Survey, classes: Sequence[str]) -> None:
     table = Table(
-        "level", "capsules", "in use", "winning", "class in weights", "class in winner", "class read by a probe"
+        "level",
+        "capsules",
+        "in use",
+        "ever win",
+        "share a win",
+        "class in weights",
+        "class in winner",
+        "read by a probe",
     )
     for level in found.levels:
         probe = probes[level.level] if probes else None
@@ -123,6 +130,7 @@ def dataset(found: Specialization, probes: Sequence[Probe], seen: Survey, classe
             str(level.capsules),
             f"{level.effective:.2f}",
             f"{level.effective_chosen:.2f}",
+            f"{level.leaders:.2f}",
             f"{level.information:.4f} (chance {level.information_by_chance:.4f})",
             f"{level.information_chosen:.4f} (chance {level.information_chosen_by_chance:.4f})",
             f"{probe.accuracy:.1%} ± {100 * probe.margin:.1f} (chance {probe.by_chance:.1%})" if probe else "",
@@ -130,9 +138,10 @@ def dataset(found: Specialization, probes: Sequence[Probe], seen: Survey, classe
     out.print(f"{len(seen):,} images, accuracy {seen.accuracy:.2%}")
     out.print(table)
     out.print(
-        "In use, winning: effective numbers of capsules, by weights and by wins. Class in …: mutual information of "
-        "class and capsule, from 0 (none) to 1 (as much as that many capsules can tell). The winner of an image has "
-        "the largest weight; in the last level, the best vector.",
+        "In use, ever win: effective numbers of capsules, by weights and by wins. The winner of an image has the "
+        "largest weight, and those within 1 % share the win: as many as said, on average. In the last level it has the "
+        "best vector. Class in …: mutual information of class and capsule, from 0 (none) to 1 (as much as that many "
+        "capsules can tell).",
         soft_wrap=True,
     )
     out.print(found.trend, soft_wrap=True)

@@ -13,6 +13,7 @@ from torch import Tensor
 from .survey import Survey
 
 ALWAYS = 0.99  # a capsule that wins this share of the images is said to be always chosen
+EQUAL = 0.99  # of the largest weight: a capsule that has as much shares the win
 SHUFFLES = 20
 
 
@@ -21,9 +22,10 @@ class LevelSpecialization:
     """The weights b of one level over a data set.
 
     Information is I(class; capsule) / min(H(class), ln n): 0 if the capsule says nothing about the class, 1 if it says
-    as much as n capsules can. The capsule of an image is drawn with the probabilities b_n; `information_chosen` takes
-    the winning capsule instead: that of the largest weight, in the last level that of the best vector. Their
-    `by_chance` is what the same weights give for shuffled labels.
+    as much as n capsules can. The capsule of an image is drawn with the probabilities b_n; for `information_chosen`
+    from those that win: they have the largest weight, or in the last level the best vector. A fitness of nearly 1 is
+    common in trained networks, so that several often share the largest weight, and the win (D31). Their `by_chance` is
+    what the same weights give for shuffled labels.
     """
 
     level: int  # counted from 0
@@ -40,6 +42,8 @@ class LevelSpecialization:
     effective: float  # capsules in use: exp H(mean b), between 1 and n
     effective_chosen: float  # exp H(share of wins): how many of them ever win
     effective_per_image: float  # mean of exp H(b) over images: how many weigh in one image
+    leaders: float  # mean number of capsules that share the win of an image
+    shared: float  # share of images in which more than one does
     findings: tuple[str, ...]  # collapse, in words; empty where there is none
 
     @property
@@ -63,6 +67,8 @@ class LevelSpecialization:
             "effective": self.effective,
             "effective_chosen": self.effective_chosen,
             "effective_per_image": self.effective_per_image,
+            "leaders": self.leaders,
+            "shared": self.shared,
             "findings": list(self.findings),
         }
 
@@ -111,8 +117,9 @@ def plain(values: Tensor) -> list[Any]:
 
 
 def specialization(survey: Survey) -> Specialization:
+    classes = len(survey.counts)
     levels = tuple(
-        level_specialization(index, b, survey.capsules[:, index], survey.labels, len(survey.counts))
+        level_specialization(index, b, leaders(survey, index), survey.labels, classes)
         for index, b in enumerate(survey.weights)
     )
     counts = survey.counts.view(-1, 1, 1, 1)
@@ -123,10 +130,23 @@ def specialization(survey: Survey) -> Specialization:
     )
 
 
-def level_specialization(index: int, b: Tensor, winners: Tensor, labels: Tensor, classes: int) -> LevelSpecialization:
-    """b (m, n), winners (m,), labels (m,)"""
-    b, n = b.double(), b.shape[1]
-    wins = torch.nn.functional.one_hot(winners, n).double()
+def leaders(survey: Survey, level: int) -> Tensor:
+    """(m, n): whether a capsule wins an image, alone or with others"""
+    if level == len(survey.weights) - 1:
+        return torch.nn.functional.one_hot(survey.capsules[:, level], survey.weights[level].shape[1]).bool()
+    return heaviest(survey.weights[level])
+
+
+def heaviest(b: Tensor) -> Tensor:
+    """Which of the weights b (…, n) are the largest or, but for a hundredth, as large"""
+    return b >= EQUAL * b.amax(-1, keepdim=True)
+
+
+def level_specialization(index: int, b: Tensor, leads: Tensor, labels: Tensor, classes: int) -> LevelSpecialization:
+    """b (m, n), leads (m, n), labels (m,)"""
+    b = b.double()
+    together = leads.sum(1)
+    wins = leads / together[:, None].double()
     counts = labels.bincount(minlength=classes)
     chosen_overall = wins.mean(0)
     mean = _class_means(b, labels, counts)
@@ -152,6 +172,8 @@ def level_specialization(index: int, b: Tensor, winners: Tensor, labels: Tensor,
         effective=effective_number(b.mean(0)),
         effective_chosen=effective_number(chosen_overall),
         effective_per_image=float(entropy(b / b.sum(1, keepdim=True)).exp().mean()),
+        leaders=float(together.double().mean()),
+        shared=float((together > 1).double().mean()),
         findings=_findings(index, b, chosen_overall),
     )
 

@@ -174,7 +174,7 @@ class Explorer:
                 {
                     "weights": one.block_weights(level).tolist(),
                     "fitness": a.flatten(1).amax(1).tolist() if a.dim() > 1 else a.tolist(),
-                    "winner": one.winners[level],
+                    "winners": list(one.winners[level]),
                 }
                 for level, a in enumerate(one.fitness)
             ],

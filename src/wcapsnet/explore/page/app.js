@@ -336,7 +336,7 @@ function renderTable() {
     fitness.dataset.value = level ? level.fitness[n] : "";
     pin.textContent = pinned ? pinned.levels[l - 1].weights[n].toFixed(4) : "";
     on.firstChild.checked = !state.off.has(row.dataset.block);
-    row.classList.toggle("winner", level?.winner === n);
+    row.classList.toggle("winner", level?.winners.includes(n));
   }
 }
 

@@ -205,7 +205,7 @@ export class Flow {
       blocks.forEach((parts, n) => {
         const { size, share } = look[n];
         const key = `${l + 1}.${n}`;
-        const winner = answer?.levels[l].winner === n;
+        const winner = answer?.levels[l].winners.includes(n);
         parts.g.classList.toggle("off", !on(n));
         parts.g.classList.toggle("deep", share > 0.55);
         parts.g.classList.toggle("winner", winner);
@@ -215,7 +215,7 @@ export class Flow {
         parts.fitness.setAttribute("stroke-dasharray", `${Math.min(1, Math.max(0, answer?.levels[l].fitness[n] ?? 0)) * 100} 100`);
         parts.pin.setAttribute("r", pins && on(n) ? Math.max(3, this.radius * pins[n].size) : 0);
         parts.weight.textContent = answer && on(n) ? weights[n].toFixed(3) : "";
-        const said = answer ? `weight ${weights[n].toFixed(3)}, fitness ${answer.levels[l].fitness[n].toFixed(3)}${l === last ? " at its best place" : ""}${winner ? ", the winner" : ""}` : "no picture yet";
+        const said = answer ? `weight ${weights[n].toFixed(3)}, fitness ${answer.levels[l].fitness[n].toFixed(3)}${l === last ? " at its best place" : ""}${winner ? ", a winner" : ""}` : "no picture yet";
         parts.title.textContent = `Block ${key}: ${said}`;
         parts.g.setAttribute("aria-label", `Block ${key}: ${said}, ${on(n) ? "on" : "switched off"}`);
         parts.g.setAttribute("aria-expanded", open === key);

@@ -89,7 +89,7 @@ def _levels_of(facts: Facts, example: Example) -> Html:
     for level in range(len(one.weights)):
         weights = one.block_weights(level).tolist()
         off = one.without[level][:, one.predicted].tolist() if one.without else [math.nan] * len(weights)
-        bars = [Bar(f"{k}", w, f"{w:.3f}", color=1 if k == one.winners[level] else 7) for k, w in enumerate(weights)]
+        bars = [Bar(f"{k}", w, f"{w:.3f}", color=1 if k in one.winners[level] else 7) for k, w in enumerate(weights)]
         chart = bar_chart(
             f"Weights of level {level + 1}", bars, high=max(weights), width=230, thick=13 if len(bars) <= 8 else 7
         )

@@ -133,7 +133,13 @@ def _wins(level: LevelSpecialization, last: bool) -> Html:
         width=380,
     )
     most = "holds the best vector: that of the largest weight at any position" if last else "has the largest weight"
-    return h("figure", chart, h("figcaption", f"Wins: in how many of all images each capsule {most}."))
+    said = f"Wins: in how many of all images each capsule {most}."
+    if level.shared:
+        share, many = text.percent(level.shared, 1), f"{level.leaders:.1f}"
+        said += (
+            f" Capsules within 1 % of it share the win: so in {share} of the images; on average {many} win together."
+        )
+    return h("figure", chart, h("figcaption", said))
 
 
 def _positions(facts: Facts, found: Specialization) -> Html:

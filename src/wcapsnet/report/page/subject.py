@@ -66,7 +66,7 @@ def subject_of_run(path: Path) -> Subject:
 
 def subject_of_shipped(name: str) -> Subject:
     facts = shipped.describe(name)
-    test = dict(facts["test"])
+    test, seen = dict(facts["test"]), facts["validation"]
     test.setdefault("accuracy", test["correct"] / test["images"])
     test.setdefault("errors", test["images"] - test["correct"])
     return Subject(
@@ -75,7 +75,7 @@ def subject_of_shipped(name: str) -> Subject:
         experiment=from_dict(Experiment, facts["experiment"]),
         environment=facts["environment"],
         metrics=facts["history"],
-        results={**test, "best_epoch": facts["epoch"]},
+        results={**test, "best_epoch": facts["epoch"], "validation_accuracy": seen["correct"] / seen["images"]},
         weights=shipped.path_of(name),
         folder=None,
     )
