@@ -97,6 +97,7 @@ def _training_cards(facts: Facts) -> list[Html]:
     ]
     if "seconds" in metrics[-1]:
         speed = f"{metrics[-1]['images_per_s']:,.0f} images/s" if "images_per_s" in metrics[-1] else ""
+        speed += ", several runs at a time" if "--parallel" in facts.subject.environment.get("command", ()) else ""
         cards.append(card("training time", text.duration(metrics[-1]["seconds"]), speed))
     return cards
 
