@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import statistics
 from dataclasses import replace
 from pathlib import Path
 
@@ -171,6 +172,12 @@ def test_a_folder_of_runs_gives_those_that_may_and_says_of_the_others_why_not(tm
 def test_everything_that_is_made_from_the_committed_records_agrees_with_them():
     for path, text in pages.pages(ROOT).items():
         assert (ROOT / path).read_text(encoding="utf-8") == text, f"{path} is stale: run python -m wcapsnet.report"
+
+
+def test_the_readmes_headline_is_that_of_the_records():
+    found = [100 * r.accuracy for r in shipped_records() if (r.dataset, r.row) == ("cifar10", NETWORK)]
+    said = f"CIFAR-10 to {statistics.mean(found):.2f} ± {statistics.stdev(found):.2f} % with 0.98M parameters"
+    assert said in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_records_in_the_package_are_the_committed_ones():
