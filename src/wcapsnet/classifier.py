@@ -24,6 +24,7 @@ from .data import read_image
 from .data.loader import normalize
 from .errors import InputError
 from .network import Output, WCapsNet, WCapsNetConfig
+from .network.routing import heaviest
 from .settings import from_dict, to_dict
 from .training.precision import arithmetic
 
@@ -157,8 +158,9 @@ class Classifier(nn.Module):
 
 
 def winning_capsules(output: Output) -> Tensor:
-    """(m, levels): the capsule with the largest weight in each level; in the last, the one the best vector is of."""
-    feature_levels = [r.weights.argmax(1) for r in output.routings[:-1]]
+    """(m, levels): the capsule with the largest weight in each level, the first of equals; in the last, the one the
+    best vector is of."""
+    feature_levels = [heaviest(r.weights).byte().argmax(1) for r in output.routings[:-1]]
     return torch.stack([*feature_levels, output.best.place[:, 0]], dim=1)
 
 

@@ -909,21 +909,22 @@ def _train_all(
     for model, wanted, precision in {(model, t.kernels, t.precision) for model, t in training}:
         use_kernels(WCapsNet(model), wanted, precision, device)
     shared = SharedData(load, device)
+    at_a_time = 1 if device.type == "cpu" else parallel or AT_ONCE
 
     def make(run: Run, progress: Progress) -> Trainer:
         trainer = Trainer(run, shared.of(run.experiment.data), device, progress)
         if not Run.is_run(run.path):
             named = run.experiment.data.source in DATASETS
-            run.begin(describe_environment(device, (data_dir or default_data_dir()) if named else None))
+            place = (data_dir or default_data_dir()) if named else None
+            run.begin(describe_environment(device, place, min(at_a_time, len(runs))))
         return trainer
 
     if not quiet:
-        show.sweep_begins(sweep, runs, parallel or (AT_ONCE if device.type == "cuda" else 1), device)
-    parallel = 1 if device.type == "cpu" else parallel or AT_ONCE
+        show.sweep_begins(sweep, runs, parallel or at_a_time, device)
     compile_kernels.tell = None if quiet else out.print
     failures: dict[Run, str] = {}
     try:
-        for run, failure in train_together(runs, make, device, parallel, make_board(out, sweep.runs, quiet)):
+        for run, failure in train_together(runs, make, device, at_a_time, make_board(out, sweep.runs, quiet)):
             if failure:
                 failures[run] = failure
             sweep.write()

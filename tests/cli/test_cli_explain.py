@@ -89,7 +89,8 @@ def test_a_data_set_is_explained(run):
     answer = call("explain", run)
     assert answer.code == 0, answer.err
     for level in facts["levels"]:
-        assert f"{level['information']:.4f}" in answer.out
+        assert f"{level['information']:.3f} ({level['information_by_chance']:.3f})" in answer.out
+        assert f"{level['information_set']:.3f} ({level['information_set_by_chance']:.3f})" in answer.out
         for finding in level["findings"]:
             assert finding in answer.out
 
@@ -109,7 +110,7 @@ def test_one_capsule_is_explained(run):
     wins = sum(facts_of(run, "--capsule", f"1.{n}")["wins"] for n in range(3))
     assert wins == facts["images"]
     printed = call("explain", run, "--capsule", "1.2").out
-    assert "Capsule 2 of level 1 has the largest weight in" in printed
+    assert "Capsule 2 of level 1 has the largest weight (to within 1 %) in" in printed
     assert facts["favourites"][0]["file"] in printed
     assert all(one["file"].startswith(f"{one['class']}/") for one in facts["favourites"])
 

@@ -25,7 +25,7 @@ from wcapsnet.deploy.ship import best_on_validation, main, ship
 from wcapsnet.experiment import Experiment
 from wcapsnet.recipes import RECIPES, recipe
 from wcapsnet.settings import from_dict, to_dict, with_setting
-from wcapsnet.training.run import Run
+from wcapsnet.training.run import Run, several_at_a_time
 
 CPU = torch.device("cpu")
 ROOT = Path(__file__).parents[2]
@@ -127,6 +127,27 @@ def test_half_precision_is_taken_if_and_only_if_it_changes_no_answer(own_runs, c
     assert shipped.path_of(NAME).stat().st_size > size
     assert f"would answer {made.half.flips} validation and test images differently" in card(checkout)
     assert torch.equal(wcapsnet.load(NAME).network.projection, exact.network.projection)
+
+
+@pytest.mark.parametrize(
+    ("environment", "shared"),
+    [
+        ({}, False),
+        ({"command": ["wcapsnet", "train", "mnist"], "runs_at_a_time": 1}, False),
+        ({"command": ["wcapsnet", "sweep", "mnist"], "runs_at_a_time": 4}, True),
+        ({"command": ["wcapsnet", "sweep", "mnist", "--parallel", "5"]}, True),
+        ({"command": ["wcapsnet", "sweep", "mnist", "--parallel", "1"]}, False),
+    ],
+)
+def test_a_time_that_was_shared_with_other_runs_is_known(environment, shared):
+    assert several_at_a_time(environment) is shared
+
+
+def test_the_card_says_when_several_runs_shared_the_device(own_runs, checkout):
+    for seed in range(3):
+        change(own_runs / f"seed={seed}/environment.json", runs_at_a_time=3)
+    ship(NAME, [own_runs], checkout, None, CPU)
+    assert ", several runs at a time. On a GPU" in card(checkout)
 
 
 # ── damage ──

@@ -15,11 +15,11 @@ from wcapsnet.explain import Specialization, Survey, probe_levels, show, special
 from wcapsnet.explain.specialization import (
     confidence_margin,
     effective_number,
-    heaviest,
     level_specialization,
     normalized_information,
     student_t,
 )
+from wcapsnet.network.routing import heaviest
 from wcapsnet.training.evaluate import evaluate
 
 BRIGHT, DARK = quadrants(1, 1, 1, 0), quadrants(-1, 0, -1, -1)
@@ -243,14 +243,18 @@ def test_capsules_of_nearly_the_largest_weight_share_the_win():
         [False, True, False],
     ]
     level = level_of(b, [0, 0, 1, 1])
-    close(level.chosen_overall, torch.tensor([2.0, 1.5, 0.5]) / 4, 1e-6)
-    close(level.chosen, torch.tensor([[0.5, 0.25, 0.25], [0.5, 0.5, 0.0]]), 1e-6)
+    close(level.chosen_overall, torch.tensor([3.0, 2.0, 1.0]) / 4, 1e-6)
+    close(level.chosen, torch.tensor([[1.0, 0.5, 0.5], [0.5, 0.5, 0.0]]), 1e-6)
     assert (level.leaders, level.shared) == (1.5, 0.5)
+    # shares of the wins: 2, 1.5 and 0.5 of 4
+    assert level.effective_chosen == pytest.approx(effective_number(torch.tensor([2, 1.5, 0.5])))
     # whoever draws among equals learns nothing from the order in which capsules are numbered
     equal = level_of(torch.tensor([[0.45, 0.45, 0.1], [0.45, 0.1, 0.45]]).repeat(20, 1), [0, 1] * 20)
     turned = level_of(torch.tensor([[0.1, 0.45, 0.45], [0.45, 0.1, 0.45]]).repeat(20, 1), [0, 1] * 20)
     assert equal.information_chosen == pytest.approx(turned.information_chosen)
     assert 0.1 < equal.information_chosen < 0.9
+    assert equal.information_set == pytest.approx(1)  # the set says all of it
+    assert equal.information_set_by_chance < 0.2
 
 
 def test_shuffled_labels_give_no_more_than_chance():
@@ -292,6 +296,18 @@ def test_a_capsule_that_always_wins_is_named():
     b = torch.tensor([[0.2, 0.5, 0.3], [0.1, 0.6, 0.3]]).repeat(10, 1)
     (finding,) = level_of(b, [0, 1] * 10).findings
     assert finding == "Level 1 has collapsed: capsule 1 wins in 100.0% of 20 images."
+
+
+def test_capsules_that_always_win_together_are_named():
+    b = torch.tensor([[0.4, 0.2, 0.4], [0.45, 0.1, 0.45]]).repeat(10, 1)
+    (finding,) = level_of(b, [0, 1] * 10).findings
+    assert finding == "Level 1 has collapsed: capsules 0 and 2 win together in 100.0% of 20 images."
+    alike = torch.full((20, 4), 0.25) + 1e-4 * torch.rand(20, 4)
+    (finding,) = level_of(alike, [0, 1] * 10).findings
+    assert finding == "Level 1 hardly selects: to within 1 % all capsules weigh the same in 100.0% of the images."
+    # one that is always among the winners is no collapse: the others still say something
+    b = torch.tensor([[0.4, 0.2, 0.4], [0.4, 0.4, 0.2]]).repeat(10, 1)
+    assert level_of(b, [0, 1] * 10).findings == ()
 
 
 def test_capsules_that_never_win_are_named():

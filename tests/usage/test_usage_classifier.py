@@ -145,7 +145,8 @@ def test_the_winning_capsules_are_those_with_the_largest_weights(classifier, pix
         assert last.shape == (2, 4, 6)
         assert float(feature.sum()) == pytest.approx(1, abs=1e-5)
         assert float(last.sum()) == pytest.approx(1, abs=1e-5)
-        assert answer.capsules == (int(feature.argmax()), int(last.flatten(1).amax(1).argmax()))
+        first = next(n for n, b in enumerate(feature) if b >= 0.99 * feature.max())  # of those that weigh alike
+        assert answer.capsules == (first, int(last.flatten(1).amax(1).argmax()))
 
 
 def test_winning_capsules_of_a_batch_are_those_of_its_pictures(classifier, pixels):

@@ -16,6 +16,7 @@ from ..recipes.published import PAPER_TABLES
 from ..report.records import NETWORK, row_of
 from ..settings import from_dict, to_dict
 from ..training.progress import clock
+from ..training.run import several_at_a_time
 
 if TYPE_CHECKING:
     from .ship import Measured
@@ -27,6 +28,10 @@ DATA_LICENCES = {
     "cifar10": "CIFAR-10 (A. Krizhevsky, 2009): pictures from the web, offered without a licence of their own",
     "cifar100": "CIFAR-100 (A. Krizhevsky, 2009): pictures from the web, offered without a licence of their own",
     "svhn": "SVHN (Y. Netzer et al., 2011): for non-commercial use",
+}
+LIGHT_ON_DARK = {
+    **dict.fromkeys(("mnist", "sample"), "It knows light digits on dark ground; dark ones on paper must be inverted."),
+    "fashion-mnist": "It knows things lighter than the dark ground they lie on; a photo on white must be inverted.",
 }
 OPTIONS = {"training.seed": "--seed", "training.precision": "--precision", "training.kernels": "--kernels"}
 
@@ -232,6 +237,7 @@ def _limits(m: Measured, experiment: Experiment) -> list[str]:
         "different, and nothing was measured on them.",
         f"- Its probabilities are not calibrated: on the test images it gives its answers {believed:.1%} on "
         f"average, and {right:.1%} of them are right.",
+        *([f"- {dark}"] if (dark := LIGHT_ON_DARK.get(experiment.data.source)) else []),
         "- It is meant for research and teaching.",
     ]
 
@@ -241,7 +247,7 @@ def _provenance(m: Measured) -> list[str]:
     known = [environment.get("hardware"), environment.get("torch") and f"PyTorch {environment['torch']}"]
     where = ", ".join(part for part in known if part)
     seconds = clock(m.run.results()["seconds"])
-    shared = ", several runs at a time" if "--parallel" in environment.get("command", ()) else ""
+    shared = ", several runs at a time" if several_at_a_time(environment) else ""
     return [
         f"That took {seconds}{f' on {where}' if where else ''}{shared}. On a GPU, sums are taken in another order "
         "every time, so the same command gives a network much like it, not the same one.",

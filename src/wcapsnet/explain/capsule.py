@@ -24,7 +24,7 @@ class CapsuleExplanation:
     capsule: int
     images: Tensor  # (count,): the images in which it weighs most, best first
     weights: Tensor  # (count,): its weight in them
-    wins: int  # in how many images it has the largest weight; in the last level, the best vector
+    wins: int  # in how many images it has the largest weight (to within 1 %); in the last level, the best vector
     mean: Tensor  # (N,): its mean weight for each class
     margin: Tensor  # (N,): half the 95 % confidence interval
     classes: tuple[int, ...]  # its classes: those that give it more than all images do on average, most first

@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..network import Trace, WCapsNet
-from ..network.routing import kept, route
+from ..network.routing import heaviest, kept, route
 from ..training.evaluate import block_weights
 from ..training.mode import evaluating
-from .specialization import heaviest, plain
+from .specialization import plain
 
 
 @dataclass(frozen=True)

@@ -113,16 +113,8 @@ def neighbours(near: Neighbours, seen: Survey, classes: Sequence[str], files: Se
 
 
 def dataset(found: Specialization, probes: Sequence[Probe], seen: Survey, classes: Sequence[str]) -> None:
-    table = Table(
-        "level",
-        "capsules",
-        "in use",
-        "ever win",
-        "share a win",
-        "class in weights",
-        "class in winner",
-        "read by a probe",
-    )
+    names = ("level", "capsules", "in use", "by wins", "winners", "class in weights", "in a winner", "in all winners")
+    table = Table(*names, "in a probe")
     for level in found.levels:
         probe = probes[level.level] if probes else None
         table.add_row(
@@ -131,17 +123,19 @@ def dataset(found: Specialization, probes: Sequence[Probe], seen: Survey, classe
             f"{level.effective:.2f}",
             f"{level.effective_chosen:.2f}",
             f"{level.leaders:.2f}",
-            f"{level.information:.4f} (chance {level.information_by_chance:.4f})",
-            f"{level.information_chosen:.4f} (chance {level.information_chosen_by_chance:.4f})",
-            f"{probe.accuracy:.1%} ± {100 * probe.margin:.1f} (chance {probe.by_chance:.1%})" if probe else "",
+            f"{level.information:.3f} ({level.information_by_chance:.3f})",
+            f"{level.information_chosen:.3f} ({level.information_chosen_by_chance:.3f})",
+            f"{level.information_set:.3f} ({level.information_set_by_chance:.3f})",
+            f"{probe.accuracy:.1%} ± {100 * probe.margin:.1f} ({probe.by_chance:.1%})" if probe else "",
         )
     out.print(f"{len(seen):,} images, accuracy {seen.accuracy:.2%}")
     out.print(table)
     out.print(
-        "In use, ever win: effective numbers of capsules, by weights and by wins. The winner of an image has the "
-        "largest weight, and those within 1 % share the win: as many as said, on average. In the last level it has the "
-        "best vector. Class in …: mutual information of class and capsule, from 0 (none) to 1 (as much as that many "
-        "capsules can tell).",
+        "In use: effective number of capsules, by weights and by wins. Winners of an image have its largest weight to "
+        "within 1 %, in the last level the best vector; how many there are on average. Class in …: mutual information "
+        "of the class and a capsule drawn by its weight or among the winners, from 0 (none) to 1 (as much as that many "
+        "capsules can tell); of the class and the set of winners, 1 being all of the class; what a linear probe reads. "
+        "In brackets: chance.",
         soft_wrap=True,
     )
     out.print(found.trend, soft_wrap=True)
@@ -151,7 +145,7 @@ def dataset(found: Specialization, probes: Sequence[Probe], seen: Survey, classe
         if level.capsules > 1:
             equal = f"all equal would be {1 / level.capsules:.3f}"
             out.print(f"\nLevel {level.level + 1}: mean weights ({equal}), ± half a 95 % confidence interval")
-            small = len(classes) <= WIDEST and level.capsules <= WIDEST
+            small = len(classes) <= WIDEST and level.capsules <= WIDEST // 2
             out.print(_mean_weights(level, classes) if small else _preferred(level, classes))
 
 
@@ -189,7 +183,7 @@ def _named(image: dict[str, Any]) -> str:
 
 def capsule(one: CapsuleExplanation, seen: Survey, classes: Sequence[str], files: Sequence[str] = ()) -> None:
     own = ", ".join(f"{escape(classes[r])} ({one.mean[r]:.3f})" for r in one.classes) or "none in particular"
-    has = "the best vector" if one.level == len(seen.weights) - 1 else "the largest weight"
+    has = "the best vector" if one.level == len(seen.weights) - 1 else "the largest weight (to within 1 %)"
     out.print(
         f"Capsule {one.capsule} of level {one.level + 1} has {has} in {one.wins:,} of {len(seen):,} "
         f"images. Its classes: {own}.",

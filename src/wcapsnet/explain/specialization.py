@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..network.routing import heaviest
 from .survey import Survey
 
-ALWAYS = 0.99  # a capsule that wins this share of the images is said to be always chosen
-EQUAL = 0.99  # of the largest weight: a capsule that has as much shares the win
+ALWAYS = 0.99  # of the images: a set of capsules that wins in so many is said to win always
 SHUFFLES = 20
 
 
@@ -23,9 +23,10 @@ class LevelSpecialization:
 
     Information is I(class; capsule) / min(H(class), ln n): 0 if the capsule says nothing about the class, 1 if it says
     as much as n capsules can. The capsule of an image is drawn with the probabilities b_n; for `information_chosen`
-    from those that win: they have the largest weight, or in the last level the best vector. A fitness of nearly 1 is
-    common in trained networks, so that several often share the largest weight, and the win (D31). Their `by_chance` is
-    what the same weights give for shuffled labels.
+    evenly from those that win: they have the largest weight, or in the last level the best vector. A fitness of nearly
+    1 is common in trained networks, so that several often share the largest weight, and the win (D31). What all that
+    win say together is `information_set`, I(class; set) / H(class); with few images for many sets much of that is
+    chance. Their `by_chance` is what the same weights give for shuffled labels.
     """
 
     level: int  # counted from 0
@@ -33,14 +34,16 @@ class LevelSpecialization:
     margin: Tensor  # (N, n): half the 95 % confidence interval of that mean; nan below two images
     counts: Tensor  # (N,): images of each class
     usage: Tensor  # (n,): mean b_n over all images
-    chosen: Tensor  # (N, n): share of a class's images in which the capsule wins; nan where there are none
-    chosen_overall: Tensor  # (n,): share of all images in which it wins
+    chosen: Tensor  # (N, n): share of a class's images in which it wins, alone or not; nan where there are none
+    chosen_overall: Tensor  # (n,): share of all images in which it wins, alone or not
     information: float
     information_by_chance: float
     information_chosen: float
     information_chosen_by_chance: float
+    information_set: float
+    information_set_by_chance: float
     effective: float  # capsules in use: exp H(mean b), between 1 and n
-    effective_chosen: float  # exp H(share of wins): how many of them ever win
+    effective_chosen: float  # the same by wins, which winners share
     effective_per_image: float  # mean of exp H(b) over images: how many weigh in one image
     leaders: float  # mean number of capsules that share the win of an image
     shared: float  # share of images in which more than one does
@@ -64,6 +67,8 @@ class LevelSpecialization:
             "information_by_chance": self.information_by_chance,
             "information_chosen": self.information_chosen,
             "information_chosen_by_chance": self.information_chosen_by_chance,
+            "information_set": self.information_set,
+            "information_set_by_chance": self.information_set_by_chance,
             "effective": self.effective,
             "effective_chosen": self.effective_chosen,
             "effective_per_image": self.effective_per_image,
@@ -96,8 +101,12 @@ class Specialization:
             does = "rises and falls" if rises else "is the same in every level"
         else:
             does = f"{'rises' if rises else 'falls'}{'' if all(steps) else ', but not'} with every level"
-        numbers = " → ".join(f"{value:.3f}" for value in told)
-        return f"What the winning capsule tells of the class {does}: {numbers}."
+        said = f"What the winning capsule tells of the class {does}: {_row(told)}."
+        if any(level.shared for level in several):
+            together = [(level.information_set, level.information_set_by_chance) for level in several]
+            beyond = [max(value - chance, 0) / max(1 - chance, 1e-12) for value, chance in together]
+            said += f" All winners of an image together, beyond chance: {_row(beyond)}."
+        return said
 
     def summary(self) -> dict[str, Any]:
         """Plain values, ready for JSON; what is unknown is null."""
@@ -107,6 +116,10 @@ class Specialization:
             "map_mean": plain(self.map_mean),
             "map_margin": plain(self.map_margin),
         }
+
+
+def _row(values: list[float]) -> str:
+    return " → ".join(f"{value:.3f}" for value in values)
 
 
 def plain(values: Tensor) -> list[Any]:
@@ -137,21 +150,16 @@ def leaders(survey: Survey, level: int) -> Tensor:
     return heaviest(survey.weights[level])
 
 
-def heaviest(b: Tensor) -> Tensor:
-    """Which of the weights b (…, n) are the largest or, but for a hundredth, as large"""
-    return b >= EQUAL * b.amax(-1, keepdim=True)
-
-
 def level_specialization(index: int, b: Tensor, leads: Tensor, labels: Tensor, classes: int) -> LevelSpecialization:
     """b (m, n), leads (m, n), labels (m,)"""
     b = b.double()
     together = leads.sum(1)
     wins = leads / together[:, None].double()
     counts = labels.bincount(minlength=classes)
-    chosen_overall = wins.mean(0)
     mean = _class_means(b, labels, counts)
     squares = _class_means(b.square(), labels, counts)
     variance = (squares - mean.square()).clamp_min(0) * (counts / (counts - 1).clamp_min(1))[:, None]
+    sets, which = leads.unique(dim=0, return_inverse=True)
     joint, joint_chosen = _joint(b, labels, classes), _joint(wins, labels, classes)
     generator = torch.Generator().manual_seed(0)
     shuffled = [labels[torch.randperm(len(labels), generator=generator)] for _ in range(SHUFFLES)]
@@ -161,20 +169,22 @@ def level_specialization(index: int, b: Tensor, leads: Tensor, labels: Tensor, c
         margin=confidence_margin(variance, counts[:, None]).float(),
         counts=counts,
         usage=b.mean(0).float(),
-        chosen=_class_means(wins, labels, counts).float(),
-        chosen_overall=chosen_overall.float(),
+        chosen=_class_means(leads.double(), labels, counts).float(),
+        chosen_overall=leads.double().mean(0).float(),
         information=normalized_information(joint),
         information_by_chance=_mean([normalized_information(_joint(b, other, classes)) for other in shuffled]),
         information_chosen=normalized_information(joint_chosen),
         information_chosen_by_chance=_mean(
             [normalized_information(_joint(wins, other, classes)) for other in shuffled]
         ),
+        information_set=_set_information(which, labels, classes),
+        information_set_by_chance=_mean([_set_information(which, other, classes) for other in shuffled]),
         effective=effective_number(b.mean(0)),
-        effective_chosen=effective_number(chosen_overall),
+        effective_chosen=effective_number(wins.mean(0)),
         effective_per_image=float(entropy(b / b.sum(1, keepdim=True)).exp().mean()),
         leaders=float(together.double().mean()),
         shared=float((together > 1).double().mean()),
-        findings=_findings(index, b, chosen_overall),
+        findings=_findings(index, b, leads, sets, which),
     )
 
 
@@ -191,12 +201,24 @@ def effective_number(p: Tensor) -> float:
 def normalized_information(joint: Tensor) -> float:
     """I(r; n) / min(H(r), ln n) of a joint distribution (r, n); 0 where nothing can be told apart"""
     joint = joint.double() / joint.double().sum()
-    of_class = entropy(joint.sum(1))
-    most = min(float(of_class), math.log(joint.shape[1]))
-    if most < 1e-12:
-        return 0.0
-    shared = of_class + entropy(joint.sum(0)) - entropy(joint.flatten())
-    return min(max(float(shared) / most, 0.0), 1.0)
+    most = min(float(entropy(joint.sum(1))), math.log(joint.shape[1]))
+    return _share(_information(joint), most)
+
+
+def _information(joint: Tensor) -> float:
+    """I = H(r) + H(n) − H(r, n)"""
+    return float(entropy(joint.sum(1)) + entropy(joint.sum(0)) - entropy(joint.flatten()))
+
+
+def _share(part: float, whole: float) -> float:
+    return min(max(part / whole, 0.0), 1.0) if whole >= 1e-12 else 0.0
+
+
+def _set_information(which: Tensor, labels: Tensor, classes: int) -> float:
+    """I(r; set) / H(r), `which` (m,) being the set of each image"""
+    sets = int(which.max()) + 1
+    joint = (labels * sets + which).bincount(minlength=classes * sets).view(classes, sets).double() / len(labels)
+    return _share(_information(joint), float(entropy(joint.sum(1))))
 
 
 def confidence_margin(variance: Tensor, counts: Tensor) -> Tensor:
@@ -230,7 +252,7 @@ def _mean(values: list[float]) -> float:
     return sum(values) / len(values)
 
 
-def _findings(index: int, b: Tensor, chosen: Tensor) -> tuple[str, ...]:
+def _findings(index: int, b: Tensor, leads: Tensor, sets: Tensor, which: Tensor) -> tuple[str, ...]:
     level, (images, n) = f"Level {index + 1}", b.shape
     if n == 1:
         return ()
@@ -238,17 +260,19 @@ def _findings(index: int, b: Tensor, chosen: Tensor) -> tuple[str, ...]:
         equal = float((b[0] - 1 / n).abs().max()) < 1e-6
         how = "all capsules weigh the same" if equal else "the weights do not depend on the image"
         return (f"{level} does not select: {how}.",)
-    found = []
-    always = [c for c in range(n) if chosen[c] >= ALWAYS]
-    never = [c for c in range(n) if chosen[c] == 0]
-    if always:
-        share = float(chosen[always[0]])
-        found.append(f"{level} has collapsed: capsule {always[0]} wins in {share:.1%} of {images:,} images.")
-    if never and not always:
-        some = "capsule" if len(never) == 1 else "capsules"
-        wins = "wins" if len(never) == 1 else "win"
-        found.append(f"{level}: {some} {_listed(never)} never {wins} in {images:,} images.")
-    return tuple(found)
+    counts = which.bincount()
+    most, share = sets[counts.argmax()], int(counts.max()) / images
+    if share >= ALWAYS:
+        if bool(most.all()):
+            return (f"{level} hardly selects: to within 1 % all capsules weigh the same in {share:.1%} of the images.",)
+        who = _capsules(most.nonzero().flatten().tolist(), "wins", "win together")
+        return (f"{level} has collapsed: {who} in {share:.1%} of {images:,} images.",)
+    never = (~leads.any(0)).nonzero().flatten().tolist()
+    return (f"{level}: {_capsules(never, 'never wins', 'never win')} in {images:,} images.",) if never else ()
+
+
+def _capsules(numbers: list[int], does: str, do: str) -> str:
+    return f"capsule {numbers[0]} {does}" if len(numbers) == 1 else f"capsules {_listed(numbers)} {do}"
 
 
 def _listed(numbers: list[int]) -> str:

@@ -35,6 +35,14 @@ WEIGHTINGS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+EQUAL = 0.99  # of the largest weight
+
+
+def heaviest(b: Tensor) -> Tensor:
+    """Which of the weights b (…, n) are the largest or, but for a hundredth, as large (D31)"""
+    return b >= EQUAL * b.amax(-1, keepdim=True)
+
+
 def kept(b: Tensor, keep: Tensor) -> Tensor:
     """b_n / Σ_kept b_n for capsules that are kept, 0 for those that are switched off
 

@@ -21,6 +21,7 @@ failed.json, which says why; resuming it tries again.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import platform
@@ -179,7 +180,8 @@ def free_path(path: Path) -> Path:
     return free
 
 
-def describe_environment(device: torch.device, data_dir: Path | None) -> dict[str, Any]:
+def describe_environment(device: torch.device, data_dir: Path | None, at_a_time: int = 1) -> dict[str, Any]:
+    """`at_a_time`: how many runs share the device"""
     cuda = device.type == "cuda"
     return {
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -194,8 +196,16 @@ def describe_environment(device: torch.device, data_dir: Path | None) -> dict[st
         "cuda": torch.version.cuda if cuda else None,
         "cpus": os.cpu_count(),
         "threads": torch.get_num_threads(),
+        "runs_at_a_time": at_a_time,
         "data_dir": str(data_dir.resolve()) if data_dir else None,
     }
+
+
+def several_at_a_time(environment: dict[str, Any]) -> bool:
+    """Whether a run shared its device with others, so that its time is not its own."""
+    command = [str(word) for word in environment.get("command", ())]
+    asked = [b for a, b in itertools.pairwise(command) if a == "--parallel"]  # all that older records have
+    return any(int(number) > 1 for number in [environment.get("runs_at_a_time", 1), *asked])
 
 
 def _program() -> list[str]:

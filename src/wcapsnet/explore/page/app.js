@@ -395,7 +395,7 @@ function renderFavourites() {
   else if (survey.state === "running") note.textContent = `Looking at the test images: ${survey.done.toLocaleString("en")} of ${survey.total.toLocaleString("en")}.`;
   else if (found) {
     const classes = found.classes.length ? ` Its classes: ${found.classes.slice(0, 6).map(classOf).join(", ")}${found.classes.length > 6 ? ", …" : ""}.` : "";
-    note.textContent = `It wins in ${found.wins.toLocaleString("en")} of ${found.total.toLocaleString("en")} test images.${classes}`;
+    note.textContent = `It wins, alone or with others, in ${found.wins.toLocaleString("en")} of ${found.total.toLocaleString("en")} test images.${classes}`;
     thumbs($("favourites"), found.images, (one) => one.weight.toFixed(3));
   } else note.textContent = shown.answer ? "" : "They are shown as soon as there is a picture.";
 }

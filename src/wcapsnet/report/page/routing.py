@@ -42,8 +42,9 @@ def _trend(found: Specialization) -> Html | None:
     high = max(0.1, *(max(bar.value, bar.mark or 0) for bar in bars))
     chart = bar_chart("Information of the winning capsule about the class, by level", bars, high=high, width=440)
     caption = (
-        f"{found.trend} The number is normalised mutual information: 0 if the capsule that wins says nothing about the "
-        "class, 1 if it says as much as that many capsules can. Upright lines are chance: what shuffled classes give."
+        f"{found.trend} The number is normalised mutual information: 0 if the capsule that wins (drawn, where "
+        "several do) says nothing about the class, 1 if it says as much as that many capsules can. Upright lines are "
+        "chance: what shuffled classes give."
     )
     return figure("Do deeper levels specialise more?", chart, caption)
 
@@ -114,10 +115,12 @@ def _level_facts(level: LevelSpecialization) -> Html:
     by_winner = f"{level.information_chosen:.3f} (chance {level.information_chosen_by_chance:.3f})"
     said = {
         "the winning capsule tells of the class": by_winner,
+        "all winners together": f"{level.information_set:.3f} (chance {level.information_set_by_chance:.3f})",
         "the weights tell of the class": f"{level.information:.3f} (chance {level.information_by_chance:.3f})",
         "capsules in use, by weight": f"{level.effective:.2f} of {n}",
-        "capsules that win": f"{level.effective_chosen:.2f} of {n}",
+        "capsules in use, by wins": f"{level.effective_chosen:.2f} of {n}",
         "capsules that weigh in one image": f"{level.effective_per_image:.2f} of {n}",
+        "capsules that win one image": f"{level.leaders:.2f} of {n}",
     }
     return h("ul", [h("li", h("span", name), h("span", value)) for name, value in said.items()], class_="facts")
 
@@ -135,10 +138,7 @@ def _wins(level: LevelSpecialization, last: bool) -> Html:
     most = "holds the best vector: that of the largest weight at any position" if last else "has the largest weight"
     said = f"Wins: in how many of all images each capsule {most}."
     if level.shared:
-        share, many = text.percent(level.shared, 1), f"{level.leaders:.1f}"
-        said += (
-            f" Capsules within 1 % of it share the win: so in {share} of the images; on average {many} win together."
-        )
+        said += f" In {text.percent(level.shared, 1)} of the images several do, to within 1 %."
     return h("figure", chart, h("figcaption", said))
 
 
