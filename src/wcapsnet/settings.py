@@ -68,9 +68,10 @@ def flat(content: Any, path: str = "") -> dict[str, Any]:
 def suggestion(name: str, known: typing.Iterable[str], path: str = "") -> str:
     """The end of a sentence about a name that is not known: the nearest one, or all."""
     known = list(known)
-    near = difflib.get_close_matches(name, known, 1, 0.5)
+    written = {word.lower(): word for word in known}
+    near = difflib.get_close_matches(name.lower(), written, 1, 0.5)
     if near:
-        return f"; did you mean {_join(path, near[0])!r}?"
+        return f"; did you mean {_join(path, written[near[0]])!r}?"
     return f"; known are {', '.join(_join(path, k) for k in known)}."
 
 

@@ -170,6 +170,7 @@ def test_any_text_as_a_setting_is_understood_or_refused_but_never_a_crash(text):
 def test_nothing_near_lists_what_there_is():
     assert suggestion("qqq", ["alpha", "beta"]) == "; known are alpha, beta."
     assert suggestion("alpa", ["alpha", "beta"], "a.b") == "; did you mean 'a.b.alpha'?"
+    assert suggestion("ALPA", ["Alpha", "beta"]) == "; did you mean 'Alpha'?"
 
 
 def test_a_table_is_wanted_where_a_dataclass_is():
