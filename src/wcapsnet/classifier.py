@@ -24,7 +24,7 @@ from .data import read_image
 from .data.loader import normalize
 from .errors import InputError
 from .network import Output, WCapsNet, WCapsNetConfig
-from .network.routing import heaviest
+from .network.routing import heaviest, winners
 from .settings import from_dict, to_dict
 from .training.precision import arithmetic
 
@@ -40,9 +40,14 @@ class Prediction:
     label: str  # the most probable class
     probability: float
     top: tuple[tuple[str, float], ...]  # the most probable classes with their probabilities, best first
-    capsules: tuple[int, ...]  # the winning capsule of each level, counted from 0
+    capsules: tuple[int, ...]  # the winning capsule of each level, counted from 0; the first, where several win
     routing: tuple[Tensor, ...]  # the weights b of each level: (n,), and (n, i, j) for the last
     source: str | None = None  # the file, where it was one
+
+    @property
+    def winners(self) -> tuple[tuple[int, ...], ...]:
+        """All that win in each level: trained critics often give several the largest weight (D31)."""
+        return winners(self.routing, self.capsules[-1])
 
     def __str__(self) -> str:
         return f"{self.label} ({self.probability:.1%})"
@@ -120,14 +125,14 @@ class Classifier(nn.Module):
             output = self(images)
         probabilities, order = self.probabilities(output).cpu().sort(descending=True, stable=True)
         weights = [r.weights.float().cpu() for r in output.routings]
-        winners = winning_capsules(output).tolist()
+        capsules = winning_capsules(output).tolist()
         top = max(1, min(top, len(self.classes)))
         return [
             Prediction(
                 label=self.classes[int(order[m, 0])],
                 probability=float(probabilities[m, 0]),
                 top=tuple((self.classes[int(order[m, r])], float(probabilities[m, r])) for r in range(top)),
-                capsules=tuple(winners[m]),
+                capsules=tuple(capsules[m]),
                 routing=tuple(b[m] for b in weights),
                 source=name,
             )

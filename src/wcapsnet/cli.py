@@ -455,7 +455,7 @@ def predict(
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Classify pictures: class, probability, and the winning capsule of each level."""
+    """Classify pictures: class, probability, and the winning capsules of each level."""
     if as_csv and as_json:
         raise InputError("Choose one of --csv and --json.")
     classifier = load(run, device=str(choose_device(device)))

@@ -6,6 +6,7 @@ import csv
 import json
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -164,10 +165,21 @@ def predictions(answers: list[Prediction]) -> None:
     table = Table(Column("picture", overflow="fold"), "class", "probability", "then", "winning capsules")
     for answer in answers:
         then = ", ".join(f"{name} {p:.1%}" for name, p in answer.top[1:])
-        capsules = " → ".join(map(str, answer.capsules))
+        capsules = " → ".join(map(_ranges, answer.winners))
         cells = (answer.source or "", answer.label, f"{answer.probability:.1%}", then, capsules)
         table.add_row(*map(escape, cells))
     out.print(table)
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """0, 1, 2, 5 → 0–2 5"""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return " ".join(f"{run[0]}–{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
 def predictions_csv(answers: list[Prediction], classifier: Classifier, top: int) -> None:
@@ -188,6 +200,7 @@ def as_json(answer: Prediction) -> dict[str, Any]:
         "probability": answer.probability,
         "top": [{"class": name, "probability": p} for name, p in answer.top],
         "capsules": answer.capsules,
+        "winners": answer.winners,
         "routing": [b.tolist() for b in answer.routing],
     }
 

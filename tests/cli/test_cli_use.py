@@ -12,6 +12,7 @@ import torch
 from cli_helpers import COLORS, call, environment, picture, sentence
 
 import wcapsnet
+from wcapsnet import show
 from wcapsnet.data import DATASETS
 from wcapsnet.models import MODELS
 from wcapsnet.recipes import PAPER
@@ -83,7 +84,8 @@ def test_predict_answers_a_file(run, photos):
     row = next(line for line in answer.out.splitlines() if "a.png" in line)
     assert "apples" in row
     assert f"{expected.probability:.1%}" in row
-    assert " → ".join(map(str, expected.capsules)) in row
+    said = row.split("│")[-2].strip().split(" → ")
+    assert [part.split()[0].split("–")[0] for part in said] == [str(winners[0]) for winners in expected.winners]
 
 
 def test_predict_as_json_carries_class_probability_top_capsules_and_routing(run, photos):
@@ -286,3 +288,10 @@ def test_a_reader_that_leaves_is_no_error_worth_a_traceback():
         errors = process.stderr.read()
         process.wait(timeout=60)
     assert errors == b""
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"), [((4,), "4"), ((0, 1), "0–1"), ((0, 1, 2, 5, 7, 8), "0–2 5 7–8"), (tuple(range(16)), "0–15")]
+)
+def test_winners_are_said_in_short(numbers, said):
+    assert show._ranges(numbers) == said

@@ -146,7 +146,9 @@ def test_the_winning_capsules_are_those_with_the_largest_weights(classifier, pix
         assert float(feature.sum()) == pytest.approx(1, abs=1e-5)
         assert float(last.sum()) == pytest.approx(1, abs=1e-5)
         first = next(n for n, b in enumerate(feature) if b >= 0.99 * feature.max())  # of those that weigh alike
-        assert answer.capsules == (first, int(last.flatten(1).amax(1).argmax()))
+        best = int(last.flatten(1).amax(1).argmax())
+        assert answer.capsules == (first, best)
+        assert answer.winners == (tuple(n for n in range(3) if feature[n] >= 0.99 * feature.max()), (best,))
 
 
 def test_winning_capsules_of_a_batch_are_those_of_its_pictures(classifier, pixels):

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..network import Trace, WCapsNet
-from ..network.routing import heaviest, kept, route
+from ..network.routing import kept, route, winners
 from ..training.evaluate import block_weights
 from ..training.mode import evaluating
 from .specialization import plain
@@ -46,7 +46,7 @@ class ImageExplanation:
     @property
     def winners(self) -> tuple[tuple[int, ...], ...]:
         """The capsules with the largest weight in each level (D31); in the last, the one the best vector is of."""
-        return (*(tuple(heaviest(b).nonzero().flatten().tolist()) for b in self.weights[:-1]), (self.place[0],))
+        return winners(self.weights, self.place[0])
 
     def block_weights(self, level: int) -> Tensor:
         """(n,): in the last level, the sum over positions"""

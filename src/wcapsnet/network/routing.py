@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -41,6 +41,11 @@ EQUAL = 0.99  # of the largest weight
 def heaviest(b: Tensor) -> Tensor:
     """Which of the weights b (…, n) are the largest or, but for a hundredth, as large (D31)"""
     return b >= EQUAL * b.amax(-1, keepdim=True)
+
+
+def winners(weights: Sequence[Tensor], best: int) -> tuple[tuple[int, ...], ...]:
+    """Of one sample, level by level: the heaviest capsules; in the last, `best`, the one the best vector is of"""
+    return (*(tuple(heaviest(b).nonzero().flatten().tolist()) for b in weights[:-1]), (best,))
 
 
 def kept(b: Tensor, keep: Tensor) -> Tensor:
