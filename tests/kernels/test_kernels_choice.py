@@ -131,6 +131,16 @@ def recorder(monkeypatch):
     torch.set_autocast_enabled("cuda", False)
 
 
+def test_a_backend_never_gets_what_another_one_compiled(monkeypatch):
+    class Own(Recorder):
+        def compile(self, file, kernel, defines):
+            return f"compiled by {number}"
+
+    for number in range(50):  # each is gone when the next one comes, perhaps at the same place in memory
+        monkeypatch.setattr(compiling, "backend", Own(), raising=False)
+        assert compiling.function(compiling.Kernel("spectral.cu", "spectral")) == f"compiled by {number}"
+
+
 MNIST = WCapsNetConfig(channels=1, height=28, width=28)
 LARGE = WCapsNetConfig(height=96, width=128, levels=(Level(64, 8, 16, 2), *WCapsNetConfig().levels[1:]))
 

@@ -118,7 +118,8 @@ _functions: dict[Any, Any] = {}
 
 
 def function(kernel: Kernel) -> Any:
-    place = (id(backend), torch.cuda.current_device() if isinstance(backend, Cuda) else None, kernel.key())
+    # The backend itself, not its id: another object may get that after it is gone.
+    place = (backend, torch.cuda.current_device() if isinstance(backend, Cuda) else None, kernel.key())
     if place not in _functions:
         _functions[place] = backend.compile(*kernel.key())
     return _functions[place]
