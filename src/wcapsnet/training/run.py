@@ -203,9 +203,8 @@ def describe_environment(device: torch.device, data_dir: Path | None, at_a_time:
 
 def several_at_a_time(environment: dict[str, Any]) -> bool:
     """Whether a run shared its device with others, so that its time is not its own."""
-    command = [str(word) for word in environment.get("command", ())]
-    asked = [b for a, b in itertools.pairwise(command) if a == "--parallel"]  # all that older records have
-    return any(int(number) > 1 for number in [environment.get("runs_at_a_time", 1), *asked])
+    older = [b for a, b in itertools.pairwise(environment.get("command", ())) if a == "--parallel"]
+    return any(str(number) != "1" for number in [environment.get("runs_at_a_time", 1), *older])
 
 
 def _program() -> list[str]:
