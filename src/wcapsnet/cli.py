@@ -46,7 +46,8 @@ from .kernels import use as use_kernels
 from .models import MODELS, load
 from .network import ConfigError, WCapsNet
 from .recipes import RECIPES, quick, recipe, suggest
-from .recipes.ablations import NUMERALS, TABLES
+from .recipes.ablations import NUMERALS, TABLES, rows_of
+from .recipes.published import PAPER_TABLES
 from .report import page as report_page
 from .report import tables as paper_tables
 from .report.page import figures as report_figures
@@ -131,6 +132,16 @@ def _table(name: str) -> str:
     if table not in TABLES:
         raise typer.BadParameter(f"{name!r} is not one of {', '.join(TABLES)} (or {', '.join(NUMERALS)}).")
     return table
+
+
+def _numeral(name: str) -> str:
+    named = {table: numeral for numeral, table in NUMERALS.items()}
+    numeral = named.get(name.lower(), name.upper())
+    if numeral not in (*PAPER_TABLES, "ALL"):
+        raise typer.BadParameter(
+            f"{name!r} is not one of {', '.join(PAPER_TABLES)}, all (or {', '.join(NUMERALS.values())})."
+        )
+    return "all" if numeral == "ALL" else numeral
 
 
 class SplitName(str, Enum):
@@ -341,25 +352,16 @@ def ablate(
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Train every row of one of the paper's ablations; the same command again goes on where it was stopped."""
+    """Train every row of one of the paper's ablations, all else as it is in RECIPE, FOLDER or RUN; the same command
+    again goes on where it was stopped."""
     chosen = choose_device(device)
     changes = {"batch_size": batch_size, "lr": lr}
     experiment, data_dir = _asked(dataset, size, model, chosen, data_dir, changes, epochs, precision, kernels, None)
     planned = [
-        one
-        for row, variant in TABLES[table].items()
-        for one in with_seeds(variant.apply(experiment, f"{experiment.name}-{row.lower()}"), seeds, {"row": row})
+        one for row, variant in rows_of(table, experiment).items() for one in with_seeds(variant, seeds, {"row": row})
     ]
     folder = out_dir or Path("runs") / f"{experiment.name}-{table}"
     _train_all(Sweep(folder, planned), chosen, parallel, data_dir, download, quiet, table)
-
-
-class Numeral(str, Enum):
-    II = "II"  # weighting
-    III = "III"  # non-linearity
-    IV = "IV"  # routing
-    V = "V"  # comparison
-    all = "all"
 
 
 @app.command(
@@ -371,8 +373,11 @@ class Numeral(str, Enum):
 )
 def tables(
     table: Annotated[
-        Numeral, typer.Argument(metavar="[II|III|IV|V|all]", help="Which table.", case_sensitive=False)
-    ] = Numeral.all,
+        str,
+        typer.Argument(
+            metavar="[II|III|IV|V|all]", help="Which table; or by its name, as `ablate` has it.", parser=_numeral
+        ),
+    ] = "all",
     records: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option(help="A folder of runs or records; default: those inside the package.", show_default=False),
@@ -384,8 +389,7 @@ def tables(
     if as_markdown and as_json:
         raise InputError("Choose one of --markdown and --json.")
     found, left_out = read_records(records) if records else (shipped_records(), [])
-    numerals = [n.value for n in Numeral if table in (n, Numeral.all) and n != Numeral.all]
-    built = [paper_tables.build(numeral, found) for numeral in numerals]
+    built = [paper_tables.build(numeral, found) for numeral in PAPER_TABLES if table in (numeral, "all")]
     if as_json:
         typer.echo(json.dumps(paper_tables.as_json(built), ensure_ascii=False))
     elif as_markdown:
@@ -816,7 +820,7 @@ def _start(
     run = Run.at(out_dir, experiment) if out_dir else Run.next_free(Path("runs") / experiment.name, experiment)
     trainer = _trainer(run, _dataset(experiment, data_dir, download, quiet), device, quiet)
     place = (data_dir or default_data_dir()) if named else None
-    run.begin(describe_environment(device, place))  # last: bad input leaves nothing behind
+    run.begin(describe_environment(device, place, 1, trainer.computed_by))  # last: bad input leaves nothing behind
     return trainer
 
 
@@ -826,6 +830,7 @@ def _resume(path: Path, device: torch.device, data_dir: Path | None, download: b
         show.command("The run is finished; look at it with: wcapsnet evaluate", str(path))
         return None
     trainer = _trainer(run, _data_of(run, data_dir, download, quiet), device, quiet)
+    run.resumed(describe_environment(device, None, 1, trainer.computed_by), trainer.state.epoch)
     run.file("failed.json").unlink(missing_ok=True)
     return trainer
 
@@ -903,6 +908,9 @@ def _train_all(
         if _images(run.experiment.data) not in datasets:
             datasets[_images(run.experiment.data)] = _dataset(run.experiment, data_dir, download, quiet)
         _check_fit(run.experiment, load(run.experiment.data))
+    for run in sweep.runs:  # runs on other images than these would be no seeds or rows of one table
+        if _images(run.experiment.data) in datasets:
+            run.check_data(load(run.experiment.data), instead="choose another folder with --out")
     if table:  # the paper's network is a row of every table
         runs = _not_elsewhere(sweep, runs, load, quiet)
     training = [(run.experiment.model, run.experiment.training) for run in runs]
@@ -913,10 +921,13 @@ def _train_all(
 
     def make(run: Run, progress: Progress) -> Trainer:
         trainer = Trainer(run, shared.of(run.experiment.data), device, progress)
-        if not Run.is_run(run.path):
-            named = run.experiment.data.source in DATASETS
-            place = (data_dir or default_data_dir()) if named else None
-            run.begin(describe_environment(device, place, min(at_a_time, len(runs))))
+        named = run.experiment.data.source in DATASETS
+        place = (data_dir or default_data_dir()) if named else None
+        environment = describe_environment(device, place, min(at_a_time, len(runs)), trainer.computed_by)
+        if Run.is_run(run.path):
+            run.resumed(environment, trainer.state.epoch)
+        else:
+            run.begin(environment)
         return trainer
 
     if not quiet:

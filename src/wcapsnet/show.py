@@ -69,7 +69,7 @@ def sweep(sweep: Sweep, table_name: str | None = None) -> None:
     """A line a run; with several seeds a line a setting below. An ablation's rows are held against each other."""
     results, means = sweep.results(), sweep.means()
     names = [escape(name) for name in results[0]["settings"]]
-    table = Table(*names, "best validation", "test", "epochs", "time")
+    table = Table(*names, "best validation", "test", "best epoch", "time")
     for result in results:
         figures = [""] * 4
         if result["state"] == "finished":
@@ -99,12 +99,12 @@ def ablation(sweep: Sweep, table_name: str) -> None:
     rows, numeral = report_ablation.rows(sweep, table_name), report_ablation.numeral_of(table_name)
     reference = PAPER_TABLES[numeral].reference
     fair = any(row.paper for row in rows)
-    columns = ["row", "seeds", "test", *(["paper", "from the paper"] if fair else []), f"from {reference}"]
+    columns = ["row", "seeds", "epochs", "test", *(["paper", "from the paper"] if fair else []), f"from {reference}"]
     table = Table(*columns, title=f"Table {numeral}: {PAPER_TABLES[numeral].title}", title_justify="left")
     for row in rows:
         s = row.sample
         test = _percent(s.mean, s.variance**0.5 if len(s.accuracies) > 1 else None) if s else ""
-        cells = [row.name, str(len(s.accuracies) if s else 0), test]
+        cells = [row.name, str(len(s.accuracies) if s else 0), str(row.epochs), test]
         if fair:
             cells += ["" if row.paper is None else f"{row.paper:.2f} %"]
             cells += [report.verdict(row.from_paper) if row.from_paper else ""]

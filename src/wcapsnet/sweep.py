@@ -131,6 +131,8 @@ class Sweep:
 
     def __init__(self, folder: Path, planned: list[Planned]):
         self.folder, self.planned = folder, planned
+        if folder.exists() and not folder.is_dir():
+            raise InputError(f"{folder} is a file; choose a folder with --out.")
         if Run.is_run(folder):
             raise InputError(f"{folder} is the folder of a single run; choose another one with --out.")
         names: list[str] = []

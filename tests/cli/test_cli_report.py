@@ -178,7 +178,7 @@ def test_what_is_no_run_is_met_with_a_sentence(arguments, says):
 def test_a_damaged_record_is_met_with_a_sentence(run, tmp_path):
     own = Path(shutil.copytree(run, tmp_path / "own"))
     (own / "test.json").write_text("{}")
-    assert "has no field 'accuracy'" in sentence(call("report", own))
+    assert "is damaged: it has no images" in sentence(call("report", own))
     (own / "test.json").unlink()
     (own / "metrics.jsonl").write_text("{\n")
     assert "metrics.jsonl is damaged" in sentence(call("report", own))

@@ -2,7 +2,9 @@
 
 import csv
 import json
+import re
 import shlex
+import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -107,7 +109,7 @@ def test_options_and_settings_reach_every_run(toy):
 def test_quiet_shows_the_tables_alone(toy):
     answer = call("sweep", "toy", "--epochs", 1, "-q")
     assert answer.err == ""
-    assert "epoch " not in answer.out
+    assert "epoch   1" not in answer.out
     assert "in runs/toy-sweep;" not in answer.out
     assert "The figures are in runs/toy-sweep/sweep.csv" in answer.out
 
@@ -180,6 +182,10 @@ def test_ctrl_c_saves_and_the_proposed_command_goes_on_to_the_same_end(toy):
         for name in ("best.safetensors", "state.safetensors"):
             assert same_weights(one / name, other / name)
         assert (one / "predictions.csv").read_bytes() == (other / "predictions.csv").read_bytes()
+        environment = json.loads((one / "environment.json").read_text())
+        assert environment["computed_by"] == "plain PyTorch"
+        again = environment.get("resumed", [])
+        assert [(r["after_epoch"], r["computed_by"]) for r in again] == [(1, "plain PyTorch")] * (seed == 1)
 
 
 def test_a_run_begun_with_other_settings_is_not_gone_on_with(toy):
@@ -241,6 +247,10 @@ def test_a_place_that_is_taken_is_one_sentence(toy):
     Path("other/seed=0/notes.txt").touch()
     assert "other/seed=0 already exists" in sentence(call("sweep", "toy", "--out", "other"))
     assert not Path("other/sweep.json").exists()
+    Path("afile").touch()
+    answer = call("ablate", "routing", "toy", "--out", "afile")
+    assert sentence(answer) == "afile is a file; choose a folder with --out."
+    assert answer.out == ""
 
 
 def test_wrong_usage_is_explained(toy):
@@ -298,6 +308,7 @@ def test_ablate_holds_rows_against_the_reference_row(toy):
     difference = 100 * (means["squash"]["test_accuracy"] - means["tilt"]["test_accuracy"])
     assert f"{difference:+.2f}".replace("-", "−") in line
     assert "from tilt" in answer.out
+    assert re.search(r"squash\W+2\W+1\W", line), "seeds and epochs"
     assert "Welch's t-test" in answer.out
     assert "from the paper" not in answer.out
 
@@ -352,6 +363,65 @@ def test_a_run_on_other_images_or_one_that_cannot_be_read_is_not_taken(toy, monk
     assert answer.code == 0, answer
     assert "taken from there" not in answer.out
     assert all(run["state"] == "finished" for run in content("runs/toy-weighting")["runs"])
+
+
+def test_runs_on_other_images_do_not_come_into_one_table(pictures, tmp_path):
+    pictures = shutil.copytree(pictures, tmp_path / "own" / "fruit")
+    options = ("--size", 8, "--epochs", 1, "--lr", 0.05, "--batch-size", 16, "-q")
+    assert call("ablate", "nonlinearity", pictures, *options, "--seeds", 1).code == 0
+    before = content("runs/fruit-nonlinearity")
+    extra = sorted(Path(pictures).rglob("*.png"))[0]
+    for number in range(9):
+        shutil.copy(extra, extra.with_name(f"more-{number}.png"))
+    said = sentence(call("ablate", "nonlinearity", pictures, *options, "--seeds", 2))
+    assert "images of fruit are not those that runs/fruit-nonlinearity/row=squash,seed=0 began with" in said
+    assert said.endswith("bring them back, or choose another folder with --out.")
+    assert content("runs/fruit-nonlinearity") == before
+    assert not Path("runs/fruit-nonlinearity/row=squash,seed=1").exists()
+
+
+def test_ablate_changes_nothing_but_what_the_row_is_about(toy):
+    settings = ("model.nonlinearity=squash", "objective.lambda_ws=0.7", "model.routing.noise_share=0.3")
+    change = [word for setting in settings for word in ("--set", setting)]
+    assert call("train", "toy", "--epochs", 1, "--out", "mine", *change, "-q").code == 0
+    assert call("ablate", "routing", "mine", "--seeds", 1, "-q").code == 0
+    asked = {
+        row: json.loads(Path(f"runs/toy-routing/row={row},seed=0/experiment.json").read_text())
+        for row in ("WS+CE", "WS", "CE", "Random", "Uniform")
+    }
+    assert {one["model"]["nonlinearity"] for one in asked.values()} == {"squash"}
+    found = {row: (one["objective"]["lambda_ws"], one["model"]["routing"]["noise_share"]) for row, one in asked.items()}
+    kept, without = (0.7, 0.3), (0.0, 0.0)
+    assert found == {"WS+CE": kept, "WS": kept, "CE": (0.0, 0.3), "Random": without, "Uniform": without}
+
+
+@pytest.mark.parametrize(
+    ("table", "recipe", "row"),
+    [("routing", "mnist-uniform", "Uniform"), ("IV", "mnist-ce", "CE"), ("nonlinearity", "mnist-squash", "squash")],
+)
+def test_a_row_is_not_ablated_into_itself(toy, table, recipe, row):
+    said = sentence(call("ablate", table, recipe, "--seeds", 1))
+    assert f"{recipe} has {row} of Table" in said
+    assert list(Path().iterdir()) == []
+
+
+def test_the_papers_figures_do_not_stand_beside_another_network(toy, monkeypatch):
+    monkeypatch.setitem(PAPER, "toy", RECIPES["toy"])
+    monkeypatch.setitem(ABLATIONS, "toy-squash", lambda: ROWS["squash"].apply(RECIPES["toy"](), "toy-squash"))
+    monkeypatch.setitem(PAPER_TABLES["II"].rows["softmax"], "toy", 41.25)
+    answer = call("ablate", "weighting", "toy", "--seeds", 1, "-q")
+    assert "41.25 %" in answer.out, answer
+    assert call("train", "toy", "--set", "model.nonlinearity=squash", "--out", "squash", "-q").code == 0
+    answer = call("ablate", "weighting", "squash", "--seeds", 1, "--out", "other", "-q")
+    assert answer.code == 0, answer
+    assert "41.25 %" not in answer.out
+
+
+def test_a_damaged_result_of_a_finished_run_is_a_sentence(toy):
+    assert call("ablate", "nonlinearity", "toy", "--seeds", 1, "--epochs", 1, "-q").code == 0
+    Path("runs/toy-nonlinearity/row=tilt,seed=0/test.json").write_text("{}")
+    said = sentence(call("ablate", "nonlinearity", "toy", "--seeds", 1, "--epochs", 1))
+    assert "row=tilt,seed=0/test.json is damaged: it has no images" in said
 
 
 @pytest.mark.parametrize("command", [("everything", "toy"), ("routing",)])

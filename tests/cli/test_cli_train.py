@@ -199,6 +199,12 @@ def test_ctrl_c_saves_says_how_to_resume_and_exits_130(toy):
     resumed = call("train", "--resume", "broken")
     assert resumed.code == 0
     assert "going on" in resumed.out
+    recorded = json.loads(Path("broken/environment.json").read_text())
+    assert recorded["computed_by"] == "plain PyTorch"
+    (again,) = recorded["resumed"]
+    assert again["command"] == ["wcapsnet", "train", "--resume", "broken"]
+    assert again["after_epoch"] == 1
+    assert "data_dir" not in again
     assert same_weights(Path("broken/best.safetensors"), Path("whole/best.safetensors"))
     assert same_weights(Path("broken/state.safetensors"), Path("whole/state.safetensors"))
     one, two = (metrics_without_timings(run) for run in ("broken", "whole"))

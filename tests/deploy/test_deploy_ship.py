@@ -3,7 +3,9 @@
 import contextlib
 import io
 import json
+import re
 import shlex
+import statistics
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -24,8 +26,10 @@ from wcapsnet.deploy.card import rebuild
 from wcapsnet.deploy.ship import best_on_validation, main, ship
 from wcapsnet.experiment import Experiment
 from wcapsnet.recipes import RECIPES, recipe
+from wcapsnet.report.records import NETWORK, shipped_records
 from wcapsnet.settings import from_dict, to_dict, with_setting
-from wcapsnet.training.run import Run, several_at_a_time
+from wcapsnet.training.progress import clock
+from wcapsnet.training.run import Run, runs_at_a_time
 
 CPU = torch.device("cpu")
 ROOT = Path(__file__).parents[2]
@@ -55,8 +59,9 @@ def change(path, **fields):
 
 
 def test_the_seed_is_chosen_by_validation_and_the_test_set_has_no_say(own_runs):
-    for seed, (validation, test) in enumerate(((0.8, 0.99), (0.9, 0.1), (0.85, 0.5))):
-        change(own_runs / f"seed={seed}/test.json", validation_accuracy=validation, accuracy=test, errors=0)
+    for seed, (validation, wrong) in enumerate(((0.8, 1), (0.9, 90), (0.85, 50))):
+        figures = {"images": 100, "errors": wrong, "accuracy": 1 - wrong / 100, "confusion": [[100 - wrong, wrong]]}
+        change(own_runs / f"seed={seed}/test.json", validation_accuracy=validation, **figures)
     runs = [Run.open(own_runs / f"seed={seed}") for seed in range(3)]
     assert best_on_validation(runs) is runs[1]
     for run in runs:
@@ -130,17 +135,18 @@ def test_half_precision_is_taken_if_and_only_if_it_changes_no_answer(own_runs, c
 
 
 @pytest.mark.parametrize(
-    ("environment", "shared"),
+    ("environment", "runs"),
     [
-        ({}, False),
-        ({"command": ["wcapsnet", "train", "mnist"], "runs_at_a_time": 1}, False),
-        ({"command": ["wcapsnet", "sweep", "mnist"], "runs_at_a_time": 4}, True),
-        ({"command": ["wcapsnet", "sweep", "mnist", "--parallel", "5"]}, True),
-        ({"command": ["wcapsnet", "sweep", "mnist", "--parallel", "1"]}, False),
+        ({}, 1),
+        ({"command": ["wcapsnet", "train", "mnist"], "runs_at_a_time": 1}, 1),
+        ({"command": ["wcapsnet", "sweep", "mnist"], "runs_at_a_time": 4}, 4),
+        ({"command": ["wcapsnet", "sweep", "mnist", "--parallel", "5"]}, 5),
+        ({"command": ["wcapsnet", "sweep", "mnist", "--parallel", "9"], "runs_at_a_time": 2}, 2),
+        ({"runs_at_a_time": 2, "resumed": [{"runs_at_a_time": 3}, {"runs_at_a_time": 1}]}, 3),
     ],
 )
-def test_a_time_that_was_shared_with_other_runs_is_known(environment, shared):
-    assert several_at_a_time(environment) is shared
+def test_how_many_runs_shared_a_device_is_known(environment, runs):
+    assert runs_at_a_time(environment) == runs
 
 
 def test_the_card_says_when_several_runs_shared_the_device(own_runs, checkout):
@@ -456,6 +462,29 @@ def test_every_shipped_network_has_a_card_with_its_number_and_checksum(name):
     assert shipped.path_of(name).stat().st_size < 4.5e6
     classifier = wcapsnet.load(name)
     assert classifier.predict(np.zeros((40, 50, 3), np.uint8)).label in classifier.classes
+
+
+@pytest.mark.parametrize("name", shipped.names())
+def test_the_figures_on_a_card_are_those_of_the_committed_records(name):
+    source, training = (shipped.describe(name)["experiment"][part] for part in ("data", "training"))
+    text = (ROOT / "docs/model-cards" / f"{name}.md").read_text()
+    records = [r for r in shipped_records() if (r.dataset, r.row) == (source["source"], NETWORK)]
+    lines = []
+    for r in records:
+        mark = "shipped" if r.seed == training["seed"] else ""
+        lines.append(f"| {r.seed} | {r.validation_accuracy:.2%} | {r.accuracy:.2%} | {mark} |")
+    assert "\n".join(["| seed | validation | test | |", "| --- | --- | --- | --- |", *lines, ""]) in text
+    accuracies = [100 * r.accuracy for r in records]
+    if len(records) > 1:
+        assert f"seeds: {statistics.mean(accuracies):.2f} ± {statistics.stdev(accuracies):.2f} %" in text
+    (own,) = [r for r in records if r.seed == training["seed"]]
+    assert f"That took {clock(own.seconds)} on {own.hardware}, " in text
+    figures = json.loads((ROOT / "results" / own.place / "test.json").read_text())
+    shown = re.findall(r"^\| (.+?) \| (\d+) \| ([\d.]+)% \|", text, re.MULTILINE)
+    assert len(shown) == 10
+    for label, images, right in shown:
+        assert figures["per_class"][label]["images"] == int(images)
+        assert f"{100 * figures['per_class'][label]['accuracy']:.1f}" == right
 
 
 @pytest.mark.data

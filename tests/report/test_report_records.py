@@ -1,17 +1,22 @@
 """Which runs may stand in a table, where their records lie, and that all that is made of them is up to date."""
 
 import json
+import math
+import re
 import shutil
 import statistics
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from report_helpers import finished
+from report_helpers import figures, finished
 
+from wcapsnet.data import DATASETS
 from wcapsnet.errors import InputError
+from wcapsnet.network import WCapsNet
 from wcapsnet.recipes import ABLATIONS, PAPER, recipe
-from wcapsnet.report import pages
+from wcapsnet.recipes.published import PAPER_TABLES
+from wcapsnet.report import pages, tables
 from wcapsnet.report.__main__ import main
 from wcapsnet.report.records import (
     NETWORK,
@@ -22,6 +27,7 @@ from wcapsnet.report.records import (
     row_of,
     shipped_records,
 )
+from wcapsnet.training.run import Run
 
 ROOT = Path(__file__).parents[2]
 
@@ -83,11 +89,14 @@ def test_a_run_is_kept_in_the_place_of_its_table(tmp_path):
 
 
 def test_a_record_has_no_paths_and_six_digits(tmp_path):
-    kept = keep(finished(tmp_path / "run", "mnist", 9960), tmp_path / "results")
+    run = finished(tmp_path / "run", "mnist", 9960)
+    Run.open(run).resumed({"command": ["wcapsnet", "train", "--resume", "/home/me/x"], "data_dir": "/home/me"}, 3)
+    kept = keep(run, tmp_path / "results")
     environment = json.loads((kept / "environment.json").read_text())
     assert environment["command"] == ["wcapsnet", "train", "x", "x", "-q"]
     assert environment["data_dir"] is None
     assert environment["hardware"] == "NVIDIA H200"
+    assert environment["resumed"] == [{"after_epoch": 3, "command": ["wcapsnet", "train"], "data_dir": None}]
     lines = (kept / "metrics.jsonl").read_text().splitlines()
     assert len(lines) == 40
     assert json.loads(lines[0])["total"] == 0.333333
@@ -115,11 +124,19 @@ def cut_short(run):
 
 def other_test_set(run):
     facts = json.loads((run / "test.json").read_text())
-    (run / "test.json").write_text(json.dumps({**facts, "images": 2000}))
+    (run / "test.json").write_text(json.dumps({**facts, **figures(1990, 2000)}))
 
 
 def damaged(run):
     (run / "test.json").write_text("{}")
+
+
+def of_another_experiment(run):
+    (run / "experiment.json").write_text('{"training": 3}')
+
+
+def nowhere(run):
+    (run / "environment.json").write_text('{"started": "2026-11-16T10:00:00+00:00"}')
 
 
 def shorter(run):
@@ -140,7 +157,12 @@ def another_rate(run):
         (unfinished, "is not finished: 40 of 40 epochs are done and none is tested."),
         (cut_short, "ended after 39 of 40 epochs"),
         (other_test_set, "was tested on 2000 images"),
-        (damaged, "has no field 'epochs'"),
+        (
+            damaged,
+            "run/test.json is damaged: it has no images; bring it back, or delete it and have the run tested again",
+        ),
+        (of_another_experiment, "run/experiment.json: The field 'name' is missing."),
+        (nowhere, "run/environment.json is damaged: its field 'hardware' is None."),
         (shorter, "nearest is wcapsnet on mnist, but training.epochs is 39, not 40."),
         (another_rate, "nearest is wcapsnet on mnist, but training.lr is 0.05, not 0.1."),
     ],
@@ -154,6 +176,37 @@ def test_what_may_not_stand_in_a_table_is_refused_in_a_sentence(tmp_path, spoil,
     assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"errors": None}, "errors is None"),
+        ({"errors": -5}, "errors is -5"),
+        ({"errors": 40.0}, "errors is 40.0"),
+        ({"epochs": "40"}, "epochs is '40'"),
+        ({"seconds": math.nan}, "seconds is nan"),
+        ({"accuracy": True}, "accuracy is True"),
+        ({"errors": 39}, "contradict one another"),
+        ({"accuracy": 0.9961}, "contradict one another"),
+        ({"confusion": [[9961, 0], [39, 0]]}, "contradict one another"),
+        ({"confusion": [[9961], [39]]}, "its confusion matrix is none"),
+        ({"confusion": 3}, "its confusion matrix is none"),
+        ({"images": 0, "errors": 0}, "contradict one another"),
+    ],
+)
+def test_figures_that_are_none_or_contradict_one_another_are_refused(tmp_path, change, says):
+    run = finished(tmp_path / "run", "mnist", 9960)
+    facts = json.loads((run / "test.json").read_text())
+    (run / "test.json").write_text(json.dumps({**facts, **change}))
+    with pytest.raises(InputError, match=r"test.json is damaged: .*\.$") as error:
+        read_record(run)
+    assert says in str(error.value)
+
+
+def test_a_folder_without_runs_is_refused(tmp_path):
+    with pytest.raises(InputError, match="There are no runs in"):
+        read_records(tmp_path)
+
+
 def test_a_folder_of_runs_gives_those_that_may_and_says_of_the_others_why_not(tmp_path):
     finished(tmp_path / "a" / "seed=0", "mnist", 9960)
     finished(tmp_path / "a" / "seed=1", "mnist", 9970, seed=1)
@@ -162,7 +215,7 @@ def test_a_folder_of_runs_gives_those_that_may_and_says_of_the_others_why_not(tm
     records, left_out = read_records(tmp_path)
     assert [(r.row, r.seed, r.correct) for r in records] == [(NETWORK, 0, 9960), (NETWORK, 1, 9970)]
     assert len(left_out) == 2
-    assert "b has the seed 0 of another run" in left_out[0]
+    assert f"{tmp_path / 'b'} has the row and the seed of {tmp_path / 'a/seed=0'}, which counts." == left_out[0]
     assert "training.epochs is 41, not 40" in left_out[1]
 
 
@@ -177,7 +230,44 @@ def test_everything_that_is_made_from_the_committed_records_agrees_with_them():
 def test_the_readmes_headline_is_that_of_the_records():
     found = [100 * r.accuracy for r in shipped_records() if (r.dataset, r.row) == ("cifar10", NETWORK)]
     said = f"CIFAR-10 to {statistics.mean(found):.2f} ± {statistics.stdev(found):.2f} % with 0.98M parameters"
-    assert said in (ROOT / "README.md").read_text(encoding="utf-8")
+    said += f" (paper: {PAPER_TABLES['V'].rows['WCapsNet']['cifar10']:.2f} %)"
+    assert said in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+
+
+def test_every_figure_in_the_words_about_the_ablations_is_one_of_the_tables():
+    built = tables.as_json([tables.build(numeral, shipped_records()) for numeral in PAPER_TABLES])["tables"]
+    cells = [cell for table in built.values() for row in table["rows"].values() for cell in row.values()]
+    figures = [cell["paper"] for cell in cells if cell["paper"]]
+    for cell in cells:
+        if ours := cell["ours"]:
+            figures += [ours["mean"], *ours["accuracies"], *([ours["std"]] if ours["std"] else [])]
+            differences = [cell[name] for name in ("from_paper", "from_reference") if cell[name]]
+            figures += [fact for d in differences for fact in (abs(d["points"]), d["p"])]
+    paper = PAPER_TABLES["IV"].rows
+    for dataset, reached in paper["WS+CE"].items():
+        share, images = reached / 100, DATASETS[dataset].test_images
+        figures += [abs(reached - other[dataset]) for other in paper.values()]
+        figures.append(100 * math.sqrt(share * (1 - share) / images))
+    known = {f"{figure:.{digits}f}" for figure in figures for digits in (2, 3)}
+    text = (ROOT / "docs/results.md").read_text(encoding="utf-8").partition("## What the ablations show")[2]
+    said = re.findall(r"\d+\.\d+", text)
+    assert len(said) > 8
+    assert set(said) <= known, "not in wcapsnet tables"
+
+
+def test_the_readmes_figures_of_small_runs_are_those_of_their_records():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for name in ("quick", "demo"):
+        (path,) = (ROOT / "results/first-runs").glob(f"*_{name}_*")
+        run = Run.open(path)
+        facts, training = run.results(), run.experiment.training
+        (line,) = [line for line in text.splitlines() if line.startswith(f"| `{name}` |")]
+        minutes, seconds = divmod(int(facts["seconds"]), 60)
+        parameters = sum(WCapsNet(run.experiment.model).parameter_counts().values())
+        assert line.endswith(
+            f"| {parameters:,} | 1 | {training.epochs} | {facts['accuracy']:.2%} | "
+            f"{minutes} min {seconds} s on two CPU cores |".replace("%", " %")
+        )
 
 
 def test_the_records_in_the_package_are_the_committed_ones():
@@ -193,7 +283,7 @@ def test_a_record_that_is_added_or_changed_makes_readme_page_and_package_stale(c
     assert "9,210 of 10,000" in (checkout / "docs/results.md").read_text()
     assert pages.write(checkout) == []
     facts = json.loads((place / "test.json").read_text())
-    (place / "test.json").write_text(json.dumps({**facts, "errors": facts["errors"] - 1}))
+    (place / "test.json").write_text(json.dumps({**facts, **figures(9211, 10000)}))
     assert set(pages.write(checkout)) == {*pages.PAGES, pages.PACKAGED}
     lines = (place / "metrics.jsonl").read_text().splitlines()
     lines[5] = lines[4].replace('"epoch": 5', '"epoch": 6')
@@ -204,13 +294,20 @@ def test_a_record_that_is_added_or_changed_makes_readme_page_and_package_stale(c
 def test_a_committed_record_in_a_wrong_place_is_noticed(checkout, tmp_path):
     place = keep(finished(tmp_path / "run", "mnist", 9960, seed=41), checkout / "results")
     place.rename(place.with_name("seed=42"))
-    with pytest.raises(InputError, match="is not at"):
+    with pytest.raises(InputError, match=r"seed=42 is the record of a run that belongs to .*seed=41\.$"):
+        pages.pages(checkout)
+
+
+def test_a_record_that_lies_in_two_tables_counts_in_neither(checkout, tmp_path):
+    place = keep(finished(tmp_path / "run", "mnist", 9960, seed=41), checkout / "results")
+    shutil.copytree(place, checkout / "results/table-II/mnist/wcapsnet/seed=41")
+    with pytest.raises(InputError, match=r"table-II/.* belongs to .*table-V/mnist/wcapsnet/seed=41\.$"):
         pages.pages(checkout)
 
 
 def test_one_command_keeps_a_whole_sweep_and_writes_the_pages(checkout, tmp_path, capsys):
     for seed in (50, 51):
-        finished(tmp_path / "sweep" / f"seed={seed}", "mnist", 9960 + seed, seed=seed)
+        finished(tmp_path / "sweep" / f"seed={seed}", "mnist", 9900 + seed, seed=seed)
     finished(tmp_path / "sweep" / "short", "mnist", 9960, epochs=3)
     assert main([str(tmp_path / "sweep")], checkout) == 1
     said = capsys.readouterr()

@@ -5,13 +5,14 @@ import sys
 import xml.etree.ElementTree as ET
 
 import pytest
-from report_helpers import finished
+from report_helpers import ENVIRONMENT, finished
 
 from wcapsnet import cli
 from wcapsnet.recipes.ablations import NUMERALS, PAPER_FIGURES, TABLES
 from wcapsnet.recipes.published import PAPER_COLUMNS, PAPER_TABLES
 from wcapsnet.report import curves, tables
-from wcapsnet.report.records import read_records
+from wcapsnet.report.records import read_record, read_records, run_folders
+from wcapsnet.training.run import Run
 
 
 def call(*words):
@@ -96,6 +97,16 @@ def test_a_single_run_has_no_deviation_and_borrows_what_it_is_compared_by(runs):
         "paper 92.54: +0.95, larger than noise (z, p = 0.008)",
         "WS+CE: −0.01, within noise (t1, p = 0.94)",
     ]
+
+
+def test_runs_of_a_cell_that_were_not_computed_alike_say_so(runs):
+    folder = next(path for path in run_folders(runs) if read_record(path).place.match("table-V/cifar10/*/seed=1"))
+    Run.open(folder).write_json("environment.json", {**ENVIRONMENT, "computed_by": "fused kernels"})
+    assert cell(runs, "IV", "WS+CE", "cifar10")[0] == "93.50 ± 0.10 (n = 3, 300 epochs)"  # of the others nobody knows
+    finished(runs / "h", "cifar10", 9350, seed=9, precision="bf16")
+    Run.open(runs / "h").write_json("environment.json", {**ENVIRONMENT, "computed_by": "plain PyTorch"})
+    said = cell(runs, "IV", "WS+CE", "cifar10")[0]
+    assert said == "93.50 ± 0.08 (n = 4, 300 epochs, bf16 and fp32, fused kernels and plain PyTorch)"
 
 
 def test_the_shared_row_stands_in_every_table(runs):

@@ -323,14 +323,15 @@ def test_live_board_shows_every_run_and_all_of_them(monkeypatch, tmp_path):
 
 def test_the_boards_count_what_was_over_before(tmp_path):
     runs = [Run(tmp_path / name, toy_experiment(epochs=4)) for name in "abc"]
-    runs[0].write_json("test.json", {"accuracy": 0.5})
+    figures = {"images": 4, "epochs": 4, "best_epoch": 1, "validation_accuracy": 0.5, "seconds": 1}
+    runs[0].write_json("test.json", {**figures, "accuracy": 0.5, "errors": 2})
     runs[1].fail("it diverged.")
     at = console(terminal=True)
     with LiveBoard(at, runs) as board:
         board.bar.refresh()
         assert board.bar.tasks[0].completed == 8
     assert "2/3 runs" in shown(at)
-    runs[2].write_json("test.json", {"accuracy": 0.25})
+    runs[2].write_json("test.json", {**figures, "accuracy": 0.25, "errors": 3})
     plain = PlainBoard(at := console(terminal=False), [*runs[:2], Run(tmp_path / "d", toy_experiment())])
     plain.ended(runs[2], None)
     assert shown(at) == "[3/3] c  test accuracy 25.00%\n"

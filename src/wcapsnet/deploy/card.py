@@ -16,7 +16,7 @@ from ..recipes.published import PAPER_TABLES
 from ..report.records import NETWORK, row_of
 from ..settings import from_dict, to_dict
 from ..training.progress import clock
-from ..training.run import several_at_a_time
+from ..training.run import runs_at_a_time
 
 if TYPE_CHECKING:
     from .ship import Measured
@@ -247,7 +247,7 @@ def _provenance(m: Measured) -> list[str]:
     known = [environment.get("hardware"), environment.get("torch") and f"PyTorch {environment['torch']}"]
     where = ", ".join(part for part in known if part)
     seconds = clock(m.run.results()["seconds"])
-    shared = ", several runs at a time" if several_at_a_time(environment) else ""
+    shared = ", several runs at a time" if runs_at_a_time(environment) > 1 else ""
     return [
         f"That took {seconds}{f' on {where}' if where else ''}{shared}. On a GPU, sums are taken in another order "
         "every time, so the same command gives a network much like it, not the same one.",

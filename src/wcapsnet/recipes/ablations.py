@@ -1,38 +1,39 @@
-"""Tables II to IV: each row is the paper's recipe with a value or two replaced."""
+"""Tables II to IV: each row is a recipe with a value or two replaced."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
+from ..errors import InputError
 from ..experiment import Experiment
+from ..network import RoutingConfig, WCapsNetConfig
+from ..objective import ObjectiveConfig
 from .published import PAPER_TABLES
+
+Config = TypeVar("Config", RoutingConfig, WCapsNetConfig, ObjectiveConfig)
 
 
 @dataclass(frozen=True)
 class RoutingVariant:
-    """One row of Table II, III or IV. The defaults are the paper's network."""
+    """One row of Table II, III or IV: in what it differs from the reference row, which is the network itself."""
 
-    fitness: str = "critic"
-    weighting: str = "softmax"
-    stop_gradient: bool = False
-    lambda_ws: float = 0.2
-    noise_share: float = 0.05
-    nonlinearity: str = "tilt"
+    fitness: str | None = None
+    weighting: str | None = None
+    stop_gradient: bool | None = None
+    lambda_ws: float | None = None
+    noise_share: float | None = None
+    nonlinearity: str | None = None
 
     def apply(self, experiment: Experiment, name: str) -> Experiment:
-        routing = replace(
-            experiment.model.routing,
-            fitness=self.fitness,
-            weighting=self.weighting,
-            stop_gradient=self.stop_gradient,
-            noise_share=self.noise_share,
-        )
-        return replace(
-            experiment,
-            name=name,
-            model=replace(experiment.model, routing=routing, nonlinearity=self.nonlinearity),
-            objective=replace(experiment.objective, lambda_ws=self.lambda_ws),
-        )
+        model, objective = experiment.model, experiment.objective
+        routing = self._changed(model.routing, "fitness", "weighting", "stop_gradient", "noise_share")
+        model = self._changed(replace(model, routing=routing), "nonlinearity")
+        return replace(experiment, name=name, model=model, objective=self._changed(objective, "lambda_ws"))
+
+    def _changed(self, config: Config, *fields: str) -> Config:
+        given: dict[str, Any] = {field: getattr(self, field) for field in fields}
+        return replace(config, **{field: value for field, value in given.items() if value is not None})
 
 
 WEIGHTING_TABLE = {  # Table II
@@ -54,6 +55,22 @@ TABLES = {"weighting": WEIGHTING_TABLE, "nonlinearity": NONLINEARITY_TABLE, "rou
 
 NUMERALS = {"II": "weighting", "III": "nonlinearity", "IV": "routing"}
 TABLE_OF = {row.lower(): numeral for numeral, name in NUMERALS.items() for row in TABLES[name]}
+
+
+def rows_of(table: str, experiment: Experiment) -> dict[str, Experiment]:
+    """Every row of a table, asked of this experiment, which is the reference row itself."""
+    made = {
+        row: variant.apply(experiment, f"{experiment.name}-{row.lower()}") for row, variant in TABLES[table].items()
+    }
+    numeral = next(numeral for numeral, name in NUMERALS.items() if name == table)
+    reference = PAPER_TABLES[numeral].reference
+    same = [row for row, one in made.items() if row != reference and replace(one, name=experiment.name) == experiment]
+    if same:  # the last: what CE leaves out, Random and Uniform leave out too
+        raise InputError(
+            f"{experiment.name} has {same[-1]} of Table {numeral} itself; ablate an experiment that has {reference}."
+        )
+    return made
+
 
 # Rows that differ from the paper's network, by the names of their recipes: cifar10-squash, mnist-uniform, …
 ROWS = {

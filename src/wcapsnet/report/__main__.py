@@ -3,6 +3,7 @@ ablation, in results/, and bring the README's tables, docs/results.md and the pa
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -31,4 +32,6 @@ def main(arguments: list[str], root: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], Path()))
+    parser = argparse.ArgumentParser(prog="python -m wcapsnet.report", description=__doc__)
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="a finished run, or a folder of them")
+    sys.exit(main(parser.parse_args().runs, Path()))

@@ -9,11 +9,12 @@ from ..recipes.published import PAPER_TABLES
 from ..sweep import Sweep
 from ..training.run import Run
 from .noise import Difference, Sample, compare
-from .records import row_of
+from .records import NETWORK, row_of
 
 
 class Row(NamedTuple):
     name: str
+    epochs: int  # of the schedule
     paper: float | None  # in %; only beside the paper's experiment in full length
     sample: Sample | None  # test accuracies of the finished runs
     from_paper: Difference | None
@@ -34,11 +35,13 @@ def rows(sweep: Sweep, table: str) -> list[Row]:
     reference = samples.get(published.reference)
     found = []
     for name, of in runs.items():
-        sample, dataset = samples[name], (row_of(of[0].experiment) or ("", ""))[0]
-        paper = published.rows[name].get(dataset)
+        sample, (dataset, row) = samples[name], row_of(of[0].experiment) or ("", "")
+        fair = row == (NETWORK if name == published.reference else name.lower())
+        paper = published.rows[name].get(dataset) if fair else None
         found.append(
             Row(
                 name,
+                of[0].experiment.training.epochs,
                 paper,
                 sample,
                 compare(sample, Sample((paper / 100,), sample.images)) if sample and paper else None,

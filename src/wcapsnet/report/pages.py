@@ -3,7 +3,6 @@ networks, docs/results.md with its training curves, and the records inside the p
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from ..recipes.published import PAPER_TABLES
 from ..training.progress import clock
 from ..training.run import Run
 from . import curves, tables
-from .records import NETWORK, Record, in_order, read_records, records_json
+from .records import NETWORK, Record, in_order, read_record, records_json, run_folders
 
 BEGIN, END = "<!-- {}: made by python -m wcapsnet.report -->", "<!-- end of {} -->"
 WEIGHTS = Path("src/wcapsnet/deploy/weights")
@@ -27,16 +26,11 @@ PLACES = ("table-II", "table-III", "table-IV", "table-V")
 def committed(results: Path) -> list[Record]:
     """The records of the tables, each of which must be one and lie in its place."""
     records: list[Record] = []
-    for place in PLACES:
-        if not (results / place).is_dir():
-            continue
-        found, left_out = read_records(results / place)
-        if left_out:
-            raise InputError(left_out[0])
-        for record in found:
-            if not Run.is_run(results / record.place):
-                raise InputError(f"The record of {record.row} on {record.dataset} is not at {results / record.place}.")
-        records += found
+    for path in [path for place in PLACES if (results / place).is_dir() for path in run_folders(results / place)]:
+        record = read_record(path)
+        if path != results / record.place:  # also if that holds the same: a run counts once
+            raise InputError(f"{path} is the record of a run that belongs to {results / record.place}.")
+        records.append(record)
     return in_order(records)
 
 
@@ -109,17 +103,18 @@ def _runs(records: Sequence[Record]) -> str:
     if not records:
         return "No full-length run is recorded yet.\n"
     text = [
-        "| data set | row | seed | epochs | best epoch | validation | test | time | trained |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| data set | row | seed | epochs | best epoch | validation | test | time | runs at a time | trained |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for r in records:
-        figures = f"{r.validation_accuracy:.2%} | {r.accuracy:.2%} ({r.correct:,} of {r.images:,}) | {clock(r.seconds)}"
-        where = f"{r.precision} on {r.hardware}, {r.started[:10]}"
+        figures = f"{r.validation_accuracy:.2%} | {r.accuracy:.2%} ({r.correct:,} of {r.images:,})"
+        figures += f" | {clock(r.seconds)} | {r.at_a_time}"
+        where = f"{r.precision}{f', {r.computed_by}' if r.computed_by else ''} on {r.hardware}, {r.started[:10]}"
         title = DATASETS[r.dataset].title
         text.append(f"| {title} | {r.row} | {r.seed} | {r.epochs} | {r.best_epoch} | {figures} | {where} |")
     total = clock(sum(r.seconds for r in records))
     runs = "1 run" if len(records) == 1 else f"{len(records)} runs"
-    return "\n".join([*text, "", f"{runs}, {total} in all; where several shared a card, each counts in full.", ""])
+    return "\n".join([*text, "", f"{runs}, {total} in all. Of runs that share a card each counts in full.", ""])
 
 
 def _main(records: Sequence[Record]) -> list[str]:
@@ -134,10 +129,12 @@ def _figure(dataset: str) -> str:
 def _curves(records: Sequence[Record]) -> str:
     text = ""
     for dataset in _main(records):
-        times = [r.seconds for r in records if (r.dataset, r.row) == (dataset, NETWORK)]
+        own = [r for r in records if (r.dataset, r.row) == (dataset, NETWORK)]
         text += f"\n![Training curves on {DATASETS[dataset].title}]({_figure(dataset)})\n\n"
-        seeds = "one seed" if len(times) == 1 else f"{len(times)} seeds"
-        text += f"The paper's network on {DATASETS[dataset].title}: {seeds}, {clock(statistics.mean(times))} a run.\n"
+        seeds = "one seed" if len(own) == 1 else f"{len(own)} seeds"
+        times = " to ".join(dict.fromkeys(clock(of(r.seconds for r in own)) for of in (min, max)))
+        shared = f", up to {most} runs at a time" if (most := max(r.at_a_time for r in own)) > 1 else ""
+        text += f"The paper's network on {DATASETS[dataset].title}: {seeds}, {times} a run{shared}.\n"
     return text
 
 

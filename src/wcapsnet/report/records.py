@@ -26,7 +26,7 @@ from ..network import ConfigError
 from ..recipes import ABLATIONS, PAPER
 from ..recipes.ablations import TABLE_OF
 from ..settings import flat, from_dict, to_dict
-from ..training.run import Run, file_names_only, read_json, write_json
+from ..training.run import Run, file_names_only, read_json, runs_at_a_time, write_json
 
 NETWORK = "wcapsnet"  # the row that all tables share
 # How a run is computed and what it is called make it no other experiment; the seed is what it may differ in.
@@ -47,7 +47,9 @@ class Record:
     images: int
     seconds: float
     precision: str
+    computed_by: str | None  # fused kernels or plain PyTorch; older runs do not say
     hardware: str
+    at_a_time: int  # runs that shared it
     started: str
 
     @property
@@ -113,28 +115,32 @@ def read_record(path: Path) -> Record:
             f"{path} is not finished: {len(run.metrics())} of {epochs} epochs are done and none is tested."
         )
     test, environment = run.results(), read_json(run.file("environment.json"))
-    try:
-        done = min(test["epochs"], len(run.metrics()))
-        if done != epochs:
-            raise InputError(f"{path} ended after {done} of {epochs} epochs, so it stands in no table.")
-        if test["images"] != DATASETS[row[0]].test_images:
-            raise InputError(f"{path} was tested on {test['images']} images, not on all of {row[0]}.")
-        return Record(
-            dataset=row[0],
-            row=row[1],
-            seed=run.experiment.training.seed,
-            epochs=epochs,
-            best_epoch=test["best_epoch"],
-            validation_accuracy=test["validation_accuracy"],
-            correct=test["images"] - test["errors"],
-            images=test["images"],
-            seconds=test["seconds"],
-            precision=run.experiment.training.precision,
-            hardware=environment["hardware"],
-            started=environment["started"],
-        )
-    except KeyError as error:
-        raise InputError(f"The record in {path} is damaged: it has no field {error}.") from error
+    done = min(test["epochs"], len(run.metrics()))
+    if done != epochs:
+        raise InputError(f"{path} ended after {done} of {epochs} epochs, so it stands in no table.")
+    if test["images"] != DATASETS[row[0]].test_images:
+        raise InputError(f"{path} was tested on {test['images']} images, not on all of {row[0]}.")
+    for name in ("hardware", "started"):
+        if not isinstance(environment.get(name), str):
+            raise InputError(
+                f"{run.file('environment.json')} is damaged: its field {name!r} is {environment.get(name)!r}."
+            )
+    return Record(
+        dataset=row[0],
+        row=row[1],
+        seed=run.experiment.training.seed,
+        epochs=epochs,
+        best_epoch=test["best_epoch"],
+        validation_accuracy=test["validation_accuracy"],
+        correct=test["images"] - test["errors"],
+        images=test["images"],
+        seconds=test["seconds"],
+        precision=run.experiment.training.precision,
+        computed_by=environment.get("computed_by"),
+        hardware=environment["hardware"],
+        at_a_time=runs_at_a_time(environment),
+        started=environment["started"],
+    )
 
 
 def run_folders(path: Path) -> list[Path]:
@@ -147,17 +153,21 @@ def run_folders(path: Path) -> list[Path]:
 def read_records(folder: Path) -> tuple[list[Record], list[str]]:
     """All runs below a folder that may stand in a table, and why the others may not, a sentence each."""
     records: dict[Path, Record] = {}
+    read_from: dict[Path, Path] = {}
     left_out: list[str] = []
-    for path in run_folders(folder):
+    folders = run_folders(folder)
+    if not folders:
+        raise InputError(f"There are no runs in {folder}.")
+    for path in folders:
         try:
             record = read_record(path)
         except (InputError, ConfigError) as error:
             left_out.append(str(error))
             continue
         if record.place in records:
-            left_out.append(f"{path} has the seed {record.seed} of another run of the same row.")
+            left_out.append(f"{path} has the row and the seed of {read_from[record.place]}, which counts.")
         else:
-            records[record.place] = record
+            records[record.place], read_from[record.place] = record, path
     return in_order(records.values()), left_out
 
 
@@ -209,7 +219,7 @@ def environment_of(run: Run) -> dict[str, Any]:
 
 def _without_paths(environment: dict[str, Any]) -> dict[str, Any]:
     kept: list[str] = []
-    words = iter(environment["command"])
+    words = iter(environment.get("command", ()))
     for word in words:
         option, equals, _ = word.partition("=")
         if option in ("--data-dir", "--out", "--resume"):
@@ -217,4 +227,7 @@ def _without_paths(environment: dict[str, Any]) -> dict[str, Any]:
                 next(words, None)
         else:
             kept.append(word)
-    return {**environment, "command": file_names_only(kept), "data_dir": None}
+    found = {**environment, "command": file_names_only(kept), "data_dir": None}
+    if "resumed" in environment:
+        found["resumed"] = [_without_paths(again) for again in environment["resumed"]]
+    return found

@@ -100,13 +100,19 @@ def lines(table: Table, row: str, dataset: str) -> list[str]:
         return [line for line in (ours, paper) if line] or [DASH]
     accuracies = [100 * record.accuracy for record in cell.records]
     spread = f" ± {statistics.stdev(accuracies):.2f}" if len(accuracies) > 1 else ""
-    runs = f"n = {len(accuracies)}, {cell.records[0].epochs} epochs"
+    runs = f"n = {len(accuracies)}, {cell.records[0].epochs} epochs{_mixture(cell.records)}"
     found = [f"{statistics.mean(accuracies):.2f}{spread} ({runs})"]
     if cell.from_paper:
         found.append(f"{paper}: {verdict(cell.from_paper)}")
     if cell.from_reference:
         found.append(f"{table.reference}: {verdict(cell.from_reference)}")
     return found
+
+
+def _mixture(records: Sequence[Record]) -> str:
+    """Runs of a cell that were not computed alike say so."""
+    kinds = [{r.precision for r in records}, {r.computed_by for r in records if r.computed_by}]
+    return "".join(f", {' and '.join(sorted(kind))}" for kind in kinds if len(kind) > 1)
 
 
 def verdict(d: Difference) -> str:
@@ -116,7 +122,8 @@ def verdict(d: Difference) -> str:
 
 
 def _probability(p: float) -> str:
-    return f"= {p:.2f}" if p >= 0.01 else f"= {p:.3f}" if p >= 0.001 else "< 0.001"
+    """Two decimals, and three where they tell p from 0.05."""
+    return f"= {p:.2f}" if p >= 0.1 else f"= {p:.3f}" if p >= 0.001 else "< 0.001"
 
 
 def header(table: Table) -> list[str]:
@@ -172,6 +179,8 @@ def _cell_json(cell: Cell, dataset: str) -> dict[str, Any]:
         "std": statistics.stdev(accuracies) if len(accuracies) > 1 else None,
         "n": len(accuracies),
         "epochs": cell.records[0].epochs,
+        "precision": sorted({record.precision for record in cell.records}),
+        "computed_by": sorted({record.computed_by for record in cell.records if record.computed_by}),
         "seeds": [record.seed for record in cell.records],
         "accuracies": accuracies,
     }

@@ -2,7 +2,7 @@
 
     data.json            the classes, and which images were used for what, as checksums
     experiment.json      the whole configuration: enough to repeat the run
-    environment.json     versions, commit, hardware, command, where the data lay
+    environment.json     versions, commit, hardware, command, where the data lay; and again whenever it was resumed
     metrics.jsonl        a line an epoch: every loss term, accuracies, learning rate, images/s
     best.safetensors     weights with the best validation accuracy, ready to load
     last.safetensors     weights of the last epoch
@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import platform
 import subprocess
@@ -38,9 +39,11 @@ from ..atomic import write_text
 from ..data import Dataset
 from ..errors import InputError
 from ..experiment import Experiment
+from ..network import ConfigError
 from ..settings import from_dict, to_dict
 
 PARTS = ("train", "validation", "test")
+COUNTS, MEASURES = ("images", "errors", "epochs", "best_epoch"), ("accuracy", "validation_accuracy", "seconds")
 
 
 class Run:
@@ -99,19 +102,24 @@ class Run:
             facts = {"classes": dataset.classes, "images": images, "fingerprint": dataset.fingerprint(*PARTS)}
             self.write_json("data.json", facts)
 
-    def check_data(self, dataset: Dataset, *parts: str) -> None:
-        """Refuse other images than those: a test set that has changed may hold what the network was trained on."""
+    def check_data(self, dataset: Dataset, *parts: str, instead: str | None = None) -> None:
+        """Refuse other images than those: a test set that has changed may hold what the network was trained on.
+        `instead`: what somebody may do who means the new ones."""
         if not self.file("data.json").exists():
             return
         facts = read_json(self.file("data.json"))
+        instead = instead or f"train again: wcapsnet train {self.path}"
         if tuple(facts["classes"]) != dataset.classes:
             was, now = ", ".join(facts["classes"]), ", ".join(dataset.classes)
-            raise InputError(f"The classes of {dataset.name} have changed since {self.path} began: {was}; now {now}.")
+            raise InputError(
+                f"The classes of {dataset.name} have changed since {self.path} began: {was}; now {now}. Bring them "
+                f"back, or {instead}."
+            )
         for part, seen in dataset.fingerprint(*(parts or PARTS)).items():
             if facts["fingerprint"][part] != seen:
                 raise InputError(
                     f"The {part} images of {dataset.name} are not those that {self.path} began with; bring them back, "
-                    f"or train again: wcapsnet train {self.path}."
+                    f"or {instead}."
                 )
 
     @staticmethod
@@ -132,8 +140,20 @@ class Run:
         return self.file("test.json").exists()
 
     def results(self) -> dict[str, Any]:
-        """The figures of a finished run."""
-        return read_json(self.file("test.json"))
+        """The figures of a finished run; refused where they are none, or contradict one another."""
+        figures = read_json(self.file("test.json"))
+        if trouble := _trouble(figures):
+            raise InputError(
+                f"{self.file('test.json')} is damaged: {trouble}; bring it back, or delete it and have the run tested "
+                f"again: wcapsnet train --resume {self.path}."
+            )
+        return figures
+
+    def resumed(self, environment: dict[str, Any], epoch: int) -> None:
+        """It goes on after `epoch` epochs, maybe on another machine and by other code."""
+        before = read_json(self.file("environment.json")) if self.file("environment.json").exists() else {}
+        again = {"after_epoch": epoch, **{name: value for name, value in environment.items() if name != "data_dir"}}
+        self.write_json("environment.json", {**before, "resumed": [*before.get("resumed", []), again]})
 
     def fail(self, sentence: str) -> None:
         self.write_json("failed.json", {"failure": sentence})
@@ -169,7 +189,29 @@ class Run:
 def read_experiment(path: Path) -> Experiment:
     data = read_json(path)
     data.pop("version", None)
-    return from_dict(Experiment, data)
+    try:
+        return from_dict(Experiment, data)
+    except (InputError, ConfigError) as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def _trouble(figures: dict[str, Any]) -> str | None:
+    for name in (*COUNTS, *MEASURES):
+        if name not in figures:
+            return f"it has no {name}"
+        value = figures[name]
+        if type(value) not in ((int,) if name in COUNTS else (int, float)) or not 0 <= value < math.inf:
+            return f"{name} is {value!r}"
+    images, errors = figures["images"], figures["errors"]
+    counted = [errors]
+    if "confusion" in figures:
+        try:
+            counted.append(images - sum(int(row[i]) for i, row in enumerate(figures["confusion"])))
+        except (TypeError, ValueError, IndexError):
+            return "its confusion matrix is none"
+    if not images or any(abs(images - n - figures["accuracy"] * images) > 0.01 for n in counted):
+        return "its images, errors, accuracy and confusion matrix contradict one another"
+    return None
 
 
 def free_path(path: Path) -> Path:
@@ -180,8 +222,10 @@ def free_path(path: Path) -> Path:
     return free
 
 
-def describe_environment(device: torch.device, data_dir: Path | None, at_a_time: int = 1) -> dict[str, Any]:
-    """`at_a_time`: how many runs share the device"""
+def describe_environment(
+    device: torch.device, data_dir: Path | None, at_a_time: int = 1, computed_by: str | None = None
+) -> dict[str, Any]:
+    """`at_a_time`: how many runs share the device; `computed_by`: fused kernels or plain PyTorch"""
     cuda = device.type == "cuda"
     return {
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -197,14 +241,16 @@ def describe_environment(device: torch.device, data_dir: Path | None, at_a_time:
         "cpus": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "runs_at_a_time": at_a_time,
+        "computed_by": computed_by,
         "data_dir": str(data_dir.resolve()) if data_dir else None,
     }
 
 
-def several_at_a_time(environment: dict[str, Any]) -> bool:
-    """Whether a run shared its device with others, so that its time is not its own."""
+def runs_at_a_time(environment: dict[str, Any]) -> int:
+    """How many runs shared the device, at most: above 1, the time of each is not its own."""
     older = [b for a, b in itertools.pairwise(environment.get("command", ())) if a == "--parallel"]
-    return any(str(number) != "1" for number in [environment.get("runs_at_a_time", 1), *older])
+    own = environment.get("runs_at_a_time", next((int(number) for number in older if str(number).isdecimal()), 1))
+    return max([own, *(runs_at_a_time(again) for again in environment.get("resumed", ()))])
 
 
 def _program() -> list[str]:

@@ -214,7 +214,10 @@ class Trainer:
         save_tensors(self.run.file("state.safetensors"), tensors, {"state": asdict(self.state)})
 
     def _restore(self) -> None:
-        tensors, facts = load_tensors(self.run.file("state.safetensors"))
+        try:
+            tensors, facts = load_tensors(self.run.file("state.safetensors"))
+        except InputError as error:
+            raise InputError(f"{error} Bring it back, or delete it and the run begins anew.") from error
         self.run.check_data(self.dataset)
         weights = {name[6:]: tensor for name, tensor in tensors.items() if name.startswith("model.")}
         try:

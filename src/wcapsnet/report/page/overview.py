@@ -11,7 +11,7 @@ from ...deploy.card import rebuild
 from ...explain import specialization
 from ...explain.probes import share_margin
 from ...settings import flat, to_dict
-from ...training.run import several_at_a_time
+from ...training.run import runs_at_a_time
 from ..noise import Sample, compare
 from ..tables import verdict
 from . import text
@@ -98,7 +98,7 @@ def _training_cards(facts: Facts) -> list[Html]:
     ]
     if "seconds" in metrics[-1]:
         speed = [f"{metrics[-1]['images_per_s']:,.0f} images/s"] if "images_per_s" in metrics[-1] else []
-        speed += ["several runs at a time"] if several_at_a_time(facts.subject.environment) else []
+        speed += ["several runs at a time"] if runs_at_a_time(facts.subject.environment) > 1 else []
         cards.append(card("training time", text.duration(metrics[-1]["seconds"]), ", ".join(speed)))
     return cards
 
