@@ -15,6 +15,7 @@ from cli_helpers import SMALL, call, same_weights, sentence
 import wcapsnet.cli as cli
 import wcapsnet.sweep as sweep_module
 from wcapsnet.data import DATASETS
+from wcapsnet.lock import alone
 from wcapsnet.recipes import ABLATIONS, PAPER, RECIPES, ROWS
 from wcapsnet.recipes.published import PAPER_TABLES
 from wcapsnet.sweep import product
@@ -436,6 +437,18 @@ def test_bad_input_to_ablate_is_one_sentence_and_leaves_nothing_behind(toy):
     assert "did you mean" in sentence(call("ablate", "routing", "cifr10"))
     assert "--seeds is how many" in sentence(call("ablate", "routing", "toy", "--seeds", "x"))
     assert list(Path().iterdir()) == []
+
+
+def test_a_run_that_another_process_trains_is_left_to_it(toy):
+    with pytest.MonkeyPatch.context() as patch:
+        press_ctrl_c(patch, "seed=0")
+        assert call("sweep", "toy", "--seeds", 2, "--epochs", 1, "-q").code == 130
+    with alone(Path("runs/toy-sweep/seed=0")):
+        answer = call("sweep", "toy", "--seeds", 2, "--epochs", 1, "-q")
+    assert answer.code == 1
+    assert answer.err.startswith("error: seed=0: Another process is training runs/toy-sweep/seed=0;")
+    assert [run["state"] for run in content()["runs"]] == ["begun", "finished"]
+    assert call("sweep", "toy", "--seeds", 2, "--epochs", 1, "-q").code == 0
 
 
 # ── plans ──

@@ -376,3 +376,30 @@ def test_demo_with_a_single_level_still_ends_well(toy, monkeypatch):
     single = replace(base, name="demo", model=replace(base.model, levels=base.model.levels[:1]))
     monkeypatch.setitem(RECIPES, "demo", lambda: single)
     assert call("demo", "--epochs", 1).code == 0
+
+
+# ── two at once ──
+
+
+def test_a_run_is_not_trained_by_two_processes_at_once(toy):
+    with pytest.MonkeyPatch.context() as patch:
+        press_ctrl_c(patch, 1, 1)
+        assert call("train", "toy", "--out", "mine", "-q").code == 130
+    before = {path: path.read_bytes() for path in Path("mine").glob("*.*") if path.is_file()}
+    holding = "import pathlib, sys; from wcapsnet.lock import alone\n"
+    holding += "with alone(pathlib.Path(sys.argv[1])): print('held', flush=True); input()"
+    other = subprocess.Popen(
+        [sys.executable, "-c", holding, Path("mine").resolve()],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment(),
+        text=True,
+    )
+    with other:
+        assert other.stdout.readline() == "held\n"
+        said = sentence(call("train", "--resume", "mine", "-q"))
+        other.kill()  # and so it lets go
+    assert said == "Another process is training mine; wait until it is done, or stop it."
+    assert {path: path.read_bytes() for path in before} == before
+    assert call("train", "--resume", "mine", "-q").code == 0
+    assert not Path("mine/.lock").exists()

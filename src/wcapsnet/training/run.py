@@ -39,6 +39,7 @@ from ..atomic import write_text
 from ..data import Dataset
 from ..errors import InputError
 from ..experiment import Experiment
+from ..lock import alone
 from ..network import ConfigError
 from ..settings import from_dict, to_dict
 
@@ -151,9 +152,10 @@ class Run:
 
     def resumed(self, environment: dict[str, Any], epoch: int) -> None:
         """It goes on after `epoch` epochs, maybe on another machine and by other code."""
-        before = read_json(self.file("environment.json")) if self.file("environment.json").exists() else {}
         again = {"after_epoch": epoch, **{name: value for name, value in environment.items() if name != "data_dir"}}
-        self.write_json("environment.json", {**before, "resumed": [*before.get("resumed", []), again]})
+        with alone(self.path):
+            before = read_json(self.file("environment.json")) if self.file("environment.json").exists() else {}
+            self.write_json("environment.json", {**before, "resumed": [*before.get("resumed", []), again]})
 
     def fail(self, sentence: str) -> None:
         self.write_json("failed.json", {"failure": sentence})

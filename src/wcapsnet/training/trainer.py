@@ -21,6 +21,7 @@ from ..classifier import Classifier, load_tensors, save_tensors
 from ..data import Dataset
 from ..data.loader import DeviceData, DeviceSplit, epoch_order
 from ..errors import InputError
+from ..lock import alone
 from ..network import WCapsNet
 from ..objective import l2
 from .evaluate import Evaluation, evaluate
@@ -87,6 +88,10 @@ class Trainer:
 
     def steps(self) -> Generator[None, None, None]:
         """The loop of `fit`, which stands still after every step: there a run can be left, or another one advanced."""
+        with alone(self.run.path):
+            yield from self._steps()
+
+    def _steps(self) -> Generator[None, None, None]:
         self.run.record_data(self.dataset)
         records = self.run.metrics()[: self.state.epoch]
         events = event_writer(self.run.file("tensorboard"), self.state.epoch)
