@@ -35,6 +35,7 @@ from .explain import (
     faithfulness,
     nearest,
     probe_levels,
+    reroute,
     specialization,
     survey,
     traverse_capsule,
@@ -485,6 +486,7 @@ def predict(
         "wcapsnet explain runs/demo                        how far its capsules specialise, on its test set",
         "wcapsnet explain runs/demo --capsule 2.1          capsule 1 of level 2: its images, its classes",
         "wcapsnet explain runs/demo --faithfulness 32      does the routing point at what matters?",
+        "wcapsnet explain runs/demo --reroute              does it matter that every image has its own routing?",
     )
 )
 def explain(
@@ -514,6 +516,9 @@ def explain(
     measured: Annotated[
         int, typer.Option("--faithfulness", min=0, help="Data set: delete and insert regions of so many images.")
     ] = 0,
+    rerouted: Annotated[
+        bool, typer.Option("--reroute", help="Data set: answer again by mean, by other images' and by equal weights.")
+    ] = False,
     split: Annotated[SplitName, typer.Option(help="Data set: which part.")] = SplitName.test,
     images: Annotated[
         Optional[int],  # noqa: UP045
@@ -532,9 +537,16 @@ def explain(
                 raise InputError(f"{name} is for one image: name it after the run.")
         if capsule and images:
             raise InputError("--capsule names images by their place in the data set, so it takes no --images.")
-        _explain_dataset(run, split, images, capsule, measured, data_dir, download, chosen, as_json)
+        asked = {"--capsule": capsule, "--faithfulness": measured, "--reroute": rerouted}
+        if len(several := [name for name, value in asked.items() if value]) > 1:
+            raise InputError(f"Choose one of {' and '.join(several)}.")
+        if rerouted:
+            _reroute(run, split, images, data_dir, download, chosen, as_json)
+        else:
+            _explain_dataset(run, split, images, capsule, measured, data_dir, download, chosen, as_json)
         return
-    for name, value in {"--capsule": capsule, "--faithfulness": measured, "--images": images}.items():
+    for_data = {"--capsule": capsule, "--faithfulness": measured, "--reroute": rerouted, "--images": images}
+    for name, value in for_data.items():
         if value:
             raise InputError(f"{name} is for a data set, so no image can be given with it.")
     _explain_image(run, picture, about, near, data_dir, download, chosen, as_json)
@@ -1117,6 +1129,7 @@ def _seen_in_training(source: str) -> Survey | None:
 
 
 PROBE_IMAGES = 2000  # as many held-out images teach the probes
+MEAN_IMAGES = 1000  # of which --reroute takes the mean weights, which is then known to 3 % of their spread
 
 
 def _explain_image(
@@ -1199,6 +1212,31 @@ def _explain_dataset(
                 show_explained.dataset(found, probes, seen, names)
     if as_json:
         typer.echo(json.dumps(facts, ensure_ascii=False))
+
+
+def _reroute(
+    run: str,
+    split: SplitName,
+    images: int | None,
+    data_dir: Path | None,
+    download: bool,
+    device: torch.device,
+    as_json: bool,
+) -> None:
+    other = SplitName.validation if split != SplitName.validation else SplitName.test  # of which the mean is taken
+    classifier, dataset = _with_its_data(run, device, data_dir, download, as_json, split.value, other.value)
+    part, mean_of = (
+        DeviceSplit(_some_of(dataset, one, count)[0], *classifier.normalization, device)
+        for one, count in ((split, images), (other, MEAN_IMAGES))
+    )
+    with Bar(console=err, transient=True, disable=as_json or not err.is_terminal) as bar:
+        task = bar.add_task("images", total=len(part))
+        found = reroute(classifier.network, part, mean_of, progress=lambda done: bar.update(task, completed=done))
+    if as_json:
+        facts = {"run": run, "split": split.value, "images": len(part), "mean_of": other.value, **found.summary()}
+        typer.echo(json.dumps(facts, ensure_ascii=False))
+    else:
+        show_explained.rerouted(found)
 
 
 def _some_of(dataset: Dataset, part: SplitName, images: int | None) -> tuple[Split, tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""`wcapsnet explain`: one image, a data set, a capsule, faithfulness."""
+"""`wcapsnet explain`: one image, a data set, a capsule, faithfulness, exchanged weights."""
 
 import json
 
@@ -148,9 +148,26 @@ def test_faithfulness_is_measured_and_a_single_image_has_no_margin(run):
     assert "±" in call("explain", run, "--faithfulness", 2).out
 
 
+def test_the_routing_can_be_exchanged_for_others(run):
+    facts = facts_of(run, "--reroute")
+    assert facts["mean_of"] == "validation"
+    assert set(facts["rerouted"]) == {"mean", "other", "equal"}
+    assert facts["accuracy"] == json.loads((run / "test.json").read_text())["accuracy"]
+    printed = call("explain", run, "--reroute").out
+    assert f"{facts['images']} images, accuracy {facts['accuracy']:.2%} by their own weights" in printed
+    for one in facts["rerouted"].values():
+        assert f"{one['accuracy']:.2%} ({one['changed']:.1%})" in printed
+        assert len(one["accuracy_one_level"]) == len(one["changed_one_level"]) == 2
+    fewer = facts_of(run, "--reroute", "--images", 3, "--split", "validation")
+    assert (fewer["images"], fewer["mean_of"]) == (3, "test")
+
+
 @pytest.mark.parametrize(
     ("args", "words"),
     [
+        (["{run}", "--reroute", "--capsule", "1.0"], "Choose one of --capsule and --reroute."),
+        (["{run}", "{photo}", "--reroute"], "for a data set"),
+        (["{run}", "--reroute", "--images", "1"], "two images at least"),
         (["nowhere"], "There is no run folder nowhere, nor a shipped network"),
         (["{run}", "missing.png"], "missing.png"),
         (["{run}", "{photo}", "--class", "plum"], "did you mean 'plums'"),

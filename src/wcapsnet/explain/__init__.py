@@ -22,6 +22,7 @@ from .capsule import (
 from .faithfulness import Faithfulness, available_methods, faithfulness, mean_and_margin
 from .image import ImageExplanation, contributions, explain_image, explain_images, over_image, without_each_block
 from .probes import Probe, probe_levels
+from .reroute import Rerouted, reroute
 from .specialization import LevelSpecialization, Specialization, specialization
 from .survey import Survey, survey
 
@@ -33,6 +34,7 @@ __all__ = [
     "Neighbours",
     "Probe",
     "Range",
+    "Rerouted",
     "Specialization",
     "Survey",
     "Traversal",
@@ -47,6 +49,7 @@ __all__ = [
     "nearest",
     "over_image",
     "probe_levels",
+    "reroute",
     "specialization",
     "survey",
     "traverse",

@@ -16,6 +16,7 @@ from .capsule import CapsuleExplanation, Neighbours, Traversal
 from .faithfulness import Faithfulness, mean_and_margin
 from .image import ImageExplanation
 from .probes import Probe
+from .reroute import Rerouted
 from .specialization import LevelSpecialization, Specialization
 from .survey import Survey
 
@@ -211,6 +212,23 @@ def traversal(walk: Traversal, images: int) -> None:
     for k in walk.change.argsort(descending=True).tolist():
         table.add_row(str(k), f"{walk.values[k, 0]:.2f}", f"{walk.values[k, -1]:.2f}", f"{walk.change[k]:.4f}")
     out.print(table)
+
+
+def rerouted(found: Rerouted) -> None:
+    out.print(f"{found.images:,} images, accuracy {found.correct / found.images:.2%} by their own weights; by others:")
+    levels = len(next(iter(found.correct_by.values()))) - 1
+    table = Table("weights", "in all levels", *(f"in level {level + 1}" for level in range(levels)))
+    for kind, correct in found.correct_by.items():
+        answers = zip(correct, found.changed_by[kind], strict=True)
+        table.add_row(
+            kind, *(f"{right / found.images:.2%} ({changed / found.images:.1%})" for right, changed in answers)
+        )
+    out.print(table)
+    out.print(
+        "Mean: of many images, so all are routed alike. Other: of another image, drawn at random. Equal: no routing. "
+        "In brackets: answers that change. Where none does, a level's critics do not route each image by itself.",
+        soft_wrap=True,
+    )
 
 
 def faithfulness(found: dict[str, Faithfulness], baseline: str) -> None:

@@ -1,0 +1,144 @@
+"""Does it matter that every image is routed by itself? Its weights are exchanged for others, and it is answered again.
+
+    mean     the mean of many images' weights: one routing for all images
+    other    the weights of another image, drawn at random: a routing like the others, for the wrong image
+    equal    no routing
+
+If the answers stay, the critics have found weights that suit all images, and not a route for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..data.loader import DeviceSplit
+from ..errors import InputError
+from ..network import WCapsNet
+from ..network.routing import predict, route
+from ..training.cores import good_batch, on_every_core
+from ..training.mode import evaluating
+
+KINDS = ("mean", "other", "equal")
+
+
+@dataclass(frozen=True)
+class Rerouted:
+    """Images answered by their own weights and by others: in all levels at once, then in one level at a time."""
+
+    images: int
+    correct: int  # by their own
+    correct_by: dict[str, list[int]]  # kind → for all levels, then for each level alone
+    changed_by: dict[str, list[int]]  # answers that are others than before
+
+    def summary(self) -> dict[str, Any]:
+        """Plain values, ready for JSON"""
+        return {
+            "accuracy": self.correct / self.images,
+            "rerouted": {
+                kind: {
+                    "accuracy": self.correct_by[kind][0] / self.images,
+                    "changed": self.changed_by[kind][0] / self.images,
+                    "accuracy_one_level": [n / self.images for n in self.correct_by[kind][1:]],
+                    "changed_one_level": [n / self.images for n in self.changed_by[kind][1:]],
+                }
+                for kind in self.correct_by
+            },
+        }
+
+
+def reroute(
+    network: WCapsNet,
+    split: DeviceSplit,
+    mean_of: DeviceSplit,
+    seed: int = 0,
+    progress: Callable[[int], None] | None = None,
+) -> Rerouted:
+    """`mean_of`: images whose mean weights are taken. `seed` draws who gets whose weights. `progress` is told how many
+    images are done."""
+    if len(split) < 2 or len(mean_of) == 0:
+        raise InputError("To exchange weights there must be two images at least, and others to take the mean of.")
+    device, counts, done = split.labels.device, torch.zeros(1, dtype=torch.long), 0
+    order = torch.randperm(len(split), generator=torch.Generator().manual_seed(seed)).to(device)
+    parts = order.split(_size(network, split))
+    if len(parts[-1]) == 1:  # nobody to exchange with
+        parts = (*parts[:-2], torch.cat(parts[-2:]))
+    with evaluating(network):
+        means = _mean_weights(network, mean_of)
+
+        @torch.no_grad()  # here: every thread has a mode of its own
+        def look(part: Tensor) -> Tensor:
+            images, labels = split.take(part)
+            answers = torch.stack(list(_answers(network, images, means)))  # (1 + kinds × (1 + levels), m)
+            return torch.stack([(answers == labels).sum(1), (answers != answers[0]).sum(1)])
+
+        with closing(on_every_core(look, parts, device)) as found:
+            for part, count in zip(parts, found, strict=True):
+                counts, done = counts + count.cpu(), done + len(part)
+                if progress:
+                    progress(done)
+    per_kind = counts[:, 1:].unflatten(1, (len(KINDS), -1)).tolist()
+    correct_by, changed_by = (dict(zip(KINDS, rows, strict=True)) for rows in per_kind)
+    return Rerouted(len(split), int(counts[0, 0]), correct_by, changed_by)
+
+
+def _size(network: WCapsNet, split: DeviceSplit) -> int:
+    """Of a batch, inside of which weights are exchanged: two images at least"""
+    return max(2, good_batch(network, split.labels.device))
+
+
+def _mean_weights(network: WCapsNet, split: DeviceSplit) -> list[Tensor]:
+    """b of every level, (n,) or (n, i, j)"""
+
+    @torch.no_grad()
+    def look(start: int) -> list[Tensor]:
+        images, _ = split.take(slice(start, start + size))
+        return [routing.weights.double().sum(0) for routing in network(images).routings]
+
+    size = _size(network, split)
+    parts = list(on_every_core(look, range(0, len(split), size), split.labels.device))
+    return [torch.stack(level).sum(0).div(len(split)).float() for level in zip(*parts, strict=True)]
+
+
+def _answers(network: WCapsNet, images: Tensor, means: list[Tensor]) -> Iterator[Tensor]:
+    """Predicted classes (m,): by the image's own weights; then for each kind in all levels, and in one after another"""
+    x, capsules, own = network.init_conv(images), [], []
+    for blocks, router in zip(network.capsules, network.routers, strict=True):
+        capsules.append(blocks(x))
+        own.append(router(capsules[-1]).weights)
+        x = _weighed(network, len(own) - 1, own[-1], capsules[-1])
+    yield _predicted(network, x)
+    exchanged = {
+        "mean": [mean.expand_as(b) for mean, b in zip(means, own, strict=True)],
+        "other": [b.roll(1, 0) for b in own],
+        "equal": [torch.full_like(b, 1 / b[0].numel()) for b in own],
+    }
+    for kind in KINDS:
+        weights = exchanged[kind]
+        yield _onward(network, 0, weights[0], capsules[0], weights)
+        for level, c in enumerate(capsules):
+            yield _onward(network, level, weights[level], c, None)
+
+
+def _onward(network: WCapsNet, level: int, b: Tensor, c: Tensor, weights: Sequence[Tensor] | None) -> Tensor:
+    """The answers if a level's capsules c are weighed by b, and those after it by `weights`, or as they are routed"""
+    x = _weighed(network, level, b, c)
+    for later in range(level + 1, len(network.capsules)):
+        c = network.capsules[later](x)
+        b = network.routers[later](c).weights if weights is None else weights[later]
+        x = _weighed(network, later, b, c)
+    return _predicted(network, x)
+
+
+def _weighed(network: WCapsNet, level: int, b: Tensor, c: Tensor) -> Tensor:
+    """What the next level sees (Eq. 13); of the last, the logits (Eq. 14)"""
+    return route(b, c) if level < len(network.capsules) - 1 else predict(b, c, network.projection)
+
+
+def _predicted(network: WCapsNet, logits: Tensor) -> Tensor:
+    return logits[:, : network.config.classes].argmax(1)

@@ -1,0 +1,118 @@
+"""Weights exchanged for others: against hooks on the routers, which know nothing of how it is done here."""
+
+import pytest
+import torch
+from torch import nn
+
+from twins import tiny
+from wcapsnet import InputError, RoutingConfig, WCapsNet
+from wcapsnet.data.loader import DeviceSplit
+from wcapsnet.data.types import Split
+from wcapsnet.explain import reroute
+from wcapsnet.explain.reroute import KINDS
+
+CPU = torch.device("cpu")
+
+
+class Whimsical(nn.Module):
+    """A critic that says something quite different of every image."""
+
+    def __init__(self, *over):
+        super().__init__()
+        self.over = over
+
+    def forward(self, c):
+        return 4 * torch.sin(300 * c.mean(self.over))
+
+
+def network():
+    torch.manual_seed(3)
+    made = WCapsNet(tiny()).eval()
+    made.routers[0].critic = Whimsical(2, 3, 4)  # (m, n, k, i, j) → (m, n)
+    made.routers[1].critic = Whimsical(2)  # → (m, n, i, j)
+    return made
+
+
+def images(number, seed):
+    generator = torch.Generator().manual_seed(seed)
+    config = tiny()
+    shape = (number, config.channels, config.height, config.width)
+    pixels = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+    split = Split(pixels, torch.randint(0, config.classes, (number,), generator=generator))
+    return DeviceSplit(split, (0.5,) * config.channels, (0.25,) * config.channels, CPU)
+
+
+@torch.no_grad()
+def weights_of(net, x):
+    return [routing.weights for routing in net(x).routings]
+
+
+@torch.no_grad()
+def answers(net, x, given):
+    """By `given` weights, level → b, put in place of what the routers say."""
+
+    def put(b):
+        return lambda module, arguments, routing: routing._replace(weights=b.expand_as(routing.weights))
+
+    hooks = [net.routers[level].register_forward_hook(put(b)) for level, b in given.items()]
+    try:
+        return net.class_logits(net(x)).argmax(1)
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@pytest.mark.parametrize("seen", [16, 17, 40])
+def test_answers_by_other_weights_are_those_of_a_network_with_such_routers(seen):
+    net, split, mean_of = network(), images(seen, 1), images(30, 2)
+    found = reroute(net, split, mean_of, seed=5)
+    x, labels = split.take(slice(None))
+    own = weights_of(net, x)
+    order = torch.randperm(seen, generator=torch.Generator().manual_seed(5))
+    parts = {16: [16], 17: [17], 40: [16, 16, 8]}[seen]  # nobody is left alone
+    other = [torch.empty_like(b) for b in own]
+    for part in order.split(parts):
+        for b, level in zip(own, other, strict=True):
+            level[part] = b[part].roll(1, 0)
+    exchanged = {
+        "mean": [b.mean(0) for b in weights_of(net, mean_of.take(slice(None))[0])],
+        "other": other,
+        "equal": [torch.full_like(b[0], 1 / b[0].numel()) for b in own],
+    }
+    before = answers(net, x, {})
+    assert found.images == seen
+    assert found.correct == int((before == labels).sum())
+    for kind in KINDS:
+        levels = range(len(own))
+        given = [dict(enumerate(exchanged[kind])), *({level: exchanged[kind][level]} for level in levels)]
+        after = [answers(net, x, one) for one in given]
+        assert found.correct_by[kind] == [int((a == labels).sum()) for a in after]
+        assert found.changed_by[kind] == [int((a != before).sum()) for a in after]
+    assert sum(map(sum, found.changed_by.values())) > 0, "a network that all weights are the same to tests nothing"
+    assert net.training is False
+
+
+def test_nothing_changes_where_nothing_is_routed():
+    torch.manual_seed(0)
+    net = WCapsNet(tiny(RoutingConfig(fitness="constant")))
+    found = reroute(net, images(20, 1), images(20, 2))
+    assert set(found.changed_by) == set(KINDS)
+    assert all(changed == [0] * 3 for changed in found.changed_by.values())
+    assert all(correct == [found.correct] * 3 for correct in found.correct_by.values())
+    assert net.training, "left in the mode it was in"
+
+
+def test_the_summary_is_shares_and_progress_is_told():
+    told = []
+    found = reroute(network(), images(40, 1), images(5, 2), progress=told.append)
+    facts = found.summary()
+    assert told[-1] == 40
+    assert facts["accuracy"] == found.correct / 40
+    one = facts["rerouted"]["equal"]
+    assert [one["accuracy"], *one["accuracy_one_level"]] == [n / 40 for n in found.correct_by["equal"]]
+    assert [one["changed"], *one["changed_one_level"]] == [n / 40 for n in found.changed_by["equal"]]
+
+
+def test_one_image_has_nobody_to_exchange_weights_with():
+    with pytest.raises(InputError, match="two images at least"):
+        reroute(network(), images(1, 1), images(5, 2))
