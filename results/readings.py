@@ -1,0 +1,262 @@
+"""The open questions of the paper's text (docs/decisions.md), each answered otherwise: short runs, validation only.
+
+    python results/readings.py runs/readings --data-dir data                 all on MNIST, 10 epochs, two seeds each
+    python results/readings.py runs/readings --data-dir data --only warm-up  some
+    python results/readings.py runs/readings --table                         what came of them
+
+The test images are never looked at. Ctrl-C saves every run, and the same command goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+from torch import Tensor
+
+from wcapsnet.data import Dataset, default_data_dir, load_dataset
+from wcapsnet.errors import InputError
+from wcapsnet.experiment import Experiment, TrainingConfig
+from wcapsnet.network import Output, Routing, WCapsNet, capsules, critic, routing, wcapsnet
+from wcapsnet.network.per_capsule import BatchNorm, PerCapsuleConv2d, shared_over_capsules
+from wcapsnet.objective import Terms, correctness, objective, wasserstein_loss
+from wcapsnet.recipes import recipe
+from wcapsnet.settings import with_setting
+from wcapsnet.training import step
+from wcapsnet.training.board import make_board
+from wcapsnet.training.precision import choose_device
+from wcapsnet.training.progress import Progress
+from wcapsnet.training.run import Run, describe_environment, read_json
+from wcapsnet.training.together import SharedData, train_together
+from wcapsnet.training.trainer import Interrupted, Measure, Trainer
+
+LAST = 3  # epochs whose mean stands beside the best one, which is the luckiest too
+
+
+@dataclass(frozen=True)
+class Reading:
+    question: str  # of docs/decisions.md
+    settings: tuple[str, ...] = ()
+    changed: Callable[[], Any] = nullcontext  # what the code does otherwise as long as this is entered
+    plain: bool = False  # the fused kernels do not know it
+
+
+def replacing(*changes: tuple[Any, str, Any]) -> Callable[[], Any]:
+    @contextmanager
+    def changed() -> Iterator[None]:
+        with ExitStack() as stack:
+            for owner, name, value in changes:
+                stack.enter_context(patch.object(owner, name, value))
+            yield
+
+    return changed
+
+
+def after_building(change: Callable[[WCapsNet], None]) -> Callable[[], Any]:
+    build = WCapsNet.__init__
+
+    def built(self: WCapsNet, *args: Any) -> None:
+        build(self, *args)
+        with torch.no_grad():
+            change(self)
+
+    return replacing((WCapsNet, "__init__", built))
+
+
+def fan_out(network: WCapsNet) -> None:
+    torch.nn.init.kaiming_normal_(network.init_conv.weight, mode="fan_out", nonlinearity="relu")
+    for layer in network.modules():
+        if isinstance(layer, PerCapsuleConv2d):
+            layer.weight.normal_(std=math.sqrt(2 / (layer.weight.shape[1] * layer.kernel**2)))
+
+
+def batch_norms(**values: float) -> Callable[[WCapsNet], None]:
+    def change(network: WCapsNet) -> None:
+        for layer in network.modules():
+            if isinstance(layer, BatchNorm):
+                vars(layer).update(values)
+
+    return change
+
+
+def all_parameters(self: WCapsNet) -> list[torch.nn.Parameter]:
+    return list(self.parameters())
+
+
+def all_kernels(self: WCapsNet) -> list[torch.nn.Parameter]:
+    return [p for name, p in self.named_parameters() if p.dim() >= 4 and "weight" in name]
+
+
+def warming_up(self: TrainingConfig, epoch: int) -> float:
+    return self.lr * (epoch + 1) / 4 if epoch < 3 else self.lr * self.decay ** sum(epoch >= m for m in self.milestones)
+
+
+def not_detached(output: Output, images: Tensor, labels: Tensor, config: Any) -> Terms:
+    terms = objective(output, images, labels, config)
+    cos = correctness(output.logits, labels)
+    wasserstein = torch.stack([wasserstein_loss(one, cos) for one in output.routings]).sum()
+    return terms._replace(
+        total=terms.total + config.lambda_ws * (wasserstein - terms.wasserstein), wasserstein=wasserstein
+    )
+
+
+def weights_as_given(output: Output, images: Tensor, labels: Tensor, config: Any) -> Terms:
+    given = tuple(Routing(one.fitness, one.weights.detach()) for one in output.routings)
+    return objective(output._replace(routings=given), images, labels, config)
+
+
+def dropped_first(self: routing.Router, c: Tensor, keep: Tensor | None = None) -> Routing:
+    found = route_cleanly(self, c, keep)
+    return found._replace(weights=F.dropout(found.weights, 0.1, self.training))
+
+
+def of_the_sum(b: Tensor, c: Tensor, w: Tensor) -> Tensor:
+    total = torch.einsum("mnij,mnkij->mk", b.float(), c.float())
+    return F.dropout(total, 0.3, torch.is_grad_enabled()) @ w.float()
+
+
+def rectified(self: critic.Critic, x: Tensor) -> Tensor:
+    for layer in self.layers:
+        x = F.dropout(F.relu(layer(x)), self.dropout, self.training)
+    return self.norm(x).float().sigmoid()
+
+
+def normed_last(self: capsules.CapsTrans, x: Tensor) -> Tensor:
+    return shared_over_capsules(self.norm, self.nonlinearity(self.conv_plus(x)))
+
+
+route_cleanly = routing.Router.forward
+
+READINGS = {
+    "as-decided": Reading("–"),
+    "no-extra-class": Reading("D5", ("model.extra_class=false",)),
+    "mean-over-levels": Reading("D7", ("objective.lambda_ws=0.05",)),
+    "noise-variance": Reading("D8", ("model.routing.noise_std=0.7071",)),
+    "no-noise": Reading("D8", ("model.routing.noise_share=0",)),
+    "all-weights-decay": Reading("D10", changed=replacing((WCapsNet, "decayed_parameters", all_parameters))),
+    "all-kernels-decay": Reading("D10", changed=replacing((WCapsNet, "decayed_parameters", all_kernels))),
+    "fan-out": Reading("D20", changed=after_building(fan_out)),
+    "batch-norm-momentum": Reading("D20", changed=after_building(batch_norms(momentum=0.01))),
+    "warm-up": Reading("D20", changed=replacing((TrainingConfig, "learning_rate", warming_up))),
+    "batch-norm-epsilon": Reading("D20", changed=after_building(batch_norms(eps=1e-3)), plain=True),
+    "cos-not-detached": Reading("D1", changed=replacing((step, "objective", not_detached)), plain=True),
+    "b-after-dropout": Reading(
+        "D2", ("model.routing.dropout=0",), replacing((routing.Router, "forward", dropped_first)), plain=True
+    ),
+    "b-not-differentiated": Reading("D6", changed=replacing((step, "objective", weights_as_given)), plain=True),
+    "critic-rectified": Reading("D14", changed=replacing((critic.Critic, "judge", rectified)), plain=True),
+    "dropout-on-the-sum": Reading(
+        "D15", ("model.projection_dropout=0",), replacing((wcapsnet, "predict", of_the_sum)), plain=True
+    ),
+    "batch-norm-last": Reading("D27", changed=replacing((capsules.CapsTrans, "forward", normed_last)), plain=True),
+}
+
+
+class Untested(Trainer):
+    """Measures validation images at the end, and nothing else."""
+
+    def finish(self, measure: Measure | None = None) -> Any:
+        every = [record["validation_accuracy"] for record in self.run.metrics()]
+        found = {"best": max(every), "last": statistics.mean(every[-LAST:]), "loss": self.run.metrics()[-1]["total"]}
+        self.run.write_json("validation.json", found)
+
+
+class UntestedRun(Run):
+    def results(self) -> dict[str, Any]:
+        return {"accuracy": read_json(self.file("validation.json"))["best"]}
+
+
+def experiment_of(name: str, base: Experiment, seed: int, precision: str) -> Experiment:
+    reading, experiment = READINGS[name], base
+    for setting in reading.settings:
+        experiment = with_setting(experiment, setting)
+    kernels = "plain" if reading.plain else "auto"
+    training = replace(experiment.training, seed=seed, precision=precision, kernels=kernels)
+    return replace(experiment, name=name, training=training)
+
+
+def train(
+    out: Path, names: list[str], base: Experiment, seeds: list[int], dataset: Dataset, device: torch.device
+) -> None:
+    precision, console = "bf16" if device.type == "cuda" else "fp32", Console()
+    shared = SharedData(lambda config: dataset, device)
+    for name in names:
+        runs: list[Run] = [
+            UntestedRun(out / name / f"seed={seed}", experiment_of(name, base, seed, precision)) for seed in seeds
+        ]
+        runs = [run for run in runs if not run.file("validation.json").exists()]
+
+        def make(run: Run, progress: Progress) -> Trainer:
+            trainer = Untested(run, shared.of(run.experiment.data), device, progress)
+            environment = describe_environment(device, None, len(seeds), trainer.computed_by)
+            if Run.is_run(run.path):
+                run.resumed(environment, trainer.state.epoch)
+            else:
+                run.begin(environment)
+            return trainer
+
+        with READINGS[name].changed():
+            for run, failure in train_together(runs, make, device, len(seeds), make_board(console, runs)):
+                if failure:
+                    run.write_json("validation.json", {"failure": failure})
+
+
+def table(out: Path) -> str:
+    """Best validation accuracy and the mean of the last epochs, over seeds, and how far from the reading in use."""
+    lines = [f"| question | reading | seeds | best epoch | last {LAST} epochs | from as-decided |", "|" + " --- |" * 6]
+    means: dict[str, float] = {}
+    for name, reading in READINGS.items():
+        found = [read_json(path) for path in sorted((out / name).glob("seed=*/validation.json"))]
+        reached = [one for one in found if "best" in one]
+        if not found:
+            continue
+        if not reached:
+            lines.append(f"| {reading.question} | {name} | {len(found)} | diverged | | |")
+            continue
+        cells = []
+        for figure in ("best", "last"):
+            values = [100 * one[figure] for one in reached]
+            spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+            cells.append(f"{statistics.mean(values):.2f}{spread}")
+        means[name] = statistics.mean(100 * one["last"] for one in reached)
+        difference = f"{means[name] - means['as-decided']:+.2f}" if "as-decided" in means and len(means) > 1 else ""
+        lines.append(f"| {reading.question} | {name} | {len(reached)} | {' | '.join(cells)} | {difference} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--only", nargs="+", default=list(READINGS), choices=READINGS, metavar="READING")
+    parser.add_argument("--recipe", default="mnist")
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--data-dir", type=Path, default=default_data_dir())
+    parser.add_argument("--table", action="store_true")
+    asked = parser.parse_args()
+    try:
+        if not asked.table:
+            base = recipe(asked.recipe)
+            base = replace(base, training=base.training.with_epochs(asked.epochs))
+            dataset = load_dataset(base.data, data_dir=asked.data_dir)
+            train(asked.out, asked.only, base, list(range(asked.seeds)), dataset, choose_device("auto"))
+        print(table(asked.out))
+    except InputError as error:
+        sys.exit(f"error: {error}")
+    except Interrupted:
+        sys.exit("Stopped and saved; the same command goes on.")
+
+
+if __name__ == "__main__":
+    main()
