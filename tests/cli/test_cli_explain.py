@@ -156,8 +156,12 @@ def test_the_routing_can_be_exchanged_for_others(run):
     printed = call("explain", run, "--reroute").out
     assert f"{facts['images']} images, accuracy {facts['accuracy']:.2%} by their own weights" in printed
     for one in facts["rerouted"].values():
-        assert f"{one['accuracy']:.2%} ({one['changed']:.1%})" in printed
-        assert len(one["accuracy_one_level"]) == len(one["changed_one_level"]) == 2
+        everywhere = one["all_levels"]
+        for part in (everywhere, *one["one_level"]):
+            assert f"{100 * part['difference']:+.2f} ± {100 * part['margin']:.2f}".replace("-", "−") in printed
+        assert f"{everywhere['accuracy']:.2%}" in printed
+        assert f"{everywhere['changed']:.1%}" in printed
+        assert len(one["one_level"]) == 2
     fewer = facts_of(run, "--reroute", "--images", 3, "--split", "validation")
     assert (fewer["images"], fewer["mean_of"]) == (3, "test")
 

@@ -9,7 +9,7 @@ from wcapsnet import InputError, RoutingConfig, WCapsNet
 from wcapsnet.data.loader import DeviceSplit
 from wcapsnet.data.types import Split
 from wcapsnet.explain import reroute
-from wcapsnet.explain.reroute import KINDS
+from wcapsnet.explain.reroute import KINDS, Outcome, Rerouted
 
 CPU = torch.device("cpu")
 
@@ -85,10 +85,12 @@ def test_answers_by_other_weights_are_those_of_a_network_with_such_routers(seen)
     for kind in KINDS:
         levels = range(len(own))
         given = [dict(enumerate(exchanged[kind])), *({level: exchanged[kind][level]} for level in levels)]
-        after = [answers(net, x, one) for one in given]
-        assert found.correct_by[kind] == [int((a == labels).sum()) for a in after]
-        assert found.changed_by[kind] == [int((a != before).sum()) for a in after]
-    assert sum(map(sum, found.changed_by.values())) > 0, "a network that all weights are the same to tests nothing"
+        for outcome, one in zip(found.by[kind], given, strict=True):
+            after = answers(net, x, one)
+            was, now = before == labels, after == labels
+            expected = [after != before, now & ~was, was & ~now]
+            assert list(outcome) == [int(fact.sum()) for fact in expected]
+    assert sum(one.changed for outcomes in found.by.values() for one in outcomes) > 0, "or nothing is tested"
     assert net.training is False
 
 
@@ -96,21 +98,27 @@ def test_nothing_changes_where_nothing_is_routed():
     torch.manual_seed(0)
     net = WCapsNet(tiny(RoutingConfig(fitness="constant")))
     found = reroute(net, images(20, 1), images(20, 2))
-    assert set(found.changed_by) == set(KINDS)
-    assert all(changed == [0] * 3 for changed in found.changed_by.values())
-    assert all(correct == [found.correct] * 3 for correct in found.correct_by.values())
+    assert found.by == dict.fromkeys(KINDS, [(0, 0, 0)] * 3)
+    assert found.difference(found.by["mean"][0]) == (0, 0)
     assert net.training, "left in the mode it was in"
 
 
-def test_the_summary_is_shares_and_progress_is_told():
+def test_progress_is_told():
     told = []
-    found = reroute(network(), images(40, 1), images(5, 2), progress=told.append)
-    facts = found.summary()
-    assert told[-1] == 40
-    assert facts["accuracy"] == found.correct / 40
-    one = facts["rerouted"]["equal"]
-    assert [one["accuracy"], *one["accuracy_one_level"]] == [n / 40 for n in found.correct_by["equal"]]
-    assert [one["changed"], *one["changed_one_level"]] == [n / 40 for n in found.changed_by["equal"]]
+    reroute(network(), images(40, 1), images(5, 2), progress=told.append)
+    assert told == [16, 32, 40]
+
+
+def test_the_summary_has_shares_and_the_difference_its_interval():
+    found = Rerouted(1000, 900, {"mean": [Outcome(60, 20, 30), Outcome(4, 0, 4)]})
+    mean = found.summary()["rerouted"]["mean"]
+    # −10 of 1000; of 50 that count, the variance of a sum of ±1 and 0 is 50 − 10²/1000 = 49.9
+    assert mean["all_levels"] == pytest.approx(
+        {"accuracy": 0.89, "difference": -0.01, "margin": 1.96 * 49.9**0.5 / 1000, "changed": 0.06}
+    )
+    (alone,) = mean["one_level"]
+    assert (alone["accuracy"], alone["changed"]) == (0.896, 0.004)
+    assert found.summary()["accuracy"] == 0.9
 
 
 def test_one_image_has_nobody_to_exchange_weights_with():

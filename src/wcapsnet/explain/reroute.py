@@ -9,10 +9,11 @@ If the answers stay, the critics have found weights that suit all images, and no
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,29 +28,40 @@ from ..training.mode import evaluating
 KINDS = ("mean", "other", "equal")
 
 
+class Outcome(NamedTuple):
+    """How many answers are others than before; how many of those were wrong and are right, or the other way round."""
+
+    changed: int
+    gained: int
+    lost: int
+
+
 @dataclass(frozen=True)
 class Rerouted:
     """Images answered by their own weights and by others: in all levels at once, then in one level at a time."""
 
     images: int
     correct: int  # by their own
-    correct_by: dict[str, list[int]]  # kind → for all levels, then for each level alone
-    changed_by: dict[str, list[int]]  # answers that are others than before
+    by: dict[str, list[Outcome]]  # kind → for all levels, then for each level alone
 
     def summary(self) -> dict[str, Any]:
         """Plain values, ready for JSON"""
-        return {
-            "accuracy": self.correct / self.images,
-            "rerouted": {
-                kind: {
-                    "accuracy": self.correct_by[kind][0] / self.images,
-                    "changed": self.changed_by[kind][0] / self.images,
-                    "accuracy_one_level": [n / self.images for n in self.correct_by[kind][1:]],
-                    "changed_one_level": [n / self.images for n in self.changed_by[kind][1:]],
-                }
-                for kind in self.correct_by
-            },
-        }
+        rerouted = {}
+        for kind, (everywhere, *alone) in self.by.items():
+            rerouted[kind] = {"all_levels": self._facts(everywhere), "one_level": [self._facts(one) for one in alone]}
+        return {"accuracy": self.correct / self.images, "rerouted": rerouted}
+
+    def _facts(self, outcome: Outcome) -> dict[str, float]:
+        difference, margin = self.difference(outcome)
+        accuracy = (self.correct + outcome.gained - outcome.lost) / self.images
+        changed = outcome.changed / self.images
+        return {"accuracy": accuracy, "difference": difference, "margin": margin, "changed": changed}
+
+    def difference(self, outcome: Outcome) -> tuple[float, float]:
+        """In accuracy, and half its 95 % confidence interval: only images that were gained or lost count (McNemar)"""
+        gained, lost = outcome.gained, outcome.lost
+        variance = gained + lost - (gained - lost) ** 2 / self.images
+        return (gained - lost) / self.images, 1.96 * math.sqrt(variance) / self.images
 
 
 def reroute(
@@ -75,16 +87,18 @@ def reroute(
         def look(part: Tensor) -> Tensor:
             images, labels = split.take(part)
             answers = torch.stack(list(_answers(network, images, means)))  # (1 + kinds × (1 + levels), m)
-            return torch.stack([(answers == labels).sum(1), (answers != answers[0]).sum(1)])
+            right, was = answers == labels, answers[0] == labels
+            facts = (answers != answers[0], right & ~was, ~right & was, right)
+            return torch.stack([fact.sum(1) for fact in facts], 1)
 
         with closing(on_every_core(look, parts, device)) as found:
             for part, count in zip(parts, found, strict=True):
                 counts, done = counts + count.cpu(), done + len(part)
                 if progress:
                     progress(done)
-    per_kind = counts[:, 1:].unflatten(1, (len(KINDS), -1)).tolist()
-    correct_by, changed_by = (dict(zip(KINDS, rows, strict=True)) for rows in per_kind)
-    return Rerouted(len(split), int(counts[0, 0]), correct_by, changed_by)
+    outcomes = counts[1:, :3].unflatten(0, (len(KINDS), -1)).tolist()
+    by = {kind: [Outcome(*one) for one in found] for kind, found in zip(KINDS, outcomes, strict=True)}
+    return Rerouted(len(split), int(counts[0, 3]), by)
 
 
 def _size(network: WCapsNet, split: DeviceSplit) -> int:

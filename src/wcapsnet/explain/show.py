@@ -215,18 +215,20 @@ def traversal(walk: Traversal, images: int) -> None:
 
 
 def rerouted(found: Rerouted) -> None:
-    out.print(f"{found.images:,} images, accuracy {found.correct / found.images:.2%} by their own weights; by others:")
-    levels = len(next(iter(found.correct_by.values()))) - 1
-    table = Table("weights", "in all levels", *(f"in level {level + 1}" for level in range(levels)))
-    for kind, correct in found.correct_by.items():
-        answers = zip(correct, found.changed_by[kind], strict=True)
-        table.add_row(
-            kind, *(f"{right / found.images:.2%} ({changed / found.images:.1%})" for right, changed in answers)
-        )
+    own = found.correct / found.images
+    out.print(f"{found.images:,} images, accuracy {own:.2%} by their own weights; by others:")
+    levels = len(next(iter(found.by.values()))) - 1
+    alone = [f"in level {level + 1} alone" for level in range(levels)]
+    table = Table("weights", "in all levels", "points", "changed answers", *alone)
+    for kind, outcomes in found.by.items():
+        differences = [found.difference(outcome) for outcome in outcomes]
+        points = [f"{100 * d:+.2f} ± {100 * margin:.2f}".replace("-", "−") for d, margin in differences]
+        changed = outcomes[0].changed / found.images
+        table.add_row(kind, f"{own + differences[0][0]:.2%}", points[0], f"{changed:.1%}", *points[1:])
     out.print(table)
     out.print(
         "Mean: of many images, so all are routed alike. Other: of another image, drawn at random. Equal: no routing. "
-        "In brackets: answers that change. Where none does, a level's critics do not route each image by itself.",
+        "Points: the difference from their own weights, with half its 95 % confidence interval.",
         soft_wrap=True,
     )
 
