@@ -1,4 +1,4 @@
-"""The open questions of the paper's text (docs/decisions.md), each answered otherwise: short runs, validation only.
+"""Open questions of the paper's text (docs/decisions.md) answered otherwise: short runs, validation images only.
 
     python results/readings.py runs/readings --data-dir data                 all on MNIST, 10 epochs, two seeds each
     python results/readings.py runs/readings --data-dir data --only warm-up  some
@@ -33,6 +33,7 @@ from wcapsnet.network.per_capsule import BatchNorm, PerCapsuleConv2d, shared_ove
 from wcapsnet.objective import Terms, correctness, objective, wasserstein_loss
 from wcapsnet.recipes import recipe
 from wcapsnet.settings import with_setting
+from wcapsnet.sweep import check_same
 from wcapsnet.training import step
 from wcapsnet.training.board import make_board
 from wcapsnet.training.precision import choose_device
@@ -141,7 +142,7 @@ route_cleanly = routing.Router.forward
 READINGS = {
     "as-decided": Reading("–"),
     "no-extra-class": Reading("D5", ("model.extra_class=false",)),
-    "mean-over-levels": Reading("D7", ("objective.lambda_ws=0.05",)),
+    "mean-over-levels": Reading("D7", ("objective.lambda_ws={mean}",)),
     "noise-variance": Reading("D8", ("model.routing.noise_std=0.7071",)),
     "no-noise": Reading("D8", ("model.routing.noise_share=0",)),
     "all-weights-decay": Reading("D10", changed=replacing((WCapsNet, "decayed_parameters", all_parameters))),
@@ -180,7 +181,7 @@ class UntestedRun(Run):
 def experiment_of(name: str, base: Experiment, seed: int, precision: str) -> Experiment:
     reading, experiment = READINGS[name], base
     for setting in reading.settings:
-        experiment = with_setting(experiment, setting)
+        experiment = with_setting(experiment, setting.format(mean=base.objective.lambda_ws / len(base.model.levels)))
     kernels = "plain" if reading.plain else "auto"
     training = replace(experiment.training, seed=seed, precision=precision, kernels=kernels)
     return replace(experiment, name=name, training=training)
@@ -195,34 +196,46 @@ def train(
         runs: list[Run] = [
             UntestedRun(out / name / f"seed={seed}", experiment_of(name, base, seed, precision)) for seed in seeds
         ]
-        runs = [run for run in runs if not run.file("validation.json").exists()]
+        for run in runs:
+            if Run.is_run(run.path):
+                check_same(run.path, run.experiment)
+        runs = [run for run in runs if not run.file("validation.json").exists() and run.failure is None]
 
         def make(run: Run, progress: Progress) -> Trainer:
+            if Run.is_run(run.path):
+                run.hold()
             trainer = Untested(run, shared.of(run.experiment.data), device, progress)
             environment = describe_environment(device, None, len(seeds), trainer.computed_by)
             if Run.is_run(run.path):
                 run.resumed(environment, trainer.state.epoch)
             else:
                 run.begin(environment)
+                run.hold()
             return trainer
 
+        board = make_board(console, runs)
+        board.measured = "validation"
         with READINGS[name].changed():
-            for run, failure in train_together(runs, make, device, len(seeds), make_board(console, runs)):
-                if failure:
-                    run.write_json("validation.json", {"failure": failure})
+            for run, failure in train_together(runs, make, device, len(seeds), board):
+                if failure and run.failure is None:  # it did not diverge: somebody can put it right
+                    raise InputError(f"{name}: {failure}")
 
 
 def table(out: Path) -> str:
-    """Best validation accuracy and the mean of the last epochs, over seeds, and how far from the reading in use."""
-    lines = [f"| question | reading | seeds | best epoch | last {LAST} epochs | from as-decided |", "|" + " --- |" * 6]
+    """Validation accuracy of the best epoch and mean of the last ones, over seeds, and how far that is from the reading
+    in use."""
+    if not out.is_dir():
+        raise InputError(f"There is no folder {out}.")
+    lines = [
+        f"| question | reading | seeds | best epoch | last {LAST} epochs | these, from as-decided |",
+        "|" + " --- |" * 6,
+    ]
     means: dict[str, float] = {}
     for name, reading in READINGS.items():
-        found = [read_json(path) for path in sorted((out / name).glob("seed=*/validation.json"))]
-        reached = [one for one in found if "best" in one]
-        if not found:
-            continue
+        reached = [read_json(path) for path in sorted((out / name).glob("seed=*/validation.json"))]
+        diverged = len(list((out / name).glob("seed=*/failed.json")))
         if not reached:
-            lines.append(f"| {reading.question} | {name} | {len(found)} | diverged | | |")
+            lines += [f"| {reading.question} | {name} | {diverged} | diverged | | |"] if diverged else []
             continue
         cells = []
         for figure in ("best", "last"):
@@ -231,7 +244,8 @@ def table(out: Path) -> str:
             cells.append(f"{statistics.mean(values):.2f}{spread}")
         means[name] = statistics.mean(100 * one["last"] for one in reached)
         difference = f"{means[name] - means['as-decided']:+.2f}" if "as-decided" in means and len(means) > 1 else ""
-        lines.append(f"| {reading.question} | {name} | {len(reached)} | {' | '.join(cells)} | {difference} |")
+        seeds = f"{len(reached)}{f', {diverged} diverged' if diverged else ''}"
+        lines.append(f"| {reading.question} | {name} | {seeds} | {' | '.join(cells)} | {difference} |")
     return "\n".join(lines)
 
 

@@ -833,17 +833,24 @@ def _start(
     trainer = _trainer(run, _dataset(experiment, data_dir, download, quiet), device, quiet)
     place = (data_dir or default_data_dir()) if named else None
     run.begin(describe_environment(device, place, 1, trainer.computed_by))  # last: bad input leaves nothing behind
+    run.hold()
     return trainer
 
 
 def _resume(path: Path, device: torch.device, data_dir: Path | None, download: bool, quiet: bool) -> Trainer | None:
     run = Run.open(path)
-    if run.finished:
-        show.command("The run is finished; look at it with: wcapsnet evaluate", str(path))
-        return None
-    trainer = _trainer(run, _data_of(run, data_dir, download, quiet), device, quiet)
-    run.resumed(describe_environment(device, None, 1, trainer.computed_by), trainer.state.epoch)
-    run.file("failed.json").unlink(missing_ok=True)
+    run.hold()  # before its state is read
+    trainer: Trainer | None = None
+    try:
+        if run.finished:
+            show.command("The run is finished; look at it with: wcapsnet evaluate", str(path))
+        else:
+            trainer = _trainer(run, _data_of(run, data_dir, download, quiet), device, quiet)
+            run.resumed(describe_environment(device, None, 1, trainer.computed_by), trainer.state.epoch)
+            run.file("failed.json").unlink(missing_ok=True)
+    finally:
+        if trainer is None:
+            run.release()
     return trainer
 
 
@@ -873,6 +880,13 @@ def _trainer(run: Run, dataset: Dataset, device: torch.device, quiet: bool) -> T
 
 
 def _run(trainer: Trainer) -> Evaluation:
+    try:
+        return _trained_and_tested(trainer)
+    finally:
+        trainer.run.release()
+
+
+def _trained_and_tested(trainer: Trainer) -> Evaluation:
     try:
         trainer.fit()
     except Interrupted:
@@ -920,7 +934,10 @@ def _train_all(
         if _images(run.experiment.data) not in datasets:
             datasets[_images(run.experiment.data)] = _dataset(run.experiment, data_dir, download, quiet)
         _check_fit(run.experiment, load(run.experiment.data))
-    for run in sweep.runs:  # runs on other images than these would be no seeds or rows of one table
+    for run in sweep.runs:
+        if run.finished:
+            run.results()
+        # Runs on other images than these would be no seeds or rows of one table.
         if _images(run.experiment.data) in datasets:
             run.check_data(load(run.experiment.data), instead="choose another folder with --out")
     if table:  # the paper's network is a row of every table
@@ -931,15 +948,20 @@ def _train_all(
     shared = SharedData(load, device)
     at_a_time = 1 if device.type == "cpu" else parallel or AT_ONCE
 
-    def make(run: Run, progress: Progress) -> Trainer:
+    def make(run: Run, progress: Progress) -> Trainer | None:
+        if begun := Run.is_run(run.path):
+            run.hold()  # before its state is read
+            if run.finished:  # by another process, meanwhile
+                return None
         trainer = Trainer(run, shared.of(run.experiment.data), device, progress)
         named = run.experiment.data.source in DATASETS
         place = (data_dir or default_data_dir()) if named else None
         environment = describe_environment(device, place, min(at_a_time, len(runs)), trainer.computed_by)
-        if Run.is_run(run.path):
+        if begun:
             run.resumed(environment, trainer.state.epoch)
         else:
             run.begin(environment)
+            run.hold()
         return trainer
 
     if not quiet:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from .errors import InputError
@@ -15,33 +14,29 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 
-@contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Refuse a second process that trains in `folder`; one that dies lets go of it. Where there are no such locks,
-    nothing is refused."""
-    file = _lock(folder / ".lock") if fcntl else None
-    try:
-        yield
-    finally:
-        if file is not None:
-            (folder / ".lock").unlink(missing_ok=True)
-            os.close(file)
-
-
-def _lock(path: Path) -> int | None:
-    while True:
-        file = os.open(path, os.O_CREAT | os.O_RDWR)
+def hold(folder: Path) -> Callable[[], None]:
+    """Refuse other processes that want to train in `folder`, until what is returned is called or this one ends. Where
+    there are no such locks, nothing is refused."""
+    path = folder / ".lock"
+    while fcntl:
+        file = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(file)
-            raise InputError(f"Another process is training {path.parent}; wait until it is done, or stop it.") from None
+            raise InputError(f"Another process is training {folder}; wait until it is done, or stop it.") from None
         except OSError:  # a file system without locks
-            os.close(file)
-            return None
+            _let_go(path, file)
+            break
         if _is(file, path):
-            return file
+            return lambda: _let_go(path, file)
         os.close(file)  # its owner deleted it between our opening and locking it: that lock keeps nobody out
+    return lambda: None
+
+
+def _let_go(path: Path, file: int) -> None:
+    path.unlink(missing_ok=True)
+    os.close(file)
 
 
 def _is(file: int, path: Path) -> bool:

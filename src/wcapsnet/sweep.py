@@ -145,13 +145,7 @@ class Sweep:
     def _run(path: Path, one: Planned) -> Run:
         if not Run.is_run(path):
             return Run.at(path, one.experiment)
-        begun, asked = flat(to_dict(read_experiment(path / "experiment.json"))), flat(to_dict(one.experiment))
-        for field in sorted({**begun, **asked}):
-            if begun.get(field) != asked.get(field):
-                raise InputError(
-                    f"{path} was begun with another {field} ({begun.get(field)}, not {asked.get(field)}); "
-                    "choose another folder with --out."
-                )
+        check_same(path, one.experiment)
         return Run(path, one.experiment)
 
     @property
@@ -184,6 +178,17 @@ class Sweep:
             cells = [result["settings"][name] for name in names]
             rows.writerow([result["run"], *cells, result["state"], *(result[f] for f in FIGURES), result["failure"]])
         write_text(self.folder / "sweep.csv", text.getvalue())
+
+
+def check_same(path: Path, experiment: Experiment) -> None:
+    """Refuse a run that was begun as another experiment."""
+    begun, asked = flat(to_dict(read_experiment(path / "experiment.json"))), flat(to_dict(experiment))
+    for field in sorted({**begun, **asked}):
+        if begun.get(field) != asked.get(field):
+            raise InputError(
+                f"{path} was begun with another {field} ({begun.get(field)}, not {asked.get(field)}); "
+                "choose another folder with --out."
+            )
 
 
 def finished_twin(run: Run, folders: list[Path]) -> Run | None:

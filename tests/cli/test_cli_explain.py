@@ -160,7 +160,7 @@ def test_the_routing_can_be_exchanged_for_others(run):
         for part in (everywhere, *one["one_level"]):
             assert f"{100 * part['difference']:+.2f} ± {100 * part['margin']:.2f}".replace("-", "−") in printed
         assert f"{everywhere['accuracy']:.2%}" in printed
-        assert f"{everywhere['changed']:.1%}" in printed
+        assert f"{everywhere['changed'] / facts['images']:.1%}" in printed
         assert len(one["one_level"]) == 2
     fewer = facts_of(run, "--reroute", "--images", 3, "--split", "validation")
     assert (fewer["images"], fewer["mean_of"]) == (3, "test")

@@ -15,7 +15,7 @@ from cli_helpers import SMALL, call, same_weights, sentence
 import wcapsnet.cli as cli
 import wcapsnet.sweep as sweep_module
 from wcapsnet.data import DATASETS
-from wcapsnet.lock import alone
+from wcapsnet.lock import hold
 from wcapsnet.recipes import ABLATIONS, PAPER, RECIPES, ROWS
 from wcapsnet.recipes.published import PAPER_TABLES
 from wcapsnet.sweep import product
@@ -397,12 +397,27 @@ def test_ablate_changes_nothing_but_what_the_row_is_about(toy):
 
 
 @pytest.mark.parametrize(
-    ("table", "recipe", "row"),
-    [("routing", "mnist-uniform", "Uniform"), ("IV", "mnist-ce", "CE"), ("nonlinearity", "mnist-squash", "squash")],
+    ("table", "recipe", "says"),
+    [
+        ("routing", "mnist-uniform", "WS+CE of Table IV: model.routing.fitness is constant, and it must be critic."),
+        ("IV", "mnist-ce", "WS+CE of Table IV: objective.lambda_ws is 0.0, and it must be above zero."),
+        ("IV", "mnist-ws", "WS+CE of Table IV: model.routing.stop_gradient is true, and it must be false."),
+        ("III", "mnist-squash", "tilt of Table III: model.nonlinearity is squash, and it must be tilt."),
+        (
+            "II",
+            "mnist-normalized",
+            "softmax of Table II: model.routing.weighting is normalized, and it must be softmax.",
+        ),
+        (
+            "II",
+            "mnist-uniform",
+            "softmax of Table II: model.routing.fitness is constant, and it must be critic or random.",
+        ),
+    ],
 )
-def test_a_row_is_not_ablated_into_itself(toy, table, recipe, row):
+def test_what_lacks_the_reference_row_is_not_ablated(toy, table, recipe, says):
     said = sentence(call("ablate", table, recipe, "--seeds", 1))
-    assert f"{recipe} has {row} of Table" in said
+    assert said == f"{recipe} cannot be the row {says}"
     assert list(Path().iterdir()) == []
 
 
@@ -421,8 +436,21 @@ def test_the_papers_figures_do_not_stand_beside_another_network(toy, monkeypatch
 def test_a_damaged_result_of_a_finished_run_is_a_sentence(toy):
     assert call("ablate", "nonlinearity", "toy", "--seeds", 1, "--epochs", 1, "-q").code == 0
     Path("runs/toy-nonlinearity/row=tilt,seed=0/test.json").write_text("{}")
-    said = sentence(call("ablate", "nonlinearity", "toy", "--seeds", 1, "--epochs", 1))
+    said = sentence(call("ablate", "nonlinearity", "toy", "--seeds", 2, "--epochs", 1))
     assert "row=tilt,seed=0/test.json is damaged: it has no images" in said
+    assert not Path("runs/toy-nonlinearity/row=squash,seed=1").exists(), "it is said before anything is trained"
+    Path("runs/toy-nonlinearity/row=tilt,seed=0/test.json").unlink()  # as the sentence says
+    assert call("ablate", "nonlinearity", "toy", "--seeds", 1, "--epochs", 1, "-q").code == 0
+
+
+def test_a_run_that_another_process_has_finished_meanwhile_is_left_as_it_is(toy):
+    assert call("sweep", "toy", "--seeds", 1, "--epochs", 1, "-q").code == 0
+    before = {path: path.read_bytes() for path in Path("runs/toy-sweep/seed=0").iterdir() if path.is_file()}
+    with pytest.MonkeyPatch.context() as patch:  # as it was when the sweep was planned
+        patch.setattr(sweep_module.Sweep, "unfinished", property(lambda sweep: sweep.runs))
+        assert call("sweep", "toy", "--seeds", 1, "--epochs", 1, "-q").code == 0
+    assert {path: path.read_bytes() for path in before} == before
+    assert not Path("runs/toy-sweep/seed=0/.lock").exists()
 
 
 @pytest.mark.parametrize("command", [("everything", "toy"), ("routing",)])
@@ -443,8 +471,9 @@ def test_a_run_that_another_process_trains_is_left_to_it(toy):
     with pytest.MonkeyPatch.context() as patch:
         press_ctrl_c(patch, "seed=0")
         assert call("sweep", "toy", "--seeds", 2, "--epochs", 1, "-q").code == 130
-    with alone(Path("runs/toy-sweep/seed=0")):
-        answer = call("sweep", "toy", "--seeds", 2, "--epochs", 1, "-q")
+    let_go = hold(Path("runs/toy-sweep/seed=0"))
+    answer = call("sweep", "toy", "--seeds", 2, "--epochs", 1, "-q")
+    let_go()
     assert answer.code == 1
     assert answer.err.startswith("error: seed=0: Another process is training runs/toy-sweep/seed=0;")
     assert [run["state"] for run in content()["runs"]] == ["begun", "finished"]

@@ -386,8 +386,8 @@ def test_a_run_is_not_trained_by_two_processes_at_once(toy):
         press_ctrl_c(patch, 1, 1)
         assert call("train", "toy", "--out", "mine", "-q").code == 130
     before = {path: path.read_bytes() for path in Path("mine").glob("*.*") if path.is_file()}
-    holding = "import pathlib, sys; from wcapsnet.lock import alone\n"
-    holding += "with alone(pathlib.Path(sys.argv[1])): print('held', flush=True); input()"
+    holding = "import pathlib, sys; from wcapsnet.lock import hold\n"
+    holding += "let_go = hold(pathlib.Path(sys.argv[1])); print('held', flush=True); input()"
     other = subprocess.Popen(
         [sys.executable, "-c", holding, Path("mine").resolve()],
         stdin=subprocess.PIPE,
@@ -403,3 +403,17 @@ def test_a_run_is_not_trained_by_two_processes_at_once(toy):
     assert {path: path.read_bytes() for path in before} == before
     assert call("train", "--resume", "mine", "-q").code == 0
     assert not Path("mine/.lock").exists()
+
+
+def test_a_run_without_its_state_does_not_begin_anew(toy):
+    with pytest.MonkeyPatch.context() as patch:
+        press_ctrl_c(patch, 1, 1)
+        assert call("train", "toy", "--out", "mine", "-q").code == 130
+    state = Path("mine/state.safetensors").read_bytes()
+    before = Path("mine/metrics.jsonl").read_bytes()
+    Path("mine/state.safetensors").write_bytes(state[:1000])
+    assert sentence(call("train", "--resume", "mine")).endswith("Bring it back, or delete mine and train again.")
+    Path("mine/state.safetensors").unlink()
+    said = "mine cannot go on: it has no state.safetensors. Bring that back, or delete mine and train again."
+    assert sentence(call("train", "--resume", "mine")) == said
+    assert Path("mine/metrics.jsonl").read_bytes() == before

@@ -141,6 +141,15 @@ def test_a_data_set_that_the_paper_lacks_has_a_column_where_it_has_records(runs)
     assert tables.lines(table, "WS", "fashion-mnist")[1].startswith("WS+CE: +0.10, within noise (z")
 
 
+def test_what_every_row_changes_stands_beside_what_it_changed_in_the_paper(runs):
+    lines = {line.split(" |")[0]: line for line in tables.differences(read_records(runs)[0]).splitlines()}
+    uniform = lines["| Uniform against WS+CE"].split(" | ")
+    assert uniform[1] == "**−0.50** (3 and 3 runs, Welch, p = 0.004)<br>paper −0.43"
+    assert uniform[2] == "–<br>paper −0.25"
+    assert lines["| WS against WS+CE"].split(" | ")[1] == "−0.01 (1 and 3 runs, t1, p = 0.94)<br>paper −0.89"
+    assert len(lines) == 2 + 6
+
+
 # ── the command ──
 
 

@@ -222,7 +222,7 @@ def test_momentum_zero_trains_and_resumes(tmp_path):
 
 
 def files(path):
-    return {file.name: file.read_bytes() for file in path.iterdir() if file.is_file() and file.name != ".lock"}
+    return {file.name: file.read_bytes() for file in path.iterdir() if file.is_file()}
 
 
 def test_a_loss_that_is_not_a_number_stops_with_one_sentence_and_keeps_the_last_good_checkpoint(tmp_path, monkeypatch):

@@ -9,6 +9,8 @@ import torch
 from training_helpers import toy_dataset, toy_experiment
 
 from wcapsnet.classifier import load_tensors
+from wcapsnet.errors import InputError
+from wcapsnet.lock import hold
 from wcapsnet.training.run import Run
 
 SCRIPT = Path(__file__).parents[2] / "results" / "readings.py"
@@ -46,9 +48,12 @@ def test_every_reading_trains_otherwise_and_leaves_no_trace(readings, tmp_path):
     assert torch.equal(last(tmp_path / "again/as-decided/seed=0"), decided), "a reading outlived its runs"
 
 
-def test_the_same_command_skips_what_is_done_and_the_table_has_a_line_a_reading(readings, tmp_path):
+def test_the_same_command_skips_what_is_done_and_the_table_has_a_line_a_reading(readings, tmp_path, capsys):
     base, data = toy_experiment(epochs=1), toy_dataset()
     readings.train(tmp_path, ["as-decided", "no-noise"], base, [0], data, CPU)
+    said = capsys.readouterr().out
+    assert "validation accuracy" in said
+    assert "test accuracy" not in said
     before = (tmp_path / "no-noise/seed=0/metrics.jsonl").stat().st_mtime_ns
     readings.train(tmp_path, ["as-decided", "no-noise"], base, [0, 1], data, CPU)
     assert (tmp_path / "no-noise/seed=0/metrics.jsonl").stat().st_mtime_ns == before
@@ -64,8 +69,27 @@ def test_the_same_command_skips_what_is_done_and_the_table_has_a_line_a_reading(
 def test_a_run_that_diverges_is_said_to(readings, tmp_path):
     base = toy_experiment(epochs=1, lr=1e9)
     readings.train(tmp_path, ["as-decided"], base, [0], toy_dataset(), CPU)
-    assert "diverged" in json.loads((tmp_path / "as-decided/seed=0/validation.json").read_text())["failure"]
+    assert "diverged" in json.loads((tmp_path / "as-decided/seed=0/failed.json").read_text())["failure"]
     assert "| – | as-decided | 1 | diverged | | |" in readings.table(tmp_path)
+    before = (tmp_path / "as-decided/seed=0/failed.json").stat().st_mtime_ns
+    readings.train(tmp_path, ["as-decided"], base, [0], toy_dataset(), CPU)
+    assert (tmp_path / "as-decided/seed=0/failed.json").stat().st_mtime_ns == before
+
+
+def test_other_runs_in_the_folder_are_not_mixed_in_and_trouble_is_no_divergence(readings, tmp_path):
+    data = toy_dataset()
+    readings.train(tmp_path, ["no-noise"], toy_experiment(epochs=1), [0], data, CPU)
+    with pytest.raises(InputError, match=r"was begun with another training.epochs \(1, not 2\)"):
+        readings.train(tmp_path, ["no-noise"], toy_experiment(epochs=2), [0, 1], data, CPU)
+    folder = tmp_path / "no-noise/seed=0"
+    (folder / "validation.json").unlink()
+    let_go = hold(folder)
+    with pytest.raises(InputError, match="Another process is training"):
+        readings.train(tmp_path, ["no-noise"], toy_experiment(epochs=1), [0], data, CPU)
+    let_go()
+    assert not (folder / "failed.json").exists()
+    readings.train(tmp_path, ["no-noise"], toy_experiment(epochs=1), [0], data, CPU)
+    assert (folder / "validation.json").exists()
 
 
 def test_data_that_are_not_there_are_a_sentence(readings, tmp_path, monkeypatch):

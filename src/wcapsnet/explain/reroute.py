@@ -54,14 +54,15 @@ class Rerouted:
     def _facts(self, outcome: Outcome) -> dict[str, float]:
         difference, margin = self.difference(outcome)
         accuracy = (self.correct + outcome.gained - outcome.lost) / self.images
-        changed = outcome.changed / self.images
-        return {"accuracy": accuracy, "difference": difference, "margin": margin, "changed": changed}
+        counts = {"changed": outcome.changed, "gained": outcome.gained, "lost": outcome.lost}
+        return {"accuracy": accuracy, "difference": difference, "margin": margin, **counts}
 
     def difference(self, outcome: Outcome) -> tuple[float, float]:
-        """In accuracy, and half its 95 % confidence interval: only images that were gained or lost count (McNemar)"""
-        gained, lost = outcome.gained, outcome.lost
-        variance = gained + lost - (gained - lost) ** 2 / self.images
-        return (gained - lost) / self.images, 1.96 * math.sqrt(variance) / self.images
+        """In accuracy, and half its 95 % confidence interval, which only images that were gained or lost widen. Half of
+        one is added to either (Agresti & Min 2005), or none of a few images would mean certainty."""
+        gained, lost, images = outcome.gained + 0.5, outcome.lost + 0.5, self.images + 2
+        variance = gained + lost - (gained - lost) ** 2 / images
+        return (outcome.gained - outcome.lost) / self.images, 1.96 * math.sqrt(variance) / images
 
 
 def reroute(

@@ -218,13 +218,13 @@ def rerouted(found: Rerouted) -> None:
     own = found.correct / found.images
     out.print(f"{found.images:,} images, accuracy {own:.2%} by their own weights; by others:")
     levels = len(next(iter(found.by.values()))) - 1
-    alone = [f"in level {level + 1} alone" for level in range(levels)]
+    alone = [f"in level {level + 1} alone" for level in range(levels)] if levels > 1 else []
     table = Table("weights", "in all levels", "points", "changed answers", *alone)
     for kind, outcomes in found.by.items():
         differences = [found.difference(outcome) for outcome in outcomes]
         points = [f"{100 * d:+.2f} ± {100 * margin:.2f}".replace("-", "−") for d, margin in differences]
         changed = outcomes[0].changed / found.images
-        table.add_row(kind, f"{own + differences[0][0]:.2%}", points[0], f"{changed:.1%}", *points[1:])
+        table.add_row(kind, f"{own + differences[0][0]:.2%}", points[0], f"{changed:.1%}", *points[1 : len(alone) + 1])
     out.print(table)
     out.print(
         "Mean: of many images, so all are routed alike. Other: of another image, drawn at random. Equal: no routing. "

@@ -9,6 +9,7 @@ from ..errors import InputError
 from ..experiment import Experiment
 from ..network import RoutingConfig, WCapsNetConfig
 from ..objective import ObjectiveConfig
+from ..settings import flat, to_dict
 from .published import PAPER_TABLES
 
 Config = TypeVar("Config", RoutingConfig, WCapsNetConfig, ObjectiveConfig)
@@ -59,17 +60,33 @@ TABLE_OF = {row.lower(): numeral for numeral, name in NUMERALS.items() for row i
 
 def rows_of(table: str, experiment: Experiment) -> dict[str, Experiment]:
     """Every row of a table, asked of this experiment, which is the reference row itself."""
-    made = {
+    numeral = next(numeral for numeral, name in NUMERALS.items() if name == table)
+    for field, holds, needed in _needed(experiment)[table]:
+        if not holds:
+            raise InputError(
+                f"{experiment.name} cannot be the row {PAPER_TABLES[numeral].reference} of Table {numeral}: {field} is "
+                f"{str(flat(to_dict(experiment))[field]).lower()}, and it must be {needed}."
+            )
+    return {
         row: variant.apply(experiment, f"{experiment.name}-{row.lower()}") for row, variant in TABLES[table].items()
     }
-    numeral = next(numeral for numeral, name in NUMERALS.items() if name == table)
-    reference = PAPER_TABLES[numeral].reference
-    same = [row for row, one in made.items() if row != reference and replace(one, name=experiment.name) == experiment]
-    if same:  # the last: what CE leaves out, Random and Uniform leave out too
-        raise InputError(
-            f"{experiment.name} has {same[-1]} of Table {numeral} itself; ablate an experiment that has {reference}."
-        )
-    return made
+
+
+def _needed(experiment: Experiment) -> dict[str, list[tuple[str, bool, str]]]:
+    """What the reference row of each table is: a field, whether it is so, and how it must be"""
+    routing, loss = experiment.model.routing, experiment.objective.lambda_ws
+    return {
+        "weighting": [
+            ("model.routing.weighting", routing.weighting == "softmax", "softmax"),
+            ("model.routing.fitness", routing.fitness != "constant", "critic or random"),
+        ],
+        "nonlinearity": [("model.nonlinearity", experiment.model.nonlinearity == "tilt", "tilt")],
+        "routing": [
+            ("model.routing.fitness", routing.fitness == "critic", "critic"),
+            ("model.routing.stop_gradient", not routing.stop_gradient, "false"),
+            ("objective.lambda_ws", loss > 0, "above zero"),
+        ],
+    }
 
 
 # Rows that differ from the paper's network, by the names of their recipes: cifar10-squash, mnist-uniform, …

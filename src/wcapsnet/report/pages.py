@@ -50,7 +50,9 @@ def pages(root: Path) -> dict[Path, str]:
                 "tables": tables.markdown([tables.build(n, records) for n in PAPER_TABLES]),
             },
         ),
-        results: _filled(root / results, {"runs": _runs(records) + _curves(records)}),
+        results: _filled(
+            root / results, {"runs": _runs(records) + _curves(records), "differences": tables.differences(records)}
+        ),
     }
     for dataset in _main(records):
         made[Path("docs") / _figure(dataset)] = _figure_of(root / "results", dataset, records)

@@ -136,11 +136,17 @@ def read_record(path: Path) -> Record:
         images=test["images"],
         seconds=test["seconds"],
         precision=run.experiment.training.precision,
-        computed_by=environment.get("computed_by"),
-        hardware=environment["hardware"],
+        computed_by=_in_all(environment, "computed_by"),
+        hardware=_in_all(environment, "hardware") or "",
         at_a_time=runs_at_a_time(environment),
         started=environment["started"],
     )
+
+
+def _in_all(environment: dict[str, Any], name: str) -> str | None:
+    """Of a run that was resumed elsewhere: all that it says"""
+    said = [one.get(name) for one in (environment, *environment.get("resumed", ()))]
+    return " and ".join(dict.fromkeys(word for word in said if word)) or None
 
 
 def run_folders(path: Path) -> list[Path]:

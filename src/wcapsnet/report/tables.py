@@ -116,9 +116,12 @@ def _mixture(records: Sequence[Record]) -> str:
 
 
 def verdict(d: Difference) -> str:
-    points = f"{100 * d.difference:+.2f}".replace("-", "−")
     said = "larger than noise" if d.larger_than_noise else "within noise"
-    return f"{points}, {said} ({d.test}, p {_probability(d.p)})"
+    return f"{_points(d.difference)}, {said} ({d.test}, p {_probability(d.p)})"
+
+
+def _points(difference: float) -> str:
+    return f"{100 * difference:+.2f}".replace("-", "−")
 
 
 def _probability(p: float) -> str:
@@ -150,6 +153,30 @@ def markdown(tables: Sequence[Table]) -> str:
         text += [f"| {' | '.join('<br>'.join(cell) for cell in row)} |" for row in body(table)]
         text += ["", *(f"{note}\n" for note in table.notes)]
     return "\n".join([*text, *(f"- {line}" for line in LEGEND)]) + "\n"
+
+
+def differences(records: Sequence[Record]) -> str:
+    """What every row of Tables II to IV changes, ours and the paper's, in points"""
+    names = [DATASETS[dataset].title for dataset in PAPER_COLUMNS]
+    text = [f"| | {' | '.join(names)} |", f"| --- |{' --- |' * len(names)}"]
+    for numeral in ("II", "III", "IV"):
+        table = build(numeral, records)
+        for row in table.rows:
+            if row == table.reference:
+                continue
+            cells = []
+            for dataset in PAPER_COLUMNS:
+                ours, reference = table.rows[row][dataset], table.rows[table.reference][dataset]
+                said = DASH
+                if d := ours.from_reference:
+                    runs = f"{len(ours.records)} and {len(reference.records)} runs"
+                    points = f"**{_points(d.difference)}**" if d.larger_than_noise else _points(d.difference)
+                    said = f"{points} ({runs}, {d.test}, p {_probability(d.p)})"
+                if ours.paper is not None and reference.paper is not None:
+                    said += f"<br>paper {_points((ours.paper - reference.paper) / 100)}"
+                cells.append(said)
+            text.append(f"| {row} against {table.reference} | {' | '.join(cells)} |")
+    return "\n".join([*text, ""])
 
 
 def as_json(tables: Sequence[Table]) -> dict[str, Any]:

@@ -48,6 +48,8 @@ def _over(run: Run) -> bool:
 class PlainBoard(Board):
     """A line an epoch and a line a run."""
 
+    measured = "test"
+
     def __init__(self, console: Console, runs: list[Run]):
         self.console, self.total = console, len(runs)
         self.count = sum(map(_over, runs))  # those that were over before
@@ -61,7 +63,7 @@ class PlainBoard(Board):
     def ended(self, run: Run, failure: str | None) -> None:
         self.count += 1
         accuracy = "" if failure else f"{run.results()['accuracy']:.2%}"
-        what = f"[red]failed:[/] {escape(failure)}" if failure else f"test accuracy [bold]{accuracy}[/]"
+        what = f"[red]failed:[/] {escape(failure)}" if failure else f"{self.measured} accuracy [bold]{accuracy}[/]"
         self.say(f"[{self.count}/{self.total}] [bold]{escape(run.path.name)}[/]  {what}")
 
     def crowded(self, run: Run) -> None:

@@ -28,6 +28,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ from ..atomic import write_text
 from ..data import Dataset
 from ..errors import InputError
 from ..experiment import Experiment
-from ..lock import alone
+from ..lock import hold
 from ..network import ConfigError
 from ..settings import from_dict, to_dict
 
@@ -51,6 +52,7 @@ class Run:
     def __init__(self, path: Path, experiment: Experiment, numbered: Path | None = None):
         self.path, self.experiment = path, experiment
         self._numbered = numbered  # where to go on counting if somebody takes `path` first
+        self._let_go: Callable[[], None] | None = None
 
     @staticmethod
     def create(path: Path, experiment: Experiment, environment: dict[str, Any]) -> Run:
@@ -144,18 +146,27 @@ class Run:
         """The figures of a finished run; refused where they are none, or contradict one another."""
         figures = read_json(self.file("test.json"))
         if trouble := _trouble(figures):
-            raise InputError(
-                f"{self.file('test.json')} is damaged: {trouble}; bring it back, or delete it and have the run tested "
-                f"again: wcapsnet train --resume {self.path}."
-            )
+            again = f", or delete it and have the run tested again: wcapsnet train --resume {self.path}"
+            remedy = f"bring it back{again if self.file('state.safetensors').exists() else ''}"
+            raise InputError(f"{self.file('test.json')} is damaged: {trouble}; {remedy}.")
         return figures
+
+    def hold(self) -> None:
+        """Keep other processes from training it, until `release`."""
+        self._let_go = self._let_go or hold(self.path)
+
+    def release(self) -> None:
+        if self._let_go:
+            self._let_go()
+        self._let_go = None
 
     def resumed(self, environment: dict[str, Any], epoch: int) -> None:
         """It goes on after `epoch` epochs, maybe on another machine and by other code."""
+        if not self.file("state.safetensors").exists():  # it begins again
+            return
+        before = read_json(self.file("environment.json")) if self.file("environment.json").exists() else {}
         again = {"after_epoch": epoch, **{name: value for name, value in environment.items() if name != "data_dir"}}
-        with alone(self.path):
-            before = read_json(self.file("environment.json")) if self.file("environment.json").exists() else {}
-            self.write_json("environment.json", {**before, "resumed": [*before.get("resumed", []), again]})
+        self.write_json("environment.json", {**before, "resumed": [*before.get("resumed", []), again]})
 
     def fail(self, sentence: str) -> None:
         self.write_json("failed.json", {"failure": sentence})

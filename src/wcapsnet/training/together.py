@@ -33,17 +33,21 @@ MAX_LANES = 32  # as many streams as PyTorch has to give; more would share their
 AHEAD, MOST_AHEAD = 4, 64
 
 
+Make = Callable[[Run, Progress], "Trainer | None"]
+
+
 class Outcome(NamedTuple):
     run: Run
     failure: str | None = None  # why it has no result, in a sentence
 
 
 def train_together(
-    runs: Sequence[Run], make: Callable[[Run, Progress], Trainer], device: torch.device, parallel: int, board: Board
+    runs: Sequence[Run], make: Make, device: torch.device, parallel: int, board: Board
 ) -> Generator[Outcome, None, None]:
     """Train and test the runs, `parallel` of them at a time; whichever ends is yielded, and the next takes its lane.
 
-    `make` builds the trainer of a run, be it new or begun. Ctrl-C saves every run under way and raises `Interrupted`.
+    `make` builds the trainer of a run, be it new or begun, or says None if nothing is left to do. Ctrl-C saves
+    every run under way and raises `Interrupted`.
     """
     waiting, lanes = deque(runs), [Lane(device) for _ in range(min(parallel, MAX_LANES, len(runs)))]
     with signals() as stop, board, _vacating(lanes):
@@ -64,6 +68,7 @@ def train_together(
                     continue
                 if outcome:
                     lane.leave()
+                    run.release()
                     board.ended(*outcome)
                     yield outcome
             if not any(lane.ready() for lane in lanes):
@@ -114,7 +119,7 @@ class Lane:
             self._ahead = min(2 * self._ahead, MOST_AHEAD)
         return len(self._launched) < self._ahead
 
-    def take_turn(self, run: Run, make: Callable[[Run, Progress], Trainer], board: Board) -> Outcome | None:
+    def take_turn(self, run: Run, make: Make, board: Board) -> Outcome | None:
         """Launch one step, or after the last one test; how the run ended, if it did."""
         if not self.trainer:
             self._random = Randomness(self.device)
@@ -122,6 +127,8 @@ class Lane:
             with self._turn():
                 if not self.trainer:
                     self.trainer = make(run, board.row(run))
+                    if self.trainer is None:
+                        return Outcome(run)
                     self._steps = self.trainer.steps()
                 if next(self._steps, self) is self:
                     self.trainer.finish()
@@ -149,6 +156,7 @@ class Lane:
         if self.trainer is None:
             return
         self._steps.close()
+        self.trainer.run.release()
         if self.stream:
             self.stream.synchronize()  # a graph in flight must not be given up
         self.trainer.step.release()

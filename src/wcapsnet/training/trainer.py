@@ -21,7 +21,6 @@ from ..classifier import Classifier, load_tensors, save_tensors
 from ..data import Dataset
 from ..data.loader import DeviceData, DeviceSplit, epoch_order
 from ..errors import InputError
-from ..lock import alone
 from ..network import WCapsNet
 from ..objective import l2
 from .evaluate import Evaluation, evaluate
@@ -75,6 +74,11 @@ class Trainer:
         self.step: Step = Step(experiment, self.network, self.optimizer, self.train_data)
         if run.file("state.safetensors").exists():
             self._restore()
+        elif run.metrics():  # to begin anew would overwrite what it has
+            raise InputError(
+                f"{run.path} cannot go on: it has no state.safetensors. Bring that back, or delete {run.path} and "
+                "train again."
+            )
         if device.type == "cuda" and self.settings.cuda_graph:
             self.step = GraphedStep(self.step, min(self.settings.batch_size, len(self.train_data)))
 
@@ -88,10 +92,6 @@ class Trainer:
 
     def steps(self) -> Generator[None, None, None]:
         """The loop of `fit`, which stands still after every step: there a run can be left, or another one advanced."""
-        with alone(self.run.path):
-            yield from self._steps()
-
-    def _steps(self) -> Generator[None, None, None]:
         self.run.record_data(self.dataset)
         records = self.run.metrics()[: self.state.epoch]
         events = event_writer(self.run.file("tensorboard"), self.state.epoch)
@@ -222,7 +222,7 @@ class Trainer:
         try:
             tensors, facts = load_tensors(self.run.file("state.safetensors"))
         except InputError as error:
-            raise InputError(f"{error} Bring it back, or delete it and the run begins anew.") from error
+            raise InputError(f"{error} Bring it back, or delete {self.run.path} and train again.") from error
         self.run.check_data(self.dataset)
         weights = {name[6:]: tensor for name, tensor in tensors.items() if name.startswith("model.")}
         try:
