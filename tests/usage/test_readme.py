@@ -87,7 +87,7 @@ def test_the_commands_for_own_pictures_run_and_then_the_second_python_block(plac
         "train",
         "evaluate",
         "predict",
-        *["explain"] * 4,
+        *["explain"] * 5,
         *["report"] * 3,
         "explore",
     ]
