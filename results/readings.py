@@ -47,7 +47,7 @@ LAST = 3  # epochs whose mean stands beside the best one, which is the luckiest 
 
 @dataclass(frozen=True)
 class Reading:
-    question: str  # of docs/decisions.md
+    question: str  # of docs/decisions.md, or a section of the paper
     settings: tuple[str, ...] = ()
     changed: Callable[[], Any] = nullcontext  # what the code does otherwise as long as this is entered
     plain: bool = False  # the fused kernels do not know it
@@ -149,7 +149,7 @@ READINGS = {
     "all-kernels-decay": Reading("D10", changed=replacing((WCapsNet, "decayed_parameters", all_kernels))),
     "fan-out": Reading("D20", changed=after_building(fan_out)),
     "batch-norm-momentum": Reading("D20", changed=after_building(batch_norms(momentum=0.01))),
-    "warm-up": Reading("D20", changed=replacing((TrainingConfig, "learning_rate", warming_up))),
+    "warm-up": Reading("V-B", changed=replacing((TrainingConfig, "learning_rate", warming_up))),
     "batch-norm-epsilon": Reading("D20", changed=after_building(batch_norms(eps=1e-3)), plain=True),
     "cos-not-detached": Reading("D1", changed=replacing((step, "objective", not_detached)), plain=True),
     "b-after-dropout": Reading(
@@ -205,12 +205,7 @@ def train(
             if Run.is_run(run.path):
                 run.hold()
             trainer = Untested(run, shared.of(run.experiment.data), device, progress)
-            environment = describe_environment(device, None, len(seeds), trainer.computed_by)
-            if Run.is_run(run.path):
-                run.resumed(environment, trainer.state.epoch)
-            else:
-                run.begin(environment)
-                run.hold()
+            run.start(describe_environment(device, None, len(seeds), trainer.computed_by), trainer.state.epoch)
             return trainer
 
         board = make_board(console, runs)

@@ -832,8 +832,7 @@ def _start(
     run = Run.at(out_dir, experiment) if out_dir else Run.next_free(Path("runs") / experiment.name, experiment)
     trainer = _trainer(run, _dataset(experiment, data_dir, download, quiet), device, quiet)
     place = (data_dir or default_data_dir()) if named else None
-    run.begin(describe_environment(device, place, 1, trainer.computed_by))  # last: bad input leaves nothing behind
-    run.hold()
+    run.start(describe_environment(device, place, 1, trainer.computed_by), 0)  # last: bad input leaves nothing behind
     return trainer
 
 
@@ -846,7 +845,7 @@ def _resume(path: Path, device: torch.device, data_dir: Path | None, download: b
             show.command("The run is finished; look at it with: wcapsnet evaluate", str(path))
         else:
             trainer = _trainer(run, _data_of(run, data_dir, download, quiet), device, quiet)
-            run.resumed(describe_environment(device, None, 1, trainer.computed_by), trainer.state.epoch)
+            run.start(describe_environment(device, None, 1, trainer.computed_by), trainer.state.epoch)
             run.file("failed.json").unlink(missing_ok=True)
     finally:
         if trainer is None:
@@ -949,7 +948,7 @@ def _train_all(
     at_a_time = 1 if device.type == "cpu" else parallel or AT_ONCE
 
     def make(run: Run, progress: Progress) -> Trainer | None:
-        if begun := Run.is_run(run.path):
+        if Run.is_run(run.path):
             run.hold()  # before its state is read
             if run.finished:  # by another process, meanwhile
                 return None
@@ -957,11 +956,7 @@ def _train_all(
         named = run.experiment.data.source in DATASETS
         place = (data_dir or default_data_dir()) if named else None
         environment = describe_environment(device, place, min(at_a_time, len(runs)), trainer.computed_by)
-        if begun:
-            run.resumed(environment, trainer.state.epoch)
-        else:
-            run.begin(environment)
-            run.hold()
+        run.start(environment, trainer.state.epoch)
         return trainer
 
     if not quiet:

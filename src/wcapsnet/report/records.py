@@ -158,8 +158,7 @@ def run_folders(path: Path) -> list[Path]:
 
 def read_records(folder: Path) -> tuple[list[Record], list[str]]:
     """All runs below a folder that may stand in a table, and why the others may not, a sentence each."""
-    records: dict[Path, Record] = {}
-    read_from: dict[Path, Path] = {}
+    found: dict[Path, tuple[Path, Record]] = {}  # by the record's place: where it was read from
     left_out: list[str] = []
     folders = run_folders(folder)
     if not folders:
@@ -170,11 +169,10 @@ def read_records(folder: Path) -> tuple[list[Record], list[str]]:
         except (InputError, ConfigError) as error:
             left_out.append(str(error))
             continue
-        if record.place in records:
-            left_out.append(f"{path} has the row and the seed of {read_from[record.place]}, which counts.")
-        else:
-            records[record.place], read_from[record.place] = record, path
-    return in_order(records.values()), left_out
+        first, _ = found.setdefault(record.place, (path, record))
+        if first != path:
+            left_out.append(f"{path} has the row and the seed of {first}, which counts.")
+    return in_order(record for _, record in found.values()), left_out
 
 
 def in_order(records: Iterable[Record]) -> list[Record]:

@@ -159,24 +159,24 @@ def differences(records: Sequence[Record]) -> str:
     """What every row of Tables II to IV changes, ours and the paper's, in points"""
     names = [DATASETS[dataset].title for dataset in PAPER_COLUMNS]
     text = [f"| | {' | '.join(names)} |", f"| --- |{' --- |' * len(names)}"]
-    for numeral in ("II", "III", "IV"):
-        table = build(numeral, records)
+    for table in (build(numeral, records) for numeral in ("II", "III", "IV")):
         for row in table.rows:
-            if row == table.reference:
-                continue
-            cells = []
-            for dataset in PAPER_COLUMNS:
-                ours, reference = table.rows[row][dataset], table.rows[table.reference][dataset]
-                said = DASH
-                if d := ours.from_reference:
-                    runs = f"{len(ours.records)} and {len(reference.records)} runs"
-                    points = f"**{_points(d.difference)}**" if d.larger_than_noise else _points(d.difference)
-                    said = f"{points} ({runs}, {d.test}, p {_probability(d.p)})"
-                if ours.paper is not None and reference.paper is not None:
-                    said += f"<br>paper {_points((ours.paper - reference.paper) / 100)}"
-                cells.append(said)
-            text.append(f"| {row} against {table.reference} | {' | '.join(cells)} |")
+            if row != table.reference:
+                cells = " | ".join(_difference(table, row, dataset) for dataset in PAPER_COLUMNS)
+                text.append(f"| {row} against {table.reference} | {cells} |")
     return "\n".join([*text, ""])
+
+
+def _difference(table: Table, row: str, dataset: str) -> str:
+    ours, reference = table.rows[row][dataset], table.rows[table.reference][dataset]
+    said = DASH
+    if d := ours.from_reference:
+        points = f"**{_points(d.difference)}**" if d.larger_than_noise else _points(d.difference)
+        runs = f"{len(ours.records)} and {len(reference.records)} runs"
+        said = f"{points} ({runs}, {d.test}, p {_probability(d.p)})"
+    if ours.paper is not None and reference.paper is not None:
+        said += f"<br>paper {_points((ours.paper - reference.paper) / 100)}"
+    return said
 
 
 def as_json(tables: Sequence[Table]) -> dict[str, Any]:

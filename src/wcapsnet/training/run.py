@@ -160,6 +160,14 @@ class Run:
             self._let_go()
         self._let_go = None
 
+    def start(self, environment: dict[str, Any], epoch: int) -> None:
+        """Begin; or, if it is held and so was begun before, go on after `epoch` epochs."""
+        if self._let_go:
+            self.resumed(environment, epoch)
+        else:
+            self.begin(environment)
+            self.hold()
+
     def resumed(self, environment: dict[str, Any], epoch: int) -> None:
         """It goes on after `epoch` epochs, maybe on another machine and by other code."""
         if not self.file("state.safetensors").exists():  # it begins again
