@@ -14,7 +14,7 @@ from cli_helpers import SMALL, call, same_weights, sentence
 
 import wcapsnet.cli as cli
 import wcapsnet.sweep as sweep_module
-from wcapsnet.data import DATASETS
+from wcapsnet.data import DATASETS, types
 from wcapsnet.lock import hold
 from wcapsnet.recipes import ABLATIONS, PAPER, RECIPES, ROWS
 from wcapsnet.recipes.published import PAPER_TABLES
@@ -149,6 +149,25 @@ def test_data_are_read_once_for_all_runs_on_the_same_images(toy, monkeypatch):
     assert len(reads) == 1
     assert call("sweep", "toy", *grids, "--epochs", 1, "-q").code == 0
     assert len(reads) == 1  # nothing to do, nothing to read
+
+
+def test_images_are_hashed_once_for_all_runs_and_anew_when_they_are_read_anew(toy, monkeypatch):
+    hashed = []
+    digest = types._digest
+    monkeypatch.setattr(types, "_digest", lambda split: (hashed.append(split), digest(split))[1])
+    assert call("sweep", "toy", "--seeds", 3, "--epochs", 1, "-q").code == 0
+    assert len(hashed) == 3, "training, validation and test images"
+    assert call("sweep", "toy", "--seeds", 4, "--epochs", 1, "-q").code == 0
+    assert len(hashed) == 6, "they were read again, and might have been others"
+    info = DATASETS["toy"]
+
+    def other(root):
+        raw = info.read(root)
+        raw.test.images[0] = 0
+        return raw
+
+    monkeypatch.setitem(DATASETS, "toy", replace(info, read=other))
+    assert "test images of toy are not those" in sentence(call("sweep", "toy", "--seeds", 5, "--epochs", 1))
 
 
 # ── again ──

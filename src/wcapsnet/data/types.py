@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from torch import Tensor
@@ -39,9 +39,9 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         _require(isinstance(self.source, str) and self.source.strip() != "", "source", "name a data set or a folder")
-        for field in ("height", "width"):
-            size = getattr(self, field)
-            _require(size is None or _whole(size, 1, MAX_SIDE), field, f"be between 1 and {MAX_SIDE}, or left out")
+        for side in ("height", "width"):
+            size = getattr(self, side)
+            _require(size is None or _whole(size, 1, MAX_SIDE), side, f"be between 1 and {MAX_SIDE}, or left out")
         gray_or_color = _whole(self.channels, 1, 3) and self.channels != 2
         _require(self.channels is None or gray_or_color, "channels", "be 1 or 3")
         fraction = _number(self.validation) and 0 < self.validation < 1
@@ -67,10 +67,15 @@ class Dataset:
     validation_files: tuple[str, ...] = ()
     test_files: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()  # files of a folder that could not be read: "path: reason"
+    # every run of a sweep asks; kept with the images themselves, so that others read from the same place have their own
+    _digests: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def fingerprint(self, *parts: str) -> dict[str, str]:
         """What the parts hold, in short: a run is resumed and measured on the images it was begun with."""
-        return {part: _digest(getattr(self, part)) for part in parts}
+        for part in parts:
+            if part not in self._digests:
+                self._digests[part] = _digest(getattr(self, part))
+        return {part: self._digests[part] for part in parts}
 
 
 def _digest(split: Split) -> str:
