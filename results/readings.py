@@ -32,6 +32,7 @@ from wcapsnet.network import Output, Routing, WCapsNet, capsules, critic, routin
 from wcapsnet.network.per_capsule import BatchNorm, PerCapsuleConv2d, shared_over_capsules
 from wcapsnet.objective import Terms, correctness, objective, wasserstein_loss
 from wcapsnet.recipes import recipe
+from wcapsnet.rounding import mean_and_deviation, percent
 from wcapsnet.settings import with_setting
 from wcapsnet.sweep import check_same
 from wcapsnet.training import step
@@ -232,13 +233,10 @@ def table(out: Path) -> str:
         if not reached:
             lines += [f"| {reading.question} | {name} | {diverged} | diverged | | |"] if diverged else []
             continue
-        cells = []
-        for figure in ("best", "last"):
-            values = [100 * one[figure] for one in reached]
-            spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
-            cells.append(f"{statistics.mean(values):.2f}{spread}")
-        means[name] = statistics.mean(100 * one["last"] for one in reached)
-        difference = f"{means[name] - means['as-decided']:+.2f}" if "as-decided" in means and len(means) > 1 else ""
+        cells = [mean_and_deviation([one[figure] for one in reached]) for figure in ("best", "last")]
+        means[name] = statistics.mean(one["last"] for one in reached)
+        known = "as-decided" in means and len(means) > 1
+        difference = percent(means[name] - means["as-decided"], sign="+") if known else ""
         seeds = f"{len(reached)}{f', {diverged} diverged' if diverged else ''}"
         lines.append(f"| {reading.question} | {name} | {seeds} | {' | '.join(cells)} | {difference} |")
     return "\n".join(lines)

@@ -55,6 +55,7 @@ from .report.page import figures as report_figures
 from .report.page.look import evenly
 from .report.page.text import plural
 from .report.records import read_records, shipped_records
+from .rounding import percent
 from .settings import suggestion, with_setting
 from .show import err, out
 from .sweep import Sweep, adopt, finished_twin, product, with_seeds
@@ -433,7 +434,7 @@ def evaluate_command(
         typer.echo(json.dumps(facts, ensure_ascii=False))
         return
     out.print(
-        f"{split.value} accuracy [bold]{result.accuracy:.2%}[/] on {len(part.labels):,} images, "
+        f"{split.value} accuracy [bold]{percent(result.accuracy)}%[/] on {len(part.labels):,} images, "
         f"cross entropy {result.loss:.4f}"
     )
     if split == SplitName.test and precision == "fp32" and "test" in classifier.facts:
@@ -902,8 +903,8 @@ def _trained_and_tested(trainer: Trainer) -> Evaluation:
     test = trainer.finish(surveyor)
     surveyor.keep(trainer.run)
     out.print(
-        f"Test accuracy [bold]{test.accuracy:.2%}[/] ({len(test.labels):,} images) with the weights of epoch "
-        f"{state.best_epoch} (best of {state.epoch} on validation: {state.best_accuracy:.2%}), "
+        f"Test accuracy [bold]{percent(test.accuracy)}%[/] ({len(test.labels):,} images) with the weights of epoch "
+        f"{state.best_epoch} (best of {state.epoch} on validation: {percent(state.best_accuracy)}%), "
         f"after {clock(state.seconds)}",
         soft_wrap=True,
     )

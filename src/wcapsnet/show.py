@@ -26,6 +26,7 @@ from .recipes import PAPER, ROWS, SMALL
 from .recipes.published import PAPER_TABLES
 from .report import ablation as report_ablation
 from .report import tables as report
+from .rounding import percent
 from .sweep import Sweep
 from .training.evaluate import Evaluation
 from .training.progress import clock
@@ -119,7 +120,7 @@ def taken(run: Run, twin: Run) -> None:
 
 
 def _percent(value: float, deviation: float | None = None) -> str:
-    return f"{value:.2%}" if deviation is None else f"{100 * value:.2f} ± {100 * deviation:.2f} %"
+    return f"{percent(value)}%" if deviation is None else f"{percent(value)} ± {percent(deviation)} %"
 
 
 def paper_tables(tables: list[report.Table]) -> None:
@@ -246,7 +247,7 @@ def weights() -> None:
         test, experiment = facts["test"], facts["experiment"]
         source = experiment["data"]["source"]
         title = DATASETS[source].title if source in DATASETS else escape(source)
-        right = f"{test['correct'] / test['images']:.2%} ({test['correct']:,} of {test['images']:,})"
+        right = f"{percent(test['correct'] / test['images'])}% ({test['correct']:,} of {test['images']:,})"
         table.add_row(name, title, right, str(experiment["training"]["epochs"]))
     out.print(table)
 
@@ -278,7 +279,7 @@ def runs(folder: Path) -> None:
         except (InputError, ConfigError, ValueError) as error:
             table.add_row(escape(str(path)), escape(f"unreadable: {error}"))
             continue
-        shown = [f"{value:.2%}" if value is not None else "" for value in (best, test)]
+        shown = [_percent(value) if value is not None else "" for value in (best, test)]
         epochs = f"{len(metrics)}/{run.experiment.training.epochs}"
         table.add_row(
             escape(str(path)),

@@ -5,7 +5,6 @@ import io
 import json
 import re
 import shlex
-import statistics
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from wcapsnet.deploy.ship import best_on_validation, main, ship
 from wcapsnet.experiment import Experiment
 from wcapsnet.recipes import RECIPES, recipe
 from wcapsnet.report.records import NETWORK, shipped_records
+from wcapsnet.rounding import mean_and_deviation
 from wcapsnet.settings import from_dict, to_dict, with_setting
 from wcapsnet.training.progress import clock
 from wcapsnet.training.run import Run, runs_at_a_time
@@ -474,9 +474,8 @@ def test_the_figures_on_a_card_are_those_of_the_committed_records(name):
         mark = "shipped" if r.seed == training["seed"] else ""
         lines.append(f"| {r.seed} | {r.validation_accuracy:.2%} | {r.accuracy:.2%} | {mark} |")
     assert "\n".join(["| seed | validation | test | |", "| --- | --- | --- | --- |", *lines, ""]) in text
-    accuracies = [100 * r.accuracy for r in records]
     if len(records) > 1:
-        assert f"seeds: {statistics.mean(accuracies):.2f} ± {statistics.stdev(accuracies):.2f} %" in text
+        assert f"seeds: {mean_and_deviation([r.accuracy for r in records])} %" in text
     (own,) = [r for r in records if r.seed == training["seed"]]
     assert f"That took {clock(own.seconds)} on {own.hardware}, " in text
     figures = json.loads((ROOT / "results" / own.place / "test.json").read_text())

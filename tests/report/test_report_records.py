@@ -4,7 +4,6 @@ import json
 import math
 import re
 import shutil
-import statistics
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from wcapsnet.report.records import (
     row_of,
     shipped_records,
 )
+from wcapsnet.rounding import mean_and_deviation
 from wcapsnet.training.run import Run
 
 ROOT = Path(__file__).parents[2]
@@ -226,8 +226,8 @@ def test_everything_that_is_made_from_the_committed_records_agrees_with_them():
 
 
 def test_the_readmes_headline_is_that_of_the_records():
-    found = [100 * r.accuracy for r in shipped_records() if (r.dataset, r.row) == ("cifar10", NETWORK)]
-    said = f"CIFAR-10 to {statistics.mean(found):.2f} ± {statistics.stdev(found):.2f} % with 0.98M parameters"
+    found = [r.accuracy for r in shipped_records() if (r.dataset, r.row) == ("cifar10", NETWORK)]
+    said = f"CIFAR-10 to {mean_and_deviation(found)} % with 0.98M parameters"
     said += f" (paper: {PAPER_TABLES['V'].rows['WCapsNet']['cifar10']:.2f} %)"
     assert said in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
 

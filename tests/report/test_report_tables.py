@@ -109,6 +109,15 @@ def test_runs_of_a_cell_that_were_not_computed_alike_say_so(runs):
     assert said == "93.50 ± 0.08 (n = 4, 300 epochs, bf16 and fp32, fused kernels and plain PyTorch)"
 
 
+def test_halves_are_rounded_up_in_means_and_in_differences(tmp_path):
+    # 99.69 99.70: mean 99.695, which as a float is less; s = .01/√2;  from 99.68: .015
+    for seed, correct in enumerate((9969, 9970)):
+        finished(tmp_path / f"{seed}", "mnist", correct, seed)
+    mean, from_paper = cell(tmp_path, "V", "WCapsNet", "mnist")
+    assert mean == "99.70 ± 0.01 (n = 2, 40 epochs)"
+    assert from_paper.startswith("paper 99.68: +0.02, within noise")
+
+
 def test_the_shared_row_stands_in_every_table(runs):
     for numeral, row in (("II", "softmax"), ("III", "tilt"), ("IV", "WS+CE"), ("V", "WCapsNet")):
         assert cell(runs, numeral, row, "cifar10")[0] == "93.50 ± 0.10 (n = 3, 300 epochs)"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import statistics
 from typing import TYPE_CHECKING, Any
 
 from ..data import DATASETS
@@ -14,6 +13,7 @@ from ..recipes import RECIPES
 from ..recipes.ablations import PAPER_FIGURES
 from ..recipes.published import PAPER_TABLES
 from ..report.records import NETWORK, row_of
+from ..rounding import mean_and_deviation, percent
 from ..settings import from_dict, to_dict
 from ..training.progress import clock
 from ..training.run import runs_at_a_time
@@ -160,7 +160,7 @@ def _paper(experiment: Experiment) -> dict[str, str]:
 
 
 def _share(counts: dict[str, int]) -> str:
-    return f"{counts['correct'] / counts['images']:.2%}"
+    return f"{percent(counts['correct'] / counts['images'])}%"
 
 
 def _colors(experiment: Experiment) -> str:
@@ -187,11 +187,11 @@ def _numbers(m: Measured, experiment: Experiment) -> list[str]:
     ]
     for run in m.candidates:
         facts, mark = run.results(), "shipped" if run is m.run else ""
-        figures = f"{facts['validation_accuracy']:.2%} | {facts['accuracy']:.2%}"
+        figures = f"{percent(facts['validation_accuracy'])}% | {percent(facts['accuracy'])}%"
         text.append(f"| {run.experiment.training.seed} | {figures} | {mark} |")
-    accuracies = [100 * run.results()["accuracy"] for run in m.candidates]
+    accuracies = [run.results()["accuracy"] for run in m.candidates]
     if len(accuracies) > 1:
-        spread = f"{statistics.mean(accuracies):.2f} ± {statistics.stdev(accuracies):.2f} %"
+        spread = f"{mean_and_deviation(accuracies)} %"
         text += ["", f"Test accuracy over these seeds: {spread} (mean and standard deviation)."]
     counted = m.run.results()["images"] - m.run.results()["errors"]
     if counted != m.facts["test"]["correct"]:

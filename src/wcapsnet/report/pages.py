@@ -11,6 +11,7 @@ from ..classifier import load_tensors
 from ..data import DATASETS
 from ..errors import InputError
 from ..recipes.published import PAPER_TABLES
+from ..rounding import percent
 from ..training.progress import clock
 from ..training.run import Run
 from . import curves, tables
@@ -94,7 +95,7 @@ def _networks(root: Path) -> str:
         experiment, test = facts["experiment"], facts["test"]
         source, training = experiment["data"]["source"], experiment["training"]
         title = DATASETS[source].title if source in DATASETS else source
-        right = f"{test['correct']:,} of {test['images']:,} ({test['correct'] / test['images']:.2%})"
+        right = f"{test['correct']:,} of {test['images']:,} ({percent(test['correct'] / test['images'])}%)"
         size = f"{facts['stored']}, {file.stat().st_size / 1e6:.1f} MB"
         card = f"[`{file.stem}`](docs/model-cards/{file.stem}.md)"
         text.append(f"| {card} | {title} | {right} | {training['epochs']}, {training['seed']} | {size} |")
@@ -109,7 +110,7 @@ def _runs(records: Sequence[Record]) -> str:
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for r in records:
-        figures = f"{r.validation_accuracy:.2%} | {r.accuracy:.2%} ({r.correct:,} of {r.images:,})"
+        figures = f"{percent(r.validation_accuracy)}% | {percent(r.accuracy)}% ({r.correct:,} of {r.images:,})"
         figures += f" | {clock(r.seconds)} | {r.at_a_time}"
         where = f"{r.precision}{f', {r.computed_by}' if r.computed_by else ''} on {r.hardware}, {r.started[:10]}"
         title = DATASETS[r.dataset].title

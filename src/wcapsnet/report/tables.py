@@ -9,6 +9,7 @@ from typing import Any
 
 from ..data import DATASETS
 from ..recipes.published import PAPER_COLUMNS, PAPER_TABLES
+from ..rounding import mean_and_deviation, percent
 from .noise import LEVEL, Difference, Sample, compare
 from .records import NETWORK, Record
 
@@ -98,10 +99,9 @@ def lines(table: Table, row: str, dataset: str) -> list[str]:
         measurable = row.lower() == table.reference.lower() or table.numeral != "V"
         ours = NOT_AT_HAND.get(dataset, DASH) if measurable else ""
         return [line for line in (ours, paper) if line] or [DASH]
-    accuracies = [100 * record.accuracy for record in cell.records]
-    spread = f" ± {statistics.stdev(accuracies):.2f}" if len(accuracies) > 1 else ""
+    accuracies = [record.accuracy for record in cell.records]
     runs = f"n = {len(accuracies)}, {cell.records[0].epochs} epochs{_mixture(cell.records)}"
-    found = [f"{statistics.mean(accuracies):.2f}{spread} ({runs})"]
+    found = [f"{mean_and_deviation(accuracies)} ({runs})"]
     if cell.from_paper:
         found.append(f"{paper}: {verdict(cell.from_paper)}")
     if cell.from_reference:
@@ -121,7 +121,7 @@ def verdict(d: Difference) -> str:
 
 
 def _points(difference: float) -> str:
-    return f"{100 * difference:+.2f}".replace("-", "−")
+    return percent(difference, sign="+").replace("-", "−")
 
 
 def _probability(p: float) -> str:

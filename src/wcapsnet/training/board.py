@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as RichProgress
 
+from ..rounding import percent
 from .progress import Progress, clock, epoch_line
 from .run import Run
 
@@ -62,7 +63,7 @@ class PlainBoard(Board):
 
     def ended(self, run: Run, failure: str | None) -> None:
         self.count += 1
-        accuracy = "" if failure else f"{run.results()['accuracy']:.2%}"
+        accuracy = "" if failure else f"{percent(run.results()['accuracy'])}%"
         what = f"[red]failed:[/] {escape(failure)}" if failure else f"{self.measured} accuracy [bold]{accuracy}[/]"
         self.say(f"[{self.count}/{self.total}] [bold]{escape(run.path.name)}[/]  {what}")
 

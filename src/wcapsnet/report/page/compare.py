@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from ...explain import specialization
 from ...explain.probes import share_margin
+from ...rounding import mean_and_deviation, percent
 from ...settings import flat, to_dict
 from ...training.run import read_json
 from ..noise import Difference, Sample, compare
@@ -103,7 +104,7 @@ def _overview(runs: Mapping[str, Facts]) -> Html:
         rows.append(
             [
                 name,
-                f"{text.percent(results['accuracy'])} ± {100 * margin:.2f}" if results else "not finished",
+                f"{text.percent(results['accuracy'])} ± {percent(margin)}" if results else "not finished",
                 f"{results['errors']:,} of {results['images']:,}" if results else "",
                 text.percent(best) if best is not None else "",
                 f"{len(metrics)} of {subject.experiment.training.epochs}" if metrics else "",
@@ -143,9 +144,8 @@ def _differences(runs: Mapping[str, Facts]) -> Html:
     rows = []
     for group in found:
         sample = group.sample
-        spread = f" ± {100 * sample.variance**0.5:.2f}" if len(sample.accuracies) > 1 else ""
         said = verdict(group.difference) if group.difference else "the others are held against this"
-        rows.append([group.name, str(len(sample.accuracies)), f"{100 * sample.mean:.2f}{spread}", said])
+        rows.append([group.name, str(len(sample.accuracies)), mean_and_deviation(sample.accuracies), said])
     shown = table(["run", "seeds", "test accuracy in %", "difference in points"], rows, f"Held against {found[0].name}")
     if len(found) == 1:
         said = "All tested runs are of the same experiment: they show its noise, and no difference."
@@ -183,7 +183,7 @@ def _classes(runs: Mapping[str, Facts]) -> Html:
             [
                 name,
                 *(text.percent(share) if share == share else "" for share in shares),
-                f"{100 * (max(known) - min(known)):.2f}" if known else "",
+                percent(max(known) - min(known)) if known else "",
             ]
         )
     return section(

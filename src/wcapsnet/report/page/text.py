@@ -6,11 +6,13 @@ import math
 from collections.abc import Sequence
 from datetime import datetime
 
+from ... import rounding
+
 NARROW = "\u202f"  # a narrow space that does not break
 
 
 def percent(share: float, digits: int = 2) -> str:
-    return f"{100 * share:.{digits}f}{NARROW}%"
+    return f"{rounding.percent(share, digits)}{NARROW}%"
 
 
 def signed(value: float, digits: int = 3) -> str:
