@@ -934,7 +934,7 @@ def _train_all(
         if _images(run.experiment.data) not in datasets:
             datasets[_images(run.experiment.data)] = _dataset(run.experiment, data_dir, download, quiet)
         _check_fit(run.experiment, load(run.experiment.data))
-    for run in sweep.runs:
+    for _, run in sweep.table:
         if run.finished:
             run.results()
         # Runs on other images than these would be no seeds or rows of one table.

@@ -3,7 +3,7 @@
 runs/NAME-sweep/
   lr=0.05,seed=0/    a run folder like any other
   …
-  sweep.json         every run with its settings and figures, and means over seeds
+  sweep.json         every run with its settings and figures, also of seeds asked for earlier; and means over seeds
   sweep.csv          the same, a line a run
 """
 
@@ -127,10 +127,14 @@ def _label(settings: dict[str, str]) -> str:
 
 
 class Sweep:
-    """The run folders of a sweep. Nothing is written before the first run begins."""
+    """The run folders of a sweep. Nothing is written before the first run begins.
+
+    `runs` are those asked for. In `table` stand also other seeds of the same settings that are over, from an earlier
+    sweep in the same folder: all seeds of a setting are one sample, whichever of them are asked for this time.
+    """
 
     def __init__(self, folder: Path, planned: list[Planned]):
-        self.folder, self.planned = folder, planned
+        self.folder = folder
         if folder.exists() and not folder.is_dir():
             raise InputError(f"{folder} is a file; choose a folder with --out.")
         if Run.is_run(folder):
@@ -140,6 +144,7 @@ class Sweep:
             name = _label(one.settings)
             names.append(f"{name}-{len(names) + 1}" if name in names else name)
         self.runs = [self._run(folder / name, one) for name, one in zip(names, planned, strict=True)]
+        self.table = self._with_other_seeds(planned)
 
     @staticmethod
     def _run(path: Path, one: Planned) -> Run:
@@ -148,6 +153,25 @@ class Sweep:
         check_same(path, one.experiment)
         return Run(path, one.experiment)
 
+    def _with_other_seeds(self, planned: list[Planned]) -> list[tuple[Planned, Run]]:
+        """Setting by setting, in the order asked, and by seed."""
+        settings = {_with_any_seed(one.experiment): one.settings for one in planned}
+        lines = {one.experiment: (one, run) for one, run in zip(planned, self.runs, strict=True)}
+        for path in sorted(self.folder.glob("[!.]*/experiment.json")):
+            try:
+                run = Run.open(path.parent)
+            except (InputError, ConfigError):  # somebody else's trouble
+                continue
+            same = settings.get(_with_any_seed(run.experiment))
+            if same and (run.finished or run.failure):  # a mean that left out who diverged would flatter
+                own = {**same, "seed": str(run.experiment.training.seed)}
+                lines.setdefault(run.experiment, (Planned(own, run.experiment), run))
+        order = list(settings)
+        return sorted(
+            lines.values(),
+            key=lambda line: (order.index(_with_any_seed(line[0].experiment)), line[0].experiment.training.seed),
+        )
+
     @property
     def unfinished(self) -> list[Run]:
         """Runs to begin or to go on with; one that failed is not tried again."""
@@ -155,7 +179,7 @@ class Sweep:
 
     def results(self) -> list[dict[str, Any]]:
         """A run each: its settings, and its figures as far as there are any."""
-        return [_result(run, one) for run, one in zip(self.runs, self.planned, strict=True)]
+        return [_result(run, one) for one, run in self.table]
 
     def means(self) -> list[dict[str, Any]]:
         """A setting each: means over its finished seeds, and with several of them standard deviations."""
@@ -178,6 +202,10 @@ class Sweep:
             cells = [result["settings"][name] for name in names]
             rows.writerow([result["run"], *cells, result["state"], *(result[f] for f in FIGURES), result["failure"]])
         write_text(self.folder / "sweep.csv", text.getvalue())
+
+
+def _with_any_seed(experiment: Experiment) -> Experiment:
+    return replace(experiment, training=replace(experiment.training, seed=0))
 
 
 def check_same(path: Path, experiment: Experiment) -> None:

@@ -186,6 +186,63 @@ def test_the_same_command_skips_what_is_finished_and_more_seeds_are_added(toy):
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
+def lines_of(folder):
+    with Path(folder, "sweep.csv").open(newline="") as file:
+        return [(row["run"], row["state"]) for row in csv.DictReader(file)]
+
+
+def test_seeds_that_are_not_asked_for_again_stay_in_the_table(toy):
+    options = ("--epochs", 1, "-q")
+    assert call("ablate", "nonlinearity", "toy", "--seeds", 3, *options).code == 0
+    before = content("runs/toy-nonlinearity")
+    for seeds in (1, "4,3"):
+        answer = call("ablate", "nonlinearity", "toy", "--seeds", seeds, *options)
+        assert answer.code == 0, answer
+        every = (0, 1, 2) if seeds == 1 else (0, 1, 2, 3, 4)
+        names = [f"row={row},seed={seed}" for row in ("squash", "tilt") for seed in every]
+        assert lines_of("runs/toy-nonlinearity") == [(name, "finished") for name in names]
+        now = content("runs/toy-nonlinearity")
+        assert [mean["finished"] for mean in now["means"]] == [len(every)] * 2
+        line = next(line for line in answer.out.splitlines() if "squash" in line and "noise" in line)
+        assert re.search(rf"squash\W+{len(every)}\W+1\W", line), "seeds and epochs"
+        if seeds == 1:
+            assert (now["runs"], now["means"]) == (before["runs"], before["means"])
+    assert call("sweep", "toy", *GRID, "-q").code == 0
+    assert call("sweep", "toy", "--grid", "training.lr=0.1", *options).code == 0
+    assert lines_of("runs/toy-sweep") == [(name, "finished") for name in FOLDERS[2:]], "what --grid spans"
+
+
+def test_of_other_runs_in_the_folder_only_those_of_the_same_settings_that_are_over_stay(toy):
+    assert call("sweep", "toy", "--seeds", "1,2", "--epochs", 1, "-q").code == 0
+    assert call("sweep", "toy", "--seeds", "3,4", "--epochs", 2, "-q").code == 0
+    folder = Path("runs/toy-sweep")
+    shutil.copytree(folder / "seed=1", folder / "seed=1 copy")
+    shutil.copytree(folder / "seed=1", folder / ".seed=9.1.partial")
+    (folder / "seed=2/test.json").unlink()
+    assert call("sweep", "toy", "--epochs", 1, "-q").code == 0
+    assert lines_of(folder) == [("seed=0", "finished"), ("seed=1", "finished")]
+    (folder / "seed=2/failed.json").write_text('{"failure": "Training diverged."}')
+    (folder / "seed=4/experiment.json").write_text("broken")
+    answer = call("sweep", "toy", "--epochs", 1, "-q")
+    assert (answer.code, answer.err) == (0, ""), "what was asked for went well"
+    assert lines_of(folder) == [("seed=0", "finished"), ("seed=1", "finished"), ("seed=2", "failed")]
+
+
+def test_seeds_on_other_images_do_not_stay_in_the_table(toy, monkeypatch):
+    assert call("sweep", "toy", "--seeds", "1,2", "--epochs", 1, "-q").code == 0
+    info = DATASETS["toy"]
+
+    def other(root):
+        raw = info.read(root)
+        raw.train.images[0] = 0
+        return raw
+
+    monkeypatch.setitem(DATASETS, "toy", replace(info, read=other))
+    said = sentence(call("sweep", "toy", "--epochs", 1, "-q"))
+    assert "images of toy are not those that runs/toy-sweep/seed=1 began with" in said
+    assert not Path("runs/toy-sweep/seed=0").exists()
+
+
 def test_ctrl_c_saves_and_the_proposed_command_goes_on_to_the_same_end(toy):
     assert call("sweep", "toy", "--seeds", 3, "--out", "whole", "-q").code == 0
     with pytest.MonkeyPatch.context() as patch:

@@ -26,10 +26,10 @@ def numeral_of(table: str) -> str:
 
 
 def rows(sweep: Sweep, table: str) -> list[Row]:
-    """`table`: weighting, nonlinearity or routing; every planned run of `sweep` has a setting `row`."""
+    """`table`: weighting, nonlinearity or routing; every run of `sweep` has a setting `row`."""
     published = PAPER_TABLES[numeral_of(table)]
     runs: dict[str, list[Run]] = {}
-    for run, planned in zip(sweep.runs, sweep.planned, strict=True):
+    for planned, run in sweep.table:
         runs.setdefault(planned.settings["row"], []).append(run)
     samples = {name: _sample([run for run in of if run.finished]) for name, of in runs.items()}
     reference = samples.get(published.reference)
