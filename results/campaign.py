@@ -13,12 +13,12 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from wcapsnet.cli import _train_all
+from wcapsnet.ending import in_a_sentence
 from wcapsnet.errors import InputError
 from wcapsnet.recipes import recipe
+from wcapsnet.runs import train_all
 from wcapsnet.sweep import Planned, Sweep
 from wcapsnet.training.precision import choose_device
-from wcapsnet.training.trainer import Interrupted
 
 OTHER_ROWS = ("normalized", "squash", "ws", "ce", "random", "uniform")
 ALL = (
@@ -47,15 +47,12 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--parallel", type=int, default=4)
     asked = parser.parse_intermixed_args()
-    device = choose_device("auto")
-    precision = "bf16" if device.type == "cuda" else "fp32"
-    try:
+    with in_a_sentence():
+        device = choose_device("auto")
+        precision = "bf16" if device.type == "cuda" else "fp32"
         runs = [one for wanted in asked.runs for one in planned(wanted, precision)]
-        _train_all(Sweep(asked.out, runs), device, asked.parallel, asked.data_dir, False, False)
-    except InputError as error:
-        sys.exit(f"error: {error}")
-    except Interrupted:
-        sys.exit("Stopped and saved; the same command goes on.")
+        if not train_all(Sweep(asked.out, runs), device, asked.parallel, asked.data_dir):
+            sys.exit(1)
 
 
 if __name__ == "__main__":

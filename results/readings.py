@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from rich.console import Console
 from torch import Tensor
 
 from wcapsnet.data import Dataset, default_data_dir, load_dataset
+from wcapsnet.ending import in_a_sentence
 from wcapsnet.errors import InputError
 from wcapsnet.experiment import Experiment, TrainingConfig
 from wcapsnet.network import Output, Routing, WCapsNet, capsules, critic, routing, wcapsnet
@@ -41,7 +41,7 @@ from wcapsnet.training.precision import choose_device
 from wcapsnet.training.progress import Progress
 from wcapsnet.training.run import Run, describe_environment, read_json
 from wcapsnet.training.together import SharedData, train_together
-from wcapsnet.training.trainer import Interrupted, Measure, Trainer
+from wcapsnet.training.trainer import Measure, Trainer
 
 LAST = 3  # epochs whose mean stands beside the best one, which is the luckiest too
 
@@ -252,17 +252,13 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, default=default_data_dir())
     parser.add_argument("--table", action="store_true")
     asked = parser.parse_args()
-    try:
+    with in_a_sentence():
         if not asked.table:
             base = recipe(asked.recipe)
             base = replace(base, training=base.training.with_epochs(asked.epochs))
             dataset = load_dataset(base.data, data_dir=asked.data_dir)
             train(asked.out, asked.only, base, list(range(asked.seeds)), dataset, choose_device("auto"))
         print(table(asked.out))
-    except InputError as error:
-        sys.exit(f"error: {error}")
-    except Interrupted:
-        sys.exit("Stopped and saved; the same command goes on.")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ import os
 import sys
 import threading
 import webbrowser
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from enum import Enum
 from pathlib import Path
@@ -23,9 +22,10 @@ from . import __version__, cache, show
 from .atomic import write_text
 from .bench.command import EXAMPLES, bench
 from .classifier import Classifier, Prediction
-from .data import DATASETS, DataConfig, Dataset, Split, default_data_dir, image_files, load_dataset, scan_folder
+from .data import DATASETS, Dataset, Split, default_data_dir, image_files, scan_folder
 from .data.loader import DeviceSplit
 from .deploy import shipped
+from .ending import in_a_sentence
 from .errors import InputError
 from .experiment import Experiment
 from .explain import (
@@ -43,9 +43,7 @@ from .explain import (
 from .explain import show as show_explained
 from .explore import Explorer, Server
 from .kernels import compile as compile_kernels
-from .kernels import use as use_kernels
 from .models import MODELS, load
-from .network import ConfigError, WCapsNet
 from .recipes import RECIPES, quick, recipe, suggest
 from .recipes.ablations import NUMERALS, TABLES, rows_of
 from .recipes.published import PAPER_TABLES
@@ -56,15 +54,15 @@ from .report.page.look import evenly
 from .report.page.text import plural
 from .report.records import read_records, shipped_records
 from .rounding import percent
+from .runs import dataset_of, train_all
 from .settings import suggestion, with_setting
 from .show import err, out
-from .sweep import Sweep, adopt, finished_twin, product, with_seeds
-from .training.board import make_board
+from .sweep import Sweep, product, with_seeds
 from .training.evaluate import Evaluation, evaluate
 from .training.precision import choose_device
-from .training.progress import Progress, clock, make_progress
+from .training.progress import clock, make_progress
 from .training.run import Run, describe_environment, read_experiment, read_json
-from .training.together import MAX_LANES, SharedData, train_together
+from .training.together import MAX_LANES
 from .training.trainer import Diverged, Interrupted, Trainer
 
 app = typer.Typer(
@@ -126,7 +124,6 @@ Parallel = Annotated[
         show_default=False,
     ),
 ]
-AT_ONCE = 4  # where a card's total throughput is highest (benchmarks/records, runs-on-one-card)
 
 
 def _table(name: str) -> str:
@@ -315,7 +312,9 @@ def sweep(
     changes = {"batch_size": batch_size, "lr": lr}
     experiment, data_dir = _asked(target, size, model, chosen, data_dir, changes, epochs, precision, kernels, settings)
     folder = out_dir or Path("runs") / f"{experiment.name}-sweep"
-    _train_all(Sweep(folder, product(experiment, grid or [], seeds)), chosen, parallel, data_dir, download, quiet)
+    planned = product(experiment, grid or [], seeds)
+    if not train_all(Sweep(folder, planned), chosen, parallel, data_dir, download, quiet):
+        raise typer.Exit(1)
 
 
 @app.command(
@@ -363,7 +362,8 @@ def ablate(
         one for row, variant in rows_of(table, experiment).items() for one in with_seeds(variant, seeds, {"row": row})
     ]
     folder = out_dir or Path("runs") / f"{experiment.name}-{table}"
-    _train_all(Sweep(folder, planned), chosen, parallel, data_dir, download, quiet, table)
+    if not train_all(Sweep(folder, planned), chosen, parallel, data_dir, download, quiet, table):
+        raise typer.Exit(1)
 
 
 @app.command(
@@ -687,37 +687,9 @@ def list_command(
 
 
 def main() -> NoReturn:
-    """Errors that the user can put right are one sentence and a non-zero exit; anything else is a bug and looks it."""
-    try:
+    with in_a_sentence():
         app()
-    except (InputError, ConfigError) as error:
-        _fail(str(error), 2)
-    except Diverged as error:
-        _fail(str(error), 1)
-    except Interrupted as interruption:
-        show.command("Stopped and saved. Go on with: wcapsnet", *interruption.args)
-        sys.exit(130)
-    except SystemExit as end:  # typer turns Ctrl-C into this
-        if end.code == 130:
-            _fail("Interrupted; what was saved before is kept.", 130)
-        raise
-    except torch.OutOfMemoryError:
-        _fail("The device is out of memory; choose a smaller --batch-size or --size.", 1)
-    except BrokenPipeError:  # the reader of our output has left, which is its right
-        sys.stderr.close()
-        sys.exit(1)
-    except RuntimeError as error:
-        if "allocate memory" not in str(error):
-            raise
-        _fail("There is not enough memory; choose a smaller --batch-size, --size or network.", 1)
-    except OSError as error:
-        _fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}.", 1)
     sys.exit(0)
-
-
-def _fail(sentence: str, code: int) -> NoReturn:
-    err.print(f"error: {sentence}", style="red", soft_wrap=True, markup=False)
-    sys.exit(code)
 
 
 # ── training ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -781,28 +753,6 @@ def _parse_size(text: str) -> tuple[int, int]:
     return int(sides[0]), int(sides[-1])
 
 
-def _dataset(experiment: Experiment, data_dir: Path | None, download: bool, quiet: bool) -> Dataset:
-    dataset = load_dataset(experiment.data, data_dir=data_dir, download=download, quiet=quiet)
-    if dataset.skipped and not quiet:
-        count = len(dataset.skipped)
-        err.print("1 file was left out:" if count == 1 else f"{count} files were left out:", style="yellow")
-        for line in dataset.skipped[:10]:
-            err.print(f"  {line}", markup=False, soft_wrap=True)
-        if len(dataset.skipped) > 10:
-            err.print(f"  and {len(dataset.skipped) - 10} more")
-    _check_fit(experiment, dataset)
-    return dataset
-
-
-def _check_fit(experiment: Experiment, dataset: Dataset) -> None:
-    _, channels, height, width = dataset.train.images.shape
-    has = {"classes": len(dataset.classes), "channels": channels, "height": height, "width": width}
-    for name, value in has.items():
-        asked = getattr(experiment.model, name)
-        if asked != value:
-            raise InputError(f"model.{name} is {asked}, but the data set {dataset.name} has {value}.")
-
-
 def _remembered(folder: Path) -> Path | None:
     """Where the data lay when the run was begun."""
     path = folder / "environment.json"
@@ -812,7 +762,7 @@ def _remembered(folder: Path) -> Path | None:
 
 def _data_of(run: Run, data_dir: Path | None, download: bool, quiet: bool) -> Dataset:
     """A run's own data; for a folder of pictures that was moved, --data-dir is its new place."""
-    return _dataset(_moved(run.experiment, data_dir), data_dir or _remembered(run.path), download, quiet)
+    return dataset_of(_moved(run.experiment, data_dir), data_dir or _remembered(run.path), download, quiet)
 
 
 def _moved(experiment: Experiment, data_dir: Path | None) -> Experiment:
@@ -831,7 +781,7 @@ def _start(
 ) -> Trainer:
     named = experiment.data.source in DATASETS
     run = Run.at(out_dir, experiment) if out_dir else Run.next_free(Path("runs") / experiment.name, experiment)
-    trainer = _trainer(run, _dataset(experiment, data_dir, download, quiet), device, quiet)
+    trainer = _trainer(run, dataset_of(experiment, data_dir, download, quiet), device, quiet)
     place = (data_dir or default_data_dir()) if named else None
     run.start(describe_environment(device, place, 1, trainer.computed_by), 0)  # last: bad input leaves nothing behind
     return trainer
@@ -911,102 +861,6 @@ def _trained_and_tested(trainer: Trainer) -> Evaluation:
     return test
 
 
-# ── several runs ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _train_all(
-    sweep: Sweep,
-    device: torch.device,
-    parallel: int | None,
-    data_dir: Path | None,
-    download: bool,
-    quiet: bool,
-    table: str | None = None,
-) -> None:
-    """Every run that is not finished; then the table of all, which may be one of the paper's."""
-    runs = sweep.unfinished
-    datasets: dict[DataConfig, Dataset] = {}
-
-    def load(config: DataConfig) -> Dataset:
-        return datasets[_images(config)]
-
-    for run in runs:  # what the user can put right is said before anything is written
-        if _images(run.experiment.data) not in datasets:
-            datasets[_images(run.experiment.data)] = _dataset(run.experiment, data_dir, download, quiet)
-        _check_fit(run.experiment, load(run.experiment.data))
-    for _, run in sweep.table:
-        if run.finished:
-            run.results()
-        # Runs on other images than these would be no seeds or rows of one table.
-        if _images(run.experiment.data) in datasets:
-            run.check_data(load(run.experiment.data), instead="choose another folder with --out")
-    if table:  # the paper's network is a row of every table
-        runs = _not_elsewhere(sweep, runs, load, quiet)
-    training = [(run.experiment.model, run.experiment.training) for run in runs]
-    for model, wanted, precision in {(model, t.kernels, t.precision) for model, t in training}:
-        use_kernels(WCapsNet(model), wanted, precision, device)
-    shared = SharedData(load, device)
-    at_a_time = 1 if device.type == "cpu" else parallel or AT_ONCE
-
-    def make(run: Run, progress: Progress) -> Trainer | None:
-        if Run.is_run(run.path):
-            run.hold()  # before its state is read
-            if run.finished:  # by another process, meanwhile
-                return None
-        trainer = Trainer(run, shared.of(run.experiment.data), device, progress)
-        named = run.experiment.data.source in DATASETS
-        place = (data_dir or default_data_dir()) if named else None
-        environment = describe_environment(device, place, min(at_a_time, len(runs)), trainer.computed_by)
-        run.start(environment, trainer.state.epoch)
-        return trainer
-
-    if not quiet:
-        show.sweep_begins(sweep, runs, parallel or at_a_time, device)
-    compile_kernels.tell = None if quiet else out.print
-    failures: dict[Run, str] = {}
-    try:
-        for run, failure in train_together(runs, make, device, at_a_time, make_board(out, sweep.runs, quiet)):
-            if failure:
-                failures[run] = failure
-            sweep.write()
-    except Interrupted:
-        raise Interrupted(*sys.argv[1:]) from None
-    finally:
-        if sweep.folder.exists():
-            sweep.write()
-    show.sweep(sweep, table)
-    failed = [(run, failures.get(run) or run.failure) for run in sweep.runs if not run.finished]
-    for run, sentence in failed:
-        err.print(f"error: {run.path.name}: {sentence}", style="red", soft_wrap=True, markup=False)
-    if failed:
-        raise typer.Exit(1)
-
-
-def _not_elsewhere(sweep: Sweep, runs: list[Run], load: Callable[[DataConfig], Dataset], quiet: bool) -> list[Run]:
-    """Without those that a sweep beside this one has finished, on the same images: they are taken from there."""
-    beside = [path.parent for path in sweep.folder.parent.glob("*/sweep.json") if path.parent != sweep.folder]
-    left = []
-    for run in runs:
-        twin = None if Run.is_run(run.path) else finished_twin(run, beside)
-        try:
-            if twin:
-                twin.check_data(load(run.experiment.data))
-        except InputError:
-            twin = None
-        if twin is None:
-            left.append(run)
-            continue
-        adopt(run, twin)
-        if not quiet:
-            show.taken(run, twin)
-    return left
-
-
-def _images(config: DataConfig) -> DataConfig:
-    """The same for all that use the same images, whatever is made of them."""
-    return replace(config, mirror=False, shift=0, normalization="unit")
-
-
 # ── evaluation, prediction, lists ───────────────────────────────────────────────────────────────────────────────────
 
 
@@ -1025,7 +879,7 @@ def _with_its_data(
         return classifier, dataset
     classifier = load(source, device=str(device))
     experiment = _moved(shipped.experiment_of(classifier, source), data_dir)
-    dataset = _dataset(experiment, data_dir, download, quiet)
+    dataset = dataset_of(experiment, data_dir, download, quiet)
     shipped.check_data(classifier, dataset, source, *parts)
     return classifier, dataset
 

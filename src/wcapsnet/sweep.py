@@ -28,7 +28,7 @@ from .errors import InputError
 from .experiment import Experiment
 from .network import ConfigError
 from .settings import flat, to_dict, with_setting
-from .training.run import Run, read_experiment, write_json
+from .training.run import Run, program, read_experiment, write_json
 
 MAX_NAME = 120
 FIGURES = ("validation_accuracy", "test_accuracy", "best_epoch", "epochs", "seconds")
@@ -191,7 +191,7 @@ class Sweep:
 
     def write(self) -> None:
         results = self.results()
-        command = ["wcapsnet", *sys.argv[1:]]
+        command = [*program(), *sys.argv[1:]]
         content = {"version": __version__, "command": command, "runs": results, "means": self.means()}
         write_json(self.folder / "sweep.json", content)
         text = io.StringIO()

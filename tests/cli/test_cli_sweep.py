@@ -1,18 +1,20 @@
-"""`wcapsnet sweep` and `wcapsnet ablate`."""
+"""`wcapsnet sweep` and `wcapsnet ablate`; and results/campaign.py, which trains a sweep of its own."""
 
 import csv
+import importlib.util
 import json
 import re
 import shlex
 import shutil
 import signal
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from cli_helpers import SMALL, call, same_weights, sentence
 
-import wcapsnet.cli as cli
+import wcapsnet.runs as runs_module
 import wcapsnet.sweep as sweep_module
 from wcapsnet.data import DATASETS, types
 from wcapsnet.lock import hold
@@ -42,7 +44,7 @@ def press_ctrl_c(patch, name, at=(0, 1)):
         def row(self, run):
             return Pressing() if run.path.name == name else super().row(run)
 
-    patch.setattr(cli, "make_board", lambda *args: PressingBoard())
+    patch.setattr(runs_module, "make_board", lambda *args: PressingBoard())
 
 
 # ── what is run ──
@@ -142,8 +144,10 @@ def test_on_a_cpu_runs_follow_one_another_and_it_is_said(toy):
 
 def test_data_are_read_once_for_all_runs_on_the_same_images(toy, monkeypatch):
     reads = []
-    load = cli.load_dataset
-    monkeypatch.setattr(cli, "load_dataset", lambda *args, **kwargs: (reads.append(1), load(*args, **kwargs))[1])
+    load = runs_module.load_dataset
+    monkeypatch.setattr(
+        runs_module, "load_dataset", lambda *args, **kwargs: (reads.append(1), load(*args, **kwargs))[1]
+    )
     grids = ("--grid", "data.mirror=true,false", "--grid", "data.normalization=unit,standardize")
     assert call("sweep", "toy", *grids, "--epochs", 1, "-q").code == 0
     assert len(reads) == 1
@@ -409,8 +413,10 @@ def test_the_row_that_tables_share_is_trained_once(toy):
     assert call("ablate", "routing", "toy", "--seeds", 2, "-q").code == 0
     trained = []
     with pytest.MonkeyPatch.context() as patch:
-        together = cli.train_together
-        patch.setattr(cli, "train_together", lambda runs, *rest: (trained.extend(runs), together(runs, *rest))[1])
+        together = runs_module.train_together
+        patch.setattr(
+            runs_module, "train_together", lambda runs, *rest: (trained.extend(runs), together(runs, *rest))[1]
+        )
         answer = call("ablate", "weighting", "toy", "--seeds", 2)
     assert answer.code == 0, answer
     assert [run.path.name for run in trained] == [f"row=normalized,seed={seed}" for seed in (0, 1)]
@@ -554,6 +560,50 @@ def test_a_run_that_another_process_trains_is_left_to_it(toy):
     assert answer.err.startswith("error: seed=0: Another process is training runs/toy-sweep/seed=0;")
     assert [run["state"] for run in content()["runs"]] == ["begun", "finished"]
     assert call("sweep", "toy", "--seeds", 2, "--epochs", 1, "-q").code == 0
+
+
+# ── results/campaign.py ──
+
+CAMPAIGN = Path(__file__).parents[2] / "results" / "campaign.py"
+
+
+def campaign(*words):
+    """`python results/campaign.py WORDS`: its exit code."""
+    spec = importlib.util.spec_from_file_location("campaign", CAMPAIGN)
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", [str(CAMPAIGN), *words])
+        try:
+            script.main()
+        except SystemExit as end:
+            return end.code
+    return 0
+
+
+def test_the_campaign_trains_runs_by_name_and_seed_and_goes_on_after_ctrl_c(toy, capsys):
+    with pytest.MonkeyPatch.context() as patch:
+        press_ctrl_c(patch, "recipe=toy,seed=1")
+        assert campaign("all of it", "toy:0,1") == 130
+    said = capsys.readouterr().out
+    words = shlex.split(said.partition("Stopped and saved. Go on with: ")[2])
+    assert words == ["python", "results/campaign.py", "all of it", "toy:0,1"]
+    assert content("all of it")["command"] == words
+    assert campaign(*words[2:]) == 0
+    assert lines_of("all of it") == [(f"recipe=toy,seed={seed}", "finished") for seed in (0, 1)]
+
+
+def test_the_campaign_ends_as_the_command_line_does(toy, capsys, monkeypatch):
+    assert campaign("out", "toy:x") == 2
+    assert capsys.readouterr().err.startswith("error: A run is asked for as RECIPE:SEED,SEED")
+    assert campaign("out", "mnist:0", "--data-dir", "nowhere") == 2
+    assert "are not there" in capsys.readouterr().err
+    assert not Path("out").exists()
+    toy_experiment = RECIPES["toy"]()
+    wild = replace(toy_experiment, training=replace(toy_experiment.training, lr=1e6))
+    monkeypatch.setitem(RECIPES, "toy", lambda: wild)
+    assert campaign("out", "toy:0") == 1
+    assert capsys.readouterr().err.startswith("error: recipe=toy,seed=0: Training diverged")
 
 
 # ── plans ──

@@ -14,6 +14,7 @@ from cli_helpers import SMALL, call, environment, fruit, same_weights, sentence
 
 import wcapsnet
 import wcapsnet.cli as cli
+import wcapsnet.runs as runs_module
 import wcapsnet.training.step as step_module
 from wcapsnet.recipes import RECIPES
 from wcapsnet.training.progress import Progress
@@ -164,8 +165,10 @@ def test_a_folder_that_is_in_the_way_is_said_before_the_data_are_read(toy, monke
     Path("mine").mkdir()
     Path("mine", "notes.txt").touch()
     reads = []
-    load = cli.load_dataset
-    monkeypatch.setattr(cli, "load_dataset", lambda *args, **kwargs: (reads.append(1), load(*args, **kwargs))[1])
+    load = runs_module.load_dataset
+    monkeypatch.setattr(
+        runs_module, "load_dataset", lambda *args, **kwargs: (reads.append(1), load(*args, **kwargs))[1]
+    )
     assert "mine already exists" in sentence(call("train", "toy", "--out", "mine"))
     assert not reads
 
@@ -272,7 +275,7 @@ def test_ctrl_c_while_data_are_read_exits_130_and_leaves_nothing(toy, monkeypatc
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "load_dataset", interrupted)
+    monkeypatch.setattr(runs_module, "load_dataset", interrupted)
     answer = call("train", "toy")
     assert answer.code == 130
     assert "Traceback" not in answer.err

@@ -12,6 +12,7 @@ from wcapsnet.classifier import load_tensors
 from wcapsnet.errors import InputError
 from wcapsnet.lock import hold
 from wcapsnet.training.run import Run
+from wcapsnet.training.trainer import Interrupted
 
 SCRIPT = Path(__file__).parents[2] / "results" / "readings.py"
 CPU = torch.device("cpu")
@@ -92,7 +93,23 @@ def test_other_runs_in_the_folder_are_not_mixed_in_and_trouble_is_no_divergence(
     assert (folder / "validation.json").exists()
 
 
-def test_data_that_are_not_there_are_a_sentence(readings, tmp_path, monkeypatch):
+def test_data_that_are_not_there_are_a_sentence(readings, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["readings.py", str(tmp_path / "out"), "--data-dir", str(tmp_path)])
-    with pytest.raises(SystemExit, match=r"^error: .*are not there"):
+    with pytest.raises(SystemExit) as end:
         readings.main()
+    said = capsys.readouterr().err
+    assert end.value.code == 2
+    assert said.startswith("error: ")
+    assert "are not there" in said
+
+
+def test_ctrl_c_says_how_to_go_on(readings, tmp_path, monkeypatch, capsys):
+    def interrupted(*args):
+        raise Interrupted
+
+    monkeypatch.setattr(readings, "train", interrupted)
+    monkeypatch.setattr("sys.argv", [str(SCRIPT), "out", "--recipe", "demo"])
+    with pytest.raises(SystemExit) as end:
+        readings.main()
+    assert end.value.code == 130
+    assert capsys.readouterr().out == "Stopped and saved. Go on with: python results/readings.py out --recipe demo\n"

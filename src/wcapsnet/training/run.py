@@ -250,7 +250,7 @@ def describe_environment(
     cuda = device.type == "cuda"
     return {
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": [*_program(), *sys.argv[1:]],
+        "command": [*program(), *sys.argv[1:]],
         "wcapsnet": __version__,
         "commit": commit(),
         "python": platform.python_version(),
@@ -274,8 +274,8 @@ def runs_at_a_time(environment: dict[str, Any]) -> int:
     return max([own, *(runs_at_a_time(again) for again in environment.get("resumed", ()))])
 
 
-def _program() -> list[str]:
-    """A script of somebody's own may train too."""
+def program() -> list[str]:
+    """What was called: a script of somebody's own may train too."""
     script = Path(sys.argv[0])
     if script.suffix != ".py" or script.name == "__main__.py":
         return ["wcapsnet"]

@@ -1,0 +1,52 @@
+"""How the programs of this package end, the command line and those in results/."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+import torch
+
+from . import show
+from .errors import InputError
+from .network import ConfigError
+from .show import err
+from .training.run import program
+from .training.trainer import Diverged, Interrupted
+
+
+@contextmanager
+def in_a_sentence() -> Iterator[None]:
+    """Errors that the user can put right are one sentence and a non-zero exit; anything else is a bug and looks it."""
+    try:
+        yield
+    except (InputError, ConfigError) as error:
+        _fail(str(error), 2)
+    except Diverged as error:
+        _fail(str(error), 1)
+    except Interrupted as interruption:
+        # the same command, unless it says which
+        show.command("Stopped and saved. Go on with:", *program(), *(interruption.args or sys.argv[1:]))
+        sys.exit(130)
+    except SystemExit as end:  # typer turns Ctrl-C into this
+        if end.code == 130:
+            _fail("Interrupted; what was saved before is kept.", 130)
+        raise
+    except torch.OutOfMemoryError:
+        _fail("The device is out of memory; choose a smaller --batch-size or --size.", 1)
+    except BrokenPipeError:  # the reader of our output has left, which is its right
+        sys.stderr.close()
+        sys.exit(1)
+    except RuntimeError as error:
+        if "allocate memory" not in str(error):
+            raise
+        _fail("There is not enough memory; choose a smaller --batch-size, --size or network.", 1)
+    except OSError as error:
+        _fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}.", 1)
+
+
+def _fail(sentence: str, code: int) -> NoReturn:
+    err.print(f"error: {sentence}", style="red", soft_wrap=True, markup=False)
+    sys.exit(code)

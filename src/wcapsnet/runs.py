@@ -1,0 +1,140 @@
+"""What runs need and what becomes of them: their images, and all runs of a sweep, trained and shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from . import show
+from .data import DATASETS, DataConfig, Dataset, default_data_dir, load_dataset
+from .errors import InputError
+from .experiment import Experiment
+from .kernels import compile as compile_kernels
+from .kernels import use as use_kernels
+from .network import WCapsNet
+from .show import err, out
+from .sweep import Sweep, adopt, finished_twin
+from .training.board import make_board
+from .training.progress import Progress
+from .training.run import Run, describe_environment
+from .training.together import SharedData, train_together
+from .training.trainer import Trainer
+
+AT_ONCE = 4  # where a card's total throughput is highest (benchmarks/records, runs-on-one-card)
+
+
+def dataset_of(experiment: Experiment, data_dir: Path | None, download: bool, quiet: bool) -> Dataset:
+    """Its images, if the network is made for such; what was left out of a folder is said."""
+    dataset = load_dataset(experiment.data, data_dir=data_dir, download=download, quiet=quiet)
+    if dataset.skipped and not quiet:
+        count = len(dataset.skipped)
+        err.print("1 file was left out:" if count == 1 else f"{count} files were left out:", style="yellow")
+        for line in dataset.skipped[:10]:
+            err.print(f"  {line}", markup=False, soft_wrap=True)
+        if len(dataset.skipped) > 10:
+            err.print(f"  and {len(dataset.skipped) - 10} more")
+    _check_fit(experiment, dataset)
+    return dataset
+
+
+def _check_fit(experiment: Experiment, dataset: Dataset) -> None:
+    _, channels, height, width = dataset.train.images.shape
+    has = {"classes": len(dataset.classes), "channels": channels, "height": height, "width": width}
+    for name, value in has.items():
+        asked = getattr(experiment.model, name)
+        if asked != value:
+            raise InputError(f"model.{name} is {asked}, but the data set {dataset.name} has {value}.")
+
+
+def train_all(
+    sweep: Sweep,
+    device: torch.device,
+    parallel: int | None,
+    data_dir: Path | None,
+    download: bool = False,
+    quiet: bool = False,
+    table: str | None = None,
+) -> bool:
+    """Every run that is not finished; then the table of all, which may be one of the paper's. Whether all that were
+    asked for have a result."""
+    runs = sweep.unfinished
+    datasets: dict[DataConfig, Dataset] = {}
+
+    def load(config: DataConfig) -> Dataset:
+        return datasets[_images(config)]
+
+    for run in runs:  # what the user can put right is said before anything is written
+        if _images(run.experiment.data) not in datasets:
+            datasets[_images(run.experiment.data)] = dataset_of(run.experiment, data_dir, download, quiet)
+        _check_fit(run.experiment, load(run.experiment.data))
+    for _, run in sweep.table:
+        if run.finished:
+            run.results()
+        # Runs on other images than these would be no seeds or rows of one table.
+        if _images(run.experiment.data) in datasets:
+            run.check_data(load(run.experiment.data), instead="choose another folder with --out")
+    if table:  # the paper's network is a row of every table
+        runs = _not_elsewhere(sweep, runs, load, quiet)
+    training = [(run.experiment.model, run.experiment.training) for run in runs]
+    for model, wanted, precision in {(model, t.kernels, t.precision) for model, t in training}:
+        use_kernels(WCapsNet(model), wanted, precision, device)
+    shared = SharedData(load, device)
+    at_a_time = 1 if device.type == "cpu" else parallel or AT_ONCE
+
+    def make(run: Run, progress: Progress) -> Trainer | None:
+        if Run.is_run(run.path):
+            run.hold()  # before its state is read
+            if run.finished:  # by another process, meanwhile
+                return None
+        trainer = Trainer(run, shared.of(run.experiment.data), device, progress)
+        named = run.experiment.data.source in DATASETS
+        place = (data_dir or default_data_dir()) if named else None
+        environment = describe_environment(device, place, min(at_a_time, len(runs)), trainer.computed_by)
+        run.start(environment, trainer.state.epoch)
+        return trainer
+
+    if not quiet:
+        show.sweep_begins(sweep, runs, parallel or at_a_time, device)
+    compile_kernels.tell = None if quiet else out.print
+    failures: dict[Run, str] = {}
+    try:
+        for run, failure in train_together(runs, make, device, at_a_time, make_board(out, sweep.runs, quiet)):
+            if failure:
+                failures[run] = failure
+            sweep.write()
+    finally:
+        if sweep.folder.exists():
+            sweep.write()
+    show.sweep(sweep, table)
+    failed = [(run, failures.get(run) or run.failure) for run in sweep.runs if not run.finished]
+    for run, sentence in failed:
+        err.print(f"error: {run.path.name}: {sentence}", style="red", soft_wrap=True, markup=False)
+    return not failed
+
+
+def _not_elsewhere(sweep: Sweep, runs: list[Run], load: Callable[[DataConfig], Dataset], quiet: bool) -> list[Run]:
+    """Without those that a sweep beside this one has finished, on the same images: they are taken from there."""
+    beside = [path.parent for path in sweep.folder.parent.glob("*/sweep.json") if path.parent != sweep.folder]
+    left = []
+    for run in runs:
+        twin = None if Run.is_run(run.path) else finished_twin(run, beside)
+        try:
+            if twin:
+                twin.check_data(load(run.experiment.data))
+        except InputError:
+            twin = None
+        if twin is None:
+            left.append(run)
+            continue
+        adopt(run, twin)
+        if not quiet:
+            show.taken(run, twin)
+    return left
+
+
+def _images(config: DataConfig) -> DataConfig:
+    """The same for all that use the same images, whatever is made of them."""
+    return replace(config, mirror=False, shift=0, normalization="unit")
