@@ -1,6 +1,6 @@
 """Every run behind the paper's tables in one go, several at a time on one GPU.
 
-    python results/campaign.py runs/campaign --data-dir data                     all of them, in the order below
+    python results/campaign.py runs/campaign --data-dir data --download           all of them, in the order below
     python results/campaign.py runs/campaign --data-dir data cifar10:0,1 mnist:2  some: RECIPE:SEED,SEED
 
 Ctrl-C saves every run, and the same command goes on. Then: python -m wcapsnet.report runs/campaign
@@ -45,13 +45,14 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("runs", nargs="*", default=ALL, metavar="RECIPE:SEED,SEED")
     parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--download", action="store_true")
     parser.add_argument("--parallel", type=int, default=4)
     asked = parser.parse_intermixed_args()
     with in_a_sentence():
         device = choose_device("auto")
         precision = "bf16" if device.type == "cuda" else "fp32"
         runs = [one for wanted in asked.runs for one in planned(wanted, precision)]
-        if not train_all(Sweep(asked.out, runs), device, asked.parallel, asked.data_dir):
+        if not train_all(Sweep(asked.out, runs), device, asked.parallel, asked.data_dir, asked.download):
             sys.exit(1)
 
 

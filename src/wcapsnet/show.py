@@ -26,7 +26,7 @@ from .recipes import PAPER, ROWS, SMALL
 from .recipes.published import PAPER_TABLES
 from .report import ablation as report_ablation
 from .report import tables as report
-from .rounding import percent
+from .rounding import mean_and_deviation, percent
 from .sweep import Sweep
 from .training.evaluate import Evaluation
 from .training.progress import clock
@@ -104,7 +104,7 @@ def ablation(sweep: Sweep, table_name: str) -> None:
     table = Table(*columns, title=f"Table {numeral}: {PAPER_TABLES[numeral].title}", title_justify="left")
     for row in rows:
         s = row.sample
-        test = _percent(s.mean, s.variance**0.5 if len(s.accuracies) > 1 else None) if s else ""
+        test = f"{mean_and_deviation(s.accuracies)} %" if s else ""
         cells = [row.name, str(len(s.accuracies) if s else 0), str(row.epochs), test]
         if fair:
             cells += ["" if row.paper is None else f"{row.paper:.2f} %"]

@@ -390,7 +390,7 @@ def test_ablate_holds_rows_against_the_reference_row(toy):
     assert f"{difference:+.2f}".replace("-", "−") in line
     assert "from tilt" in answer.out
     assert re.search(r"squash\W+2\W+1\W", line), "seeds and epochs"
-    assert "Welch's t-test" in answer.out
+    assert "Student's t-test" in answer.out
     assert "from the paper" not in answer.out
 
 

@@ -8,7 +8,17 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import betainc
 
-from wcapsnet.report.noise import Sample, compare, incomplete_beta, normal_tail, student_tail
+from wcapsnet.report.noise import (
+    Sample,
+    Spread,
+    compare,
+    holm,
+    incomplete_beta,
+    normal_tail,
+    pooled,
+    quantile,
+    student_tail,
+)
 
 
 @pytest.mark.parametrize("freedom", [1, 1.3, 2, 3.7, 10, 29.5, 400])
@@ -34,15 +44,19 @@ def test_the_normal_tail_is_scipys():
         assert normal_tail(z) == pytest.approx(2 * stats.norm.sf(abs(z)), rel=1e-9)
 
 
-@given(
-    st.lists(st.integers(9000, 9999), min_size=2, max_size=5, unique=True),
-    st.lists(st.integers(9000, 9999), min_size=2, max_size=5, unique=True),
-)
-def test_with_seeds_on_both_sides_it_is_welchs_test(one, other):
+counts = st.lists(st.integers(9000, 9999), min_size=2, max_size=5, unique=True)
+
+
+@given(counts, counts)
+def test_with_seeds_on_both_sides_it_is_students_test(one, other):
     a, b = [n / 1e4 for n in one], [n / 1e4 for n in other]
     found = compare(Sample(tuple(a), 10000), Sample(tuple(b), 10000))
-    assert found.test == "Welch"
-    assert found.p == pytest.approx(stats.ttest_ind(a, b, equal_var=False).pvalue, rel=1e-6)
+    scipys = stats.ttest_ind(a, b)
+    assert found.test == "t"
+    assert found.p == pytest.approx(scipys.pvalue, rel=1e-6)
+    interval = scipys.confidence_interval(0.95)
+    ours = (found.difference - found.margin, found.difference + found.margin)
+    assert ours == pytest.approx((interval.low, interval.high), rel=1e-6, abs=1e-9)
     swapped = compare(Sample(tuple(b), 10000), Sample(tuple(a), 10000))
     assert (swapped.difference, swapped.p) == pytest.approx((-found.difference, found.p))
 
@@ -50,12 +64,39 @@ def test_with_seeds_on_both_sides_it_is_welchs_test(one, other):
 def test_a_single_run_borrows_the_other_sides_spread():
     # .93 .94 .95: mean .94, s = .01;  t = (.94 − .90) / (.01 √(1 + ⅓)) = 2√3 = 3.464 with 2 degrees of freedom
     found = compare(Sample((0.93, 0.94, 0.95), 10000), Sample((0.90,), 10000))
-    assert found.test == "t1"
     assert found.difference == pytest.approx(0.04)
     assert found.p == pytest.approx(1 - math.sqrt(12 / 14))
     assert not found.larger_than_noise
     assert found.p == pytest.approx(stats.ttest_ind([0.93, 0.94, 0.95], [0.90]).pvalue)
     assert compare(Sample((0.90,), 10000), Sample((0.93, 0.94, 0.95), 10000)).p == pytest.approx(found.p)
+
+
+def test_the_spread_of_all_rows_is_the_residual_variance_of_an_analysis_of_variance():
+    # .93 .94 .95: squares 2 · 1e-4;  .90 .92: squares 2e-4;  .80 alone: nothing.  4e-4 over 2 + 1 degrees of freedom
+    rows = [Sample(a, 10000) for a in ((0.93, 0.94, 0.95), (0.90, 0.92), (0.80,))]
+    spread = pooled(rows)
+    assert (spread.variance, spread.freedom) == (pytest.approx(4e-4 / 3), 3)
+    assert pooled([rows[2]]) == Spread(0.0, 0)
+    # single runs by the spread of others: t = .02 / √(2 · 4e-4/3) with 3 degrees of freedom
+    found = compare(Sample((0.82,), 10000), rows[2], spread)
+    assert found.test == "t"
+    assert found.p == pytest.approx(2 * stats.t.sf(0.02 / math.sqrt(8e-4 / 3), 3))
+    assert found.margin == pytest.approx(stats.t.ppf(0.975, 3) * math.sqrt(8e-4 / 3))
+
+
+@given(st.floats(1, 300), st.floats(1e-4, 0.9))
+def test_the_quantile_is_scipys(freedom, level):
+    found = quantile(lambda t: student_tail(t, freedom), level)
+    assert found == pytest.approx(stats.t.ppf(1 - level / 2, freedom), rel=1e-6)
+    assert quantile(normal_tail) == pytest.approx(1.959964, abs=1e-6)
+
+
+def test_holms_correction_worked_by_hand():
+    # .01 · 4 = .04;  .02 · 3 = .06;  .03 · 2 = .06;  .04 · 1 = .04, but not less than the one before: .06
+    assert holm([0.04, 0.01, 0.03, 0.02]) == pytest.approx([0.06, 0.04, 0.06, 0.06])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    assert holm([0.03]) == [0.03]
+    assert holm([]) == []
 
 
 def test_two_single_runs_are_held_against_the_test_sets_own_error():

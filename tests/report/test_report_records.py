@@ -97,6 +97,7 @@ def test_a_record_has_no_paths_and_six_digits(tmp_path):
     assert environment["command"] == ["wcapsnet", "train", "x", "x", "-q"]
     assert environment["data_dir"] is None
     assert environment["hardware"] == "NVIDIA H200"
+    assert read_record(kept).resumed == (3,)
     assert environment["resumed"] == [{"after_epoch": 3, "command": ["wcapsnet", "train"], "data_dir": None}]
     lines = (kept / "metrics.jsonl").read_text().splitlines()
     assert len(lines) == 40
@@ -227,8 +228,8 @@ def test_everything_that_is_made_from_the_committed_records_agrees_with_them():
 
 def test_the_readmes_headline_is_that_of_the_records():
     found = [r.accuracy for r in shipped_records() if (r.dataset, r.row) == ("cifar10", NETWORK)]
-    said = f"CIFAR-10 to {mean_and_deviation(found)} % with 0.98M parameters"
-    said += f" (paper: {PAPER_TABLES['V'].rows['WCapsNet']['cifar10']:.2f} %)"
+    paper = PAPER_TABLES["V"].rows["WCapsNet"]["cifar10"]
+    said = f"CIFAR-10 to {mean_and_deviation(found)} % ({len(found)} seeds; paper: {paper:.2f} %) with 0.98M parameters"
     assert said in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
 
 

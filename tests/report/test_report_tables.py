@@ -1,6 +1,7 @@
 """`wcapsnet tables`: the paper's figures, and ours beside them."""
 
 import json
+import re
 import sys
 import xml.etree.ElementTree as ET
 
@@ -8,6 +9,9 @@ import pytest
 from report_helpers import ENVIRONMENT, finished
 
 from wcapsnet import cli
+from wcapsnet.data import DATASETS
+from wcapsnet.network import WCapsNet
+from wcapsnet.recipes import PAPER
 from wcapsnet.recipes.ablations import NUMERALS, PAPER_FIGURES, TABLES
 from wcapsnet.recipes.published import PAPER_COLUMNS, PAPER_TABLES
 from wcapsnet.report import curves, tables
@@ -49,6 +53,15 @@ def test_the_papers_tables_have_the_rows_that_can_be_trained_and_its_columns():
     assert set(PAPER_TABLES["V"].parameters) == set(PAPER_TABLES["V"].rows)
 
 
+def test_how_large_our_networks_are_is_said_as_it_is():
+    (said,) = (note for note in PAPER_TABLES["V"].notes if "ours has" in note)
+    for dataset, base in PAPER.items():
+        count = f"{sum(p.numel() for p in WCapsNet(base().model).parameters()):,}"
+        before, found, _ = said.partition(DATASETS[dataset].title)
+        assert found
+        assert re.findall(r"[\d,]*\d{3}", before)[-1] == count
+
+
 def test_the_papers_network_has_the_same_figures_in_tables_two_to_four():
     shared = [table.rows[table.reference] for table in PAPER_TABLES.values()]
     assert shared[0] == shared[1] == shared[2] == {"cifar10": 93.43, "cifar100": 70.39, "svhn": 96.46, "mnist": 99.68}
@@ -77,26 +90,39 @@ def cell(runs, numeral, row, dataset):
 
 
 def test_a_cell_says_mean_deviation_seeds_epochs_and_what_the_differences_are_worth(runs):
-    # 93.40 93.50 93.60: mean 93.50, s = 0.10;  from 93.43: t = .07/(.1 √(4/3)) = .606, ν = 2, p = 1 − t/√(2 + t²)
+    # 93.40 93.50 93.60 and 92.90 93.00 93.10: pooled s = 0.10, ν = 4, 2.776 of its t have 5 % beyond them
+    # from 93.43: error .1 √(4/3) = .1155, t = .606
     assert cell(runs, "IV", "WS+CE", "cifar10") == [
         "93.50 ± 0.10 (n = 3, 300 epochs)",
-        "paper 93.43: +0.07, within noise (t1, p = 0.61)",
+        "paper 93.43: +0.07 [−0.25, +0.39], within noise (t, p = 0.58)",
     ]
-    # 93.00 ± 0.10 against 93.50 ± 0.10: t = .5/(.1 √(2/3)) = 6.124, ν = 4, p = .0036
+    # from 93.50: error .1 √(2/3) = .0816, t = 6.124
     assert cell(runs, "IV", "Uniform", "cifar10") == [
         "93.00 ± 0.10 (n = 3, 300 epochs)",
-        "paper 93.00: +0.00, within noise (t1, p = 1.00)",
-        "WS+CE: −0.50, larger than noise (Welch, p = 0.004)",
+        "paper 93.00: +0.00 [−0.32, +0.32], within noise (t, p = 1.00)",
+        "WS+CE: −0.50 [−0.73, −0.27], larger than noise (t, p = 0.004)",
     ]
 
 
-def test_a_single_run_has_no_deviation_and_borrows_what_it_is_compared_by(runs):
-    # from the paper: .95 points in single runs;  z = .0095/√(.9349·.0651/1e4 + .9254·.0746/1e4) = 2.64
+def test_a_single_run_has_no_deviation_and_is_compared_by_that_of_the_other_rows(runs):
+    # from the paper: error .1 √2 = .1414, t = 6.72;  from WS+CE: .1155
     assert cell(runs, "IV", "WS", "cifar10") == [
         "93.49 (n = 1, 300 epochs)",
-        "paper 92.54: +0.95, larger than noise (z, p = 0.008)",
-        "WS+CE: −0.01, within noise (t1, p = 0.94)",
+        "paper 92.54: +0.95 [+0.56, +1.34], larger than noise (t, p = 0.003)",
+        "WS+CE: −0.01 [−0.33, +0.31], within noise (t, p = 0.94)",
     ]
+
+
+def test_without_several_seeds_of_any_row_the_test_set_gives_the_noise(tmp_path):
+    # .95 points between single runs: error √(.9349·.0651/1e4 + .9254·.0746/1e4) = .360 %, z = 2.64
+    finished(tmp_path / "a", "cifar10-ws", 9349)
+    said = "paper 92.54: +0.95 [+0.24, +1.66], larger than the test set's noise (z, p = 0.008)"
+    assert cell(tmp_path, "IV", "WS", "cifar10")[1] == said
+    for seed, correct in enumerate((9340, 9360)):  # another row lends its seeds, another data set would not
+        finished(tmp_path / f"mnist {seed}", "mnist", 9900 + seed, seed)
+        assert cell(tmp_path, "IV", "WS", "cifar10")[1] == said
+        finished(tmp_path / f"{seed}", "cifar10-uniform", correct, seed)
+    assert cell(tmp_path, "IV", "WS", "cifar10")[1].endswith("(t, p = 0.13)")  # t = .95/(.1414 √2) = 4.75, ν = 1
 
 
 def test_runs_of_a_cell_that_were_not_computed_alike_say_so(runs):
@@ -115,13 +141,13 @@ def test_halves_are_rounded_up_in_means_and_in_differences(tmp_path):
         finished(tmp_path / f"{seed}", "mnist", correct, seed)
     mean, from_paper = cell(tmp_path, "V", "WCapsNet", "mnist")
     assert mean == "99.70 ± 0.01 (n = 2, 40 epochs)"
-    assert from_paper.startswith("paper 99.68: +0.02, within noise")
+    assert from_paper.startswith("paper 99.68: +0.02 [")
 
 
 def test_the_shared_row_stands_in_every_table(runs):
     for numeral, row in (("II", "softmax"), ("III", "tilt"), ("IV", "WS+CE"), ("V", "WCapsNet")):
         assert cell(runs, numeral, row, "cifar10")[0] == "93.50 ± 0.10 (n = 3, 300 epochs)"
-    assert cell(runs, "III", "squash", "cifar10")[2].startswith("tilt: −1.50, larger than noise (t1")
+    assert cell(runs, "III", "squash", "cifar10")[2].startswith("tilt: −1.50 [−1.82, −1.18], larger than noise (t")
 
 
 def test_what_is_not_measured_is_a_dash_and_svhn_says_why(runs):
@@ -147,15 +173,17 @@ def test_a_data_set_that_the_paper_lacks_has_a_column_where_it_has_records(runs)
     finished(runs / "g", "fashion-mnist-ws", 9360)
     table = tables.build("IV", read_records(runs)[0])
     assert table.columns == (*PAPER_COLUMNS, "fashion-mnist")
-    assert tables.lines(table, "WS", "fashion-mnist")[1].startswith("WS+CE: +0.10, within noise (z")
+    assert tables.lines(table, "WS", "fashion-mnist")[1].startswith(
+        "WS+CE: +0.10 [−0.58, +0.78], within the test set's noise (z"
+    )
 
 
 def test_what_every_row_changes_stands_beside_what_it_changed_in_the_paper(runs):
     lines = {line.split(" |")[0]: line for line in tables.differences(read_records(runs)[0]).splitlines()}
     uniform = lines["| Uniform against WS+CE"].split(" | ")
-    assert uniform[1] == "**−0.50** (3 and 3 runs, Welch, p = 0.004)<br>paper −0.43"
+    assert uniform[1] == "**−0.50** [−0.73, −0.27]<br>3 and 3 runs, p = 0.004, corrected 0.007<br>paper −0.43"
     assert uniform[2] == "–<br>paper −0.25"
-    assert lines["| WS against WS+CE"].split(" | ")[1] == "−0.01 (1 and 3 runs, t1, p = 0.94)<br>paper −0.89"
+    assert lines["| WS against WS+CE"].split(" | ")[1].startswith("−0.01 [−0.33, +0.31]<br>1 and 3 runs, p = 0.94")
     assert len(lines) == 2 + 6
 
 
@@ -168,7 +196,7 @@ def test_the_command_prints_all_tables_or_one(runs, capsys):
     for numeral in ("II", "III", "IV", "V"):
         assert f"Table {numeral}:" in said.out
     assert "93.50 ± 0.10" in said.out
-    assert "Welch's t-test" in said.out
+    assert "Student's t-test" in said.out
     assert said.err == ""
     assert call("tables", "iv", "--records", runs) == 0
     said = capsys.readouterr().out
@@ -189,6 +217,7 @@ def test_json_holds_every_figure(runs, capsys):
     assert found["ours"]["accuracies"] == pytest.approx([93.0, 92.9, 93.1])
     assert (found["ours"]["n"], found["ours"]["epochs"], found["ours"]["seeds"]) == (3, 300, [0, 1, 2])
     assert found["from_reference"]["points"] == pytest.approx(-0.5)
+    assert found["from_reference"]["margin"] == pytest.approx(2.776 * 0.1 * (2 / 3) ** 0.5, rel=1e-3)
     assert found["from_reference"]["larger_than_noise"] is True
     assert content["tables"]["IV"]["rows"]["CE"]["svhn"] == {
         "paper": 96.39,

@@ -8,7 +8,7 @@ from ..recipes.ablations import NUMERALS
 from ..recipes.published import PAPER_TABLES
 from ..sweep import Sweep
 from ..training.run import Run
-from .noise import Difference, Sample, compare
+from .noise import Difference, Sample, compare, pooled
 from .records import NETWORK, row_of
 
 
@@ -32,7 +32,7 @@ def rows(sweep: Sweep, table: str) -> list[Row]:
     for planned, run in sweep.table:
         runs.setdefault(planned.settings["row"], []).append(run)
     samples = {name: _sample([run for run in of if run.finished]) for name, of in runs.items()}
-    reference = samples.get(published.reference)
+    reference, spread = samples.get(published.reference), pooled(s for s in samples.values() if s)
     found = []
     for name, of in runs.items():
         sample, (dataset, row) = samples[name], row_of(of[0].experiment) or ("", "")
@@ -44,8 +44,8 @@ def rows(sweep: Sweep, table: str) -> list[Row]:
                 of[0].experiment.training.epochs,
                 paper,
                 sample,
-                compare(sample, Sample((paper / 100,), sample.images)) if sample and paper else None,
-                compare(sample, reference) if sample and reference and name != published.reference else None,
+                compare(sample, Sample((paper / 100,), sample.images), spread) if sample and paper else None,
+                compare(sample, reference, spread) if sample and reference and name != published.reference else None,
             )
         )
     return found

@@ -1,19 +1,20 @@
 """Is a difference between two accuracies larger than the noise?
 
-Three tests, all two-sided, by how many runs stand on either side:
+Two tests, both two-sided:
 
-    Welch    two or more on both: Welch's t, from both sides' spread over seeds
-    t1       two or more on one side, a single run on the other: Student's t, the spread over seeds of the one side
-             taken for the other as well
-    z        single runs, whose spread nobody has measured: the binomial standard error √(p(1 − p)/N) of a test set of
-             N images on both sides. It is what one and the same network varies by from one such test set to another,
-             and leaves seeds out: a larger difference is a reason to run more seeds, not a finding
+    t    Student's, with one spread over seeds for all rows that are compared: their variances, pooled. With two or
+         three seeds a row, each by itself would say next to nothing of its spread, and a single run nothing at all. It
+         asks what other seeds would give on the same test images
+    z    where no row has seeds that differ: the binomial standard error √(p(1 − p)/N) of a test set of N images on
+         both sides. It is what one and the same network varies by from one such test set to another, and leaves seeds
+         out: a larger difference is a reason to run more seeds, not a finding
 """
 
 from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 LEVEL = 0.05
@@ -29,34 +30,67 @@ class Sample(NamedTuple):
     def mean(self) -> float:
         return statistics.mean(self.accuracies)
 
-    @property
-    def variance(self) -> float:
-        """Of a single run; 0 where it was not measured."""
-        return statistics.variance(self.accuracies) if len(self.accuracies) > 1 else 0.0
+
+class Spread(NamedTuple):
+    """Of single runs over their seeds."""
+
+    variance: float
+    freedom: int  # degrees of it; with 0 nothing is known
 
 
 class Difference(NamedTuple):
     difference: float
-    test: str  # Welch, t1, z
+    test: str  # t, z
     p: float  # probability of a difference as large as this or larger, were there none
+    margin: float  # half of the 95 % confidence interval
 
     @property
     def larger_than_noise(self) -> bool:
         return self.p < LEVEL
 
 
-def compare(one: Sample, other: Sample) -> Difference:
+def pooled(samples: Iterable[Sample]) -> Spread:
+    """One spread for all of them: every run counts by how far it is from the mean of its own sample."""
+    several = [s.accuracies for s in samples if len(s.accuracies) > 1]
+    freedom = sum(len(accuracies) - 1 for accuracies in several)
+    squares = sum((len(accuracies) - 1) * statistics.variance(accuracies) for accuracies in several)
+    return Spread(squares / freedom if freedom else 0.0, freedom)
+
+
+def compare(one: Sample, other: Sample, spread: Spread | None = None) -> Difference:
+    """`spread`: of the rows to which the two belong; of the two alone without."""
+    spread = spread or pooled((one, other))
     difference = one.mean - other.mean
-    n, m = len(one.accuracies), len(other.accuracies)
-    if one.variance + other.variance == 0:  # single runs, or seeds that happen to agree to the last image
-        errors = [s.mean * (1 - s.mean) / s.images for s in (one, other)]
-        return Difference(difference, "z", normal_tail(_ratio(difference, math.sqrt(sum(errors)))))
-    if min(n, m) > 1:
-        a, b = one.variance / n, other.variance / m
-        freedom = (a + b) ** 2 / (a**2 / (n - 1) + b**2 / (m - 1))
-        return Difference(difference, "Welch", student_tail(_ratio(difference, math.sqrt(a + b)), freedom))
-    error = math.sqrt((one.variance + other.variance) * (1 / n + 1 / m))  # one of the variances is 0
-    return Difference(difference, "t1", student_tail(_ratio(difference, error), n + m - 2))
+    if spread.variance == 0:  # single runs, or seeds that happen to agree to the last image
+        error = math.sqrt(sum(s.mean * (1 - s.mean) / s.images for s in (one, other)))
+        return Difference(difference, "z", normal_tail(_ratio(difference, error)), quantile(normal_tail) * error)
+    error = math.sqrt(spread.variance * (1 / len(one.accuracies) + 1 / len(other.accuracies)))
+
+    def tail(t: float) -> float:
+        return student_tail(t, spread.freedom)
+
+    return Difference(difference, "t", tail(_ratio(difference, error)), quantile(tail) * error)
+
+
+def holm(ps: Sequence[float]) -> list[float]:
+    """The p of several comparisons, each as it is worth if all are looked at: the smallest counts as often as there
+    are comparisons, the next once less, and none less than the one before."""
+    order, adjusted, least = sorted(range(len(ps)), key=lambda i: ps[i]), [0.0] * len(ps), 0.0
+    for rank, i in enumerate(order):
+        least = max(least, min(1.0, (len(ps) - rank) * ps[i]))
+        adjusted[i] = least
+    return adjusted
+
+
+def quantile(tail: Callable[[float], float], level: float = LEVEL) -> float:
+    """Where a falling tail has come down to `level`, by halving"""
+    low, high = 0.0, 1.0
+    while tail(high) > level:
+        low, high = high, 2 * high
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if tail(middle) > level else (low, middle)
+    return high
 
 
 def _ratio(difference: float, error: float) -> float:

@@ -113,6 +113,7 @@ def _runs(records: Sequence[Record]) -> str:
         figures = f"{percent(r.validation_accuracy)}% | {percent(r.accuracy)}% ({r.correct:,} of {r.images:,})"
         figures += f" | {clock(r.seconds)} | {r.at_a_time}"
         where = f"{r.precision}{f', {r.computed_by}' if r.computed_by else ''} on {r.hardware}, {r.started[:10]}"
+        where += f", went on after epoch {' and '.join(map(str, r.resumed))}" if r.resumed else ""
         title = DATASETS[r.dataset].title
         text.append(f"| {title} | {r.row} | {r.seed} | {r.epochs} | {r.best_epoch} | {figures} | {where} |")
     total = clock(sum(r.seconds for r in records))

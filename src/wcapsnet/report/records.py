@@ -51,6 +51,7 @@ class Record:
     hardware: str
     at_a_time: int  # runs that shared it
     started: str
+    resumed: tuple[int, ...] = ()  # after which epochs; older runs do not say
 
     @property
     def accuracy(self) -> float:
@@ -140,6 +141,7 @@ def read_record(path: Path) -> Record:
         hardware=_in_all(environment, "hardware") or "",
         at_a_time=runs_at_a_time(environment),
         started=environment["started"],
+        resumed=tuple(again["after_epoch"] for again in environment.get("resumed", ())),
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from ..data import DATASETS
 from ..recipes.published import PAPER_COLUMNS, PAPER_TABLES
 from ..rounding import mean_and_deviation, percent
-from .noise import LEVEL, Difference, Sample, compare
+from .noise import LEVEL, Difference, Sample, Spread, compare, holm, pooled
 from .records import NETWORK, Record
 
 NOT_AT_HAND = {"svhn": "not measured: data set not at hand"}
@@ -18,10 +18,11 @@ DASH = "–"
 LEGEND = (
     "A cell holds our test accuracy in %, mean ± standard deviation over n seeds (a dash where no full-length run is "
     "recorded); then how far it is, in points, from the paper's figure, taken as one run; then how far from the "
-    f"table's reference row. Larger than noise: p < {LEVEL}, two-sided, not corrected for the number of comparisons.",
-    "Welch: Welch's t-test. t1: Student's t where one side is a single run, to which the other side's spread over "
-    "seeds is lent.",
-    "z: single runs only (or seeds that agree to the last image), so the spread over seeds is unknown; the binomial "
+    f"table's reference row. In brackets the 95 % interval of a difference. Larger than noise: p < {LEVEL}, two-sided, "
+    "not corrected for the number of comparisons.",
+    "t: Student's t-test, with one spread over seeds for all rows of a data set, their variances pooled; also for "
+    "rows, and the paper's figures, that are single runs.",
+    "z: no row has several seeds (or they agree to the last image), so the spread over seeds is unknown; the binomial "
     "standard error of the test set stands in for it. A difference above it asks for more seeds; it is no finding yet.",
 )
 
@@ -65,25 +66,36 @@ def build(numeral: str, records: Sequence[Record]) -> Table:
     }
     found = {r.dataset for row, own in of.items() for r in own if numeral == "V" or row != paper.reference}
     columns = (*PAPER_COLUMNS, *(name for name in DATASETS if name in found and name not in PAPER_COLUMNS))
+    spreads = {dataset: _spread(records, dataset) for dataset in columns}
     rows: dict[str, dict[str, Cell]] = {}
     for row, figures in paper.rows.items():
         rows[row] = {}
         for dataset in columns:
             ours = [record for record in of[row] if record.dataset == dataset]
             reference = [record for record in of[paper.reference] if record.dataset == dataset]
-            rows[row][dataset] = _cell(figures.get(dataset), ours, [] if row == paper.reference else reference)
+            held_against = [] if row == paper.reference else reference
+            rows[row][dataset] = _cell(figures.get(dataset), ours, held_against, spreads[dataset])
     return Table(numeral, columns, rows)
 
 
-def _cell(paper: float | None, ours: list[Record], reference: list[Record]) -> Cell:
+def _spread(records: Sequence[Record], dataset: str) -> Spread:
+    """Over seeds, pooled over all rows of all tables"""
+    rows: dict[str, list[Record]] = {}
+    for record in records:
+        if record.dataset == dataset:
+            rows.setdefault(record.row, []).append(record)
+    return pooled(_sample(own) for own in rows.values())
+
+
+def _cell(paper: float | None, ours: list[Record], reference: list[Record], spread: Spread) -> Cell:
     if not ours:
         return Cell(paper)
     sample = _sample(ours)
     return Cell(
         paper,
         tuple(ours),
-        compare(sample, Sample((paper / 100,), sample.images)) if paper is not None else None,
-        compare(sample, _sample(reference)) if reference else None,
+        compare(sample, Sample((paper / 100,), sample.images), spread) if paper is not None else None,
+        compare(sample, _sample(reference), spread) if reference else None,
     )
 
 
@@ -116,8 +128,13 @@ def _mixture(records: Sequence[Record]) -> str:
 
 
 def verdict(d: Difference) -> str:
-    said = "larger than noise" if d.larger_than_noise else "within noise"
-    return f"{_points(d.difference)}, {said} ({d.test}, p {_probability(d.p)})"
+    noise = "noise" if d.test == "t" else "the test set's noise"
+    said = f"larger than {noise}" if d.larger_than_noise else f"within {noise}"
+    return f"{_points(d.difference)} {_interval(d)}, {said} ({d.test}, p {_probability(d.p)})"
+
+
+def _interval(d: Difference) -> str:
+    return f"[{_points(d.difference - d.margin)}, {_points(d.difference + d.margin)}]"
 
 
 def _points(difference: float) -> str:
@@ -156,24 +173,30 @@ def markdown(tables: Sequence[Table]) -> str:
 
 
 def differences(records: Sequence[Record]) -> str:
-    """What every row of Tables II to IV changes, ours and the paper's, in points"""
+    """What every row of Tables II to IV changes, ours and the paper's, in points; bold what is larger than the noise
+    though so many differences are looked at"""
+    made = [build(numeral, records) for numeral in ("II", "III", "IV")]
+    places = [(t, row, dataset) for t in made for row in t.rows for dataset in PAPER_COLUMNS]
+    found = {(row, dataset): d for t, row, dataset in places if (d := t.rows[row][dataset].from_reference)}
+    worth = dict(zip(found, holm([d.p for d in found.values()]), strict=True))
     names = [DATASETS[dataset].title for dataset in PAPER_COLUMNS]
     text = [f"| | {' | '.join(names)} |", f"| --- |{' --- |' * len(names)}"]
-    for table in (build(numeral, records) for numeral in ("II", "III", "IV")):
+    for table in made:
         for row in table.rows:
             if row != table.reference:
-                cells = " | ".join(_difference(table, row, dataset) for dataset in PAPER_COLUMNS)
-                text.append(f"| {row} against {table.reference} | {cells} |")
+                cells = (_difference(table, row, dataset, worth.get((row, dataset), 1.0)) for dataset in PAPER_COLUMNS)
+                text.append(f"| {row} against {table.reference} | {' | '.join(cells)} |")
     return "\n".join([*text, ""])
 
 
-def _difference(table: Table, row: str, dataset: str) -> str:
+def _difference(table: Table, row: str, dataset: str, worth: float) -> str:
     ours, reference = table.rows[row][dataset], table.rows[table.reference][dataset]
     said = DASH
     if d := ours.from_reference:
-        points = f"**{_points(d.difference)}**" if d.larger_than_noise else _points(d.difference)
+        points = f"**{_points(d.difference)}**" if worth < LEVEL else _points(d.difference)
         runs = f"{len(ours.records)} and {len(reference.records)} runs"
-        said = f"{points} ({runs}, {d.test}, p {_probability(d.p)})"
+        corrected = _probability(worth).removeprefix("= ")
+        said = f"{points} {_interval(d)}<br>{runs}, p {_probability(d.p)}, corrected {corrected}"
     if ours.paper is not None and reference.paper is not None:
         said += f"<br>paper {_points((ours.paper - reference.paper) / 100)}"
     return said
@@ -214,6 +237,7 @@ def _cell_json(cell: Cell, dataset: str) -> dict[str, Any]:
     for name, d in (("from_paper", cell.from_paper), ("from_reference", cell.from_reference)):
         facts[name] = d and {
             "points": 100 * d.difference,
+            "margin": 100 * d.margin,
             "test": d.test,
             "p": d.p,
             "larger_than_noise": d.larger_than_noise,
