@@ -28,7 +28,7 @@ from wcapsnet.data import Dataset, default_data_dir, load_dataset
 from wcapsnet.ending import in_a_sentence
 from wcapsnet.errors import InputError
 from wcapsnet.experiment import Experiment, TrainingConfig
-from wcapsnet.network import Output, Routing, WCapsNet, capsules, critic, routing, wcapsnet
+from wcapsnet.network import Output, Routing, WCapsNet, capsules, critic, wcapsnet
 from wcapsnet.network.per_capsule import BatchNorm, PerCapsuleConv2d, shared_over_capsules
 from wcapsnet.objective import Terms, correctness, objective, wasserstein_loss
 from wcapsnet.recipes import recipe
@@ -77,10 +77,11 @@ def after_building(change: Callable[[WCapsNet], None]) -> Callable[[], Any]:
 
 
 def fan_out(network: WCapsNet) -> None:
-    torch.nn.init.kaiming_normal_(network.init_conv.weight, mode="fan_out", nonlinearity="relu")
-    for layer in network.modules():
-        if isinstance(layer, PerCapsuleConv2d):
-            layer.weight.normal_(std=math.sqrt(2 / (layer.weight.shape[1] * layer.kernel**2)))
+    """The same draw, scaled"""
+    kernels = [layer.weight for layer in network.modules() if isinstance(layer, PerCapsuleConv2d)]
+    for weight in (network.init_conv.weight, *kernels):
+        outputs, inputs = weight.shape[-4:-2]
+        weight.mul_(math.sqrt(inputs / outputs))
 
 
 def batch_norms(**values: float) -> Callable[[WCapsNet], None]:
@@ -107,6 +108,9 @@ def warming_up(self: TrainingConfig, epoch: int) -> float:
 def not_detached(output: Output, images: Tensor, labels: Tensor, config: Any) -> Terms:
     terms = objective(output, images, labels, config)
     cos = correctness(output.logits, labels)
+    # Below this N_h is what rounding made of cos θ, and a division by it makes anything of the gradient.
+    known = (1 - cos.detach()).clamp_min(0).sum() > len(cos) * torch.finfo(torch.float32).eps
+    cos = torch.where(known, cos, cos.detach())
     wasserstein = torch.stack([wasserstein_loss(one, cos) for one in output.routings]).sum()
     return terms._replace(
         total=terms.total + config.lambda_ws * (wasserstein - terms.wasserstein), wasserstein=wasserstein
@@ -118,14 +122,26 @@ def weights_as_given(output: Output, images: Tensor, labels: Tensor, config: Any
     return objective(output._replace(routings=given), images, labels, config)
 
 
-def dropped_first(self: routing.Router, c: Tensor, keep: Tensor | None = None) -> Routing:
-    found = route_cleanly(self, c, keep)
-    return found._replace(weights=F.dropout(found.weights, 0.1, self.training))
+def weights_as_used(self: WCapsNet, images: Tensor) -> Output:
+    """The loss sees the b that weighed capsules; the decoder still chooses by those before their dropout (D8)."""
+    if not self.training:  # nothing is dropped, and threads share the network
+        return self.trace(images).output
+    used: list[Tensor] = []
+
+    def applied(b: Tensor) -> Tensor:
+        used.append(WCapsNet.applied(self, b))
+        return used[-1]
+
+    with patch.object(self, "applied", applied):
+        output = self.trace(images).output
+    routings = (one._replace(weights=b) for one, b in zip(output.routings, used, strict=True))
+    return output._replace(routings=tuple(routings))
 
 
 def of_the_sum(b: Tensor, c: Tensor, w: Tensor) -> Tensor:
-    total = torch.einsum("mnij,mnkij->mk", b.float(), c.float())
-    return F.dropout(total, 0.3, torch.is_grad_enabled()) @ w.float()
+    with torch.autocast(c.device.type, enabled=False):
+        total = torch.einsum("mnij,mnkij->mk", b.float(), c.float())
+        return F.dropout(total, 0.3, torch.is_grad_enabled()) @ w.float()
 
 
 def rectified(self: critic.Critic, x: Tensor) -> Tensor:
@@ -137,8 +153,6 @@ def rectified(self: critic.Critic, x: Tensor) -> Tensor:
 def normed_last(self: capsules.CapsTrans, x: Tensor) -> Tensor:
     return shared_over_capsules(self.norm, self.nonlinearity(self.conv_plus(x)))
 
-
-route_cleanly = routing.Router.forward
 
 READINGS = {
     "as-decided": Reading("–"),
@@ -153,9 +167,7 @@ READINGS = {
     "warm-up": Reading("V-B", changed=replacing((TrainingConfig, "learning_rate", warming_up))),
     "batch-norm-epsilon": Reading("D20", changed=after_building(batch_norms(eps=1e-3)), plain=True),
     "cos-not-detached": Reading("D1", changed=replacing((step, "objective", not_detached)), plain=True),
-    "b-after-dropout": Reading(
-        "D2", ("model.routing.dropout=0",), replacing((routing.Router, "forward", dropped_first)), plain=True
-    ),
+    "b-after-dropout": Reading("D2", changed=replacing((WCapsNet, "plain", weights_as_used)), plain=True),
     "b-not-differentiated": Reading("D6", changed=replacing((step, "objective", weights_as_given)), plain=True),
     "critic-rectified": Reading("D14", changed=replacing((critic.Critic, "judge", rectified)), plain=True),
     "dropout-on-the-sum": Reading(

@@ -2,15 +2,23 @@
 
 import importlib.util
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from training_helpers import toy_dataset, toy_experiment
 
+from twins.tiny import quiet, tiny
 from wcapsnet.classifier import load_tensors
 from wcapsnet.errors import InputError
 from wcapsnet.lock import hold
+from wcapsnet.network import Output, Routing, WCapsNet
+from wcapsnet.network.critic import Critic
+from wcapsnet.network.per_capsule import BatchNorm
+from wcapsnet.network.routing import predict
+from wcapsnet.objective import ObjectiveConfig, objective
+from wcapsnet.training import step
 from wcapsnet.training.run import Run
 from wcapsnet.training.trainer import Interrupted
 
@@ -65,6 +73,130 @@ def test_the_same_command_skips_what_is_done_and_the_table_has_a_line_a_reading(
     assert lines[2] == "| – | as-decided | 2 | 99.00 ± 0.00 | 99.00 ± 0.00 |  |"
     assert lines[3] == "| D8 | no-noise | 2 | 99.65 ± 0.07 | 99.55 ± 0.07 | +0.55 |"
     assert len(lines) == 4
+
+
+def facts(readings, name, model, lambda_ws=0.2, prepare=lambda network: None):
+    """What one training step makes of a network under a reading, all random numbers fixed."""
+    base = replace(toy_experiment(), model=model)
+    with readings.READINGS[name].changed():
+        experiment = readings.experiment_of(name, base, 0, "fp32")
+        torch.manual_seed(0)
+        network = WCapsNet(experiment.model)
+        drawn = {part: torch.cat([p.detach().flatten() for p in every]) for part, every in parts(network).items()}
+        prepare(network)
+        norms = [layer for layer in network.modules() if isinstance(layer, BatchNorm)]
+        images, labels = torch.rand(6, 1, 8, 8), torch.arange(6) % 3
+        torch.manual_seed(1)
+        output = network(images)
+        terms = step.objective(output, images, labels, ObjectiveConfig(lambda_ws=lambda_ws))
+        terms.total.backward()
+        decayed = {id(p) for p in network.decayed_parameters()}
+        found = {
+            **{f"weights of {part}": values for part, values in drawn.items()},
+            "norms": torch.tensor([(layer.eps, layer.momentum) for layer in norms]),
+            "decay": torch.tensor([id(p) in decayed for p in network.parameters()]),
+            "rates": torch.tensor([experiment.training.learning_rate(epoch) for epoch in range(4)]),
+            "fitness": torch.cat([one.fitness.flatten() for one in output.routings]),
+            "b": torch.cat([one.weights.flatten() for one in output.routings]),
+            "logits": output.logits,
+            "reconstruction": output.reconstruction,
+            "losses": torch.stack(terms),
+            "statistics": torch.cat([values.flatten() for _, values in network.named_buffers()]),
+        }
+        for part, every in parts(network).items():
+            found[f"gradient of {part}"] = torch.cat([p.grad.flatten() for p in every])
+        return {fact: value.detach() for fact, value in found.items()}
+
+
+def parts(network):
+    return {
+        "capsules": [*network.init_conv.parameters(), *network.capsules.parameters()],
+        "critics": list(network.routers.parameters()),
+        "W": [network.projection],
+        "decoder": list(network.decoder.parameters()),
+    }
+
+
+def differing(readings, name, model, **circumstances):
+    one, other = (facts(readings, n, model, **circumstances) for n in ("as-decided", name))
+    return {fact for fact in one if not torch.allclose(one[fact], other[fact], rtol=1e-5, atol=1e-7)}
+
+
+ANSWERS = {"fitness", "b", "logits", "reconstruction", "losses", "statistics"}
+GRADIENTS = {f"gradient of {part}" for part in ("capsules", "critics", "W", "decoder")}
+ABOUT = {
+    "all-weights-decay": {"decay"},
+    "all-kernels-decay": {"decay"},
+    "fan-out": {"weights of capsules", *ANSWERS, *GRADIENTS},
+    "batch-norm-momentum": {"norms", "statistics"},
+    "warm-up": {"rates"},
+    "batch-norm-epsilon": {"norms", *ANSWERS, *GRADIENTS},
+    "cos-not-detached": GRADIENTS - {"gradient of decoder"},
+    "b-after-dropout": {"b", "losses", "gradient of critics"},
+    "b-not-differentiated": {"gradient of critics"},
+    "critic-rectified": {*ANSWERS, *GRADIENTS},
+    "dropout-on-the-sum": {"logits", "losses", *GRADIENTS} - {"gradient of decoder"},
+    "batch-norm-last": {*ANSWERS, *GRADIENTS},
+}
+
+
+@pytest.mark.parametrize("name", ABOUT)
+def test_a_reading_changes_what_it_is_about_and_nothing_else(readings, name):
+    assert differing(readings, name, tiny(channels=1)) == ABOUT[name]
+
+
+def test_every_reading_that_changes_the_code_is_held_to_what_it_is_about(readings):
+    by_settings = {name for name, r in readings.READINGS.items() if r.settings and r.changed is readings.nullcontext}
+    assert set(ABOUT) == set(readings.READINGS) - by_settings - {"as-decided"}
+
+
+def always_positive(network):
+    with torch.no_grad():
+        for layer in network.modules():
+            if isinstance(layer, Critic):
+                layer.layers[-1].bias.fill_(10.0)
+
+
+def without_nonlinearity(network):
+    for blocks in network.capsules:
+        blocks.trans.nonlinearity = torch.nn.Identity()
+
+
+@pytest.mark.parametrize(
+    ("name", "circumstances"),
+    [
+        ("cos-not-detached", {"lambda_ws": 0.0}),
+        ("b-after-dropout", {}),
+        ("b-not-differentiated", {"lambda_ws": 0.0}),
+        ("critic-rectified", {"prepare": always_positive}),
+        ("batch-norm-last", {"prepare": without_nonlinearity}),
+    ],
+)
+def test_where_its_question_does_not_arise_a_reading_changes_nothing(readings, name, circumstances):
+    assert differing(readings, name, quiet(channels=1), **circumstances) == set()
+
+
+def test_dropout_on_the_sum_leaves_the_logits_their_precision(readings):
+    b, c = torch.rand(4, 2, 3, 3).flatten(1).softmax(1).view(4, 2, 3, 3), torch.randn(4, 2, 8, 3, 3)
+    w = torch.randn(8, 11)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):  # nothing is dropped
+        found, plain = readings.of_the_sum(b, c, w), predict(b, c, w)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, plain, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("lead", [4.0, 7.0, 8.0, 9.0, 10.0, 12.0, 20.0, 200.0])
+def test_an_almost_sure_classifier_is_not_thrown_by_the_loss_of_its_critics(readings, lead):
+    torch.manual_seed(0)
+    labels = torch.arange(64) % 3
+    logits = (torch.rand(64, 4) + lead * torch.nn.functional.one_hot(labels, 4)).requires_grad_()
+    images, a = torch.zeros(64, 1, 8, 8), torch.rand(64, 5)
+    output = Output(logits, images, (Routing(a, a.softmax(1)),), None)
+    own, decided = (f(output, images, labels, ObjectiveConfig()) for f in (readings.not_detached, objective))
+    assert torch.allclose(torch.stack(own), torch.stack(decided))
+    gradient = torch.autograd.grad(own.total, logits)[0] - torch.autograd.grad(decided.total, logits)[0]
+    assert gradient.abs().max() < 0.01
+    assert bool(gradient.any()) is (lead < 8.5), "left out where nothing but rounding is left of N_h"
 
 
 def test_a_run_that_diverges_is_said_to(readings, tmp_path):
