@@ -48,7 +48,8 @@ LAST = 3  # epochs whose mean stands beside the best one, which is the luckiest 
 
 @dataclass(frozen=True)
 class Reading:
-    question: str  # of docs/decisions.md, or a section of the paper
+    question: str  # of docs/decisions.md
+    kind: str  # reading: the text may mean it; departure: it says otherwise or nothing, and where did we fall short?
     settings: tuple[str, ...] = ()
     changed: Callable[[], Any] = nullcontext  # what the code does otherwise as long as this is entered
     plain: bool = False  # the fused kernels do not know it
@@ -155,25 +156,32 @@ def normed_last(self: capsules.CapsTrans, x: Tensor) -> Tensor:
 
 
 READINGS = {
-    "as-decided": Reading("–"),
-    "no-extra-class": Reading("D5", ("model.extra_class=false",)),
-    "mean-over-levels": Reading("D7", ("objective.lambda_ws={mean}",)),
-    "noise-variance": Reading("D8", ("model.routing.noise_std=0.7071",)),
-    "no-noise": Reading("D8", ("model.routing.noise_share=0",)),
-    "all-weights-decay": Reading("D10", changed=replacing((WCapsNet, "decayed_parameters", all_parameters))),
-    "all-kernels-decay": Reading("D10", changed=replacing((WCapsNet, "decayed_parameters", all_kernels))),
-    "fan-out": Reading("D20", changed=after_building(fan_out)),
-    "batch-norm-momentum": Reading("D20", changed=after_building(batch_norms(momentum=0.01))),
-    "warm-up": Reading("V-B", changed=replacing((TrainingConfig, "learning_rate", warming_up))),
-    "batch-norm-epsilon": Reading("D20", changed=after_building(batch_norms(eps=1e-3)), plain=True),
-    "cos-not-detached": Reading("D1", changed=replacing((step, "objective", not_detached)), plain=True),
-    "b-after-dropout": Reading("D2", changed=replacing((WCapsNet, "plain", weights_as_used)), plain=True),
-    "b-not-differentiated": Reading("D6", changed=replacing((step, "objective", weights_as_given)), plain=True),
-    "critic-rectified": Reading("D14", changed=replacing((critic.Critic, "judge", rectified)), plain=True),
-    "dropout-on-the-sum": Reading(
-        "D15", ("model.projection_dropout=0",), replacing((wcapsnet, "predict", of_the_sum)), plain=True
+    "as-decided": Reading("–", "–"),
+    "no-extra-class": Reading("D5", "departure", ("model.extra_class=false",)),
+    "mean-over-levels": Reading("D7", "reading", ("objective.lambda_ws={mean}",)),
+    "noise-variance": Reading("D8", "reading", ("model.routing.noise_std=0.7071",)),
+    "no-noise": Reading("D8", "departure", ("model.routing.noise_share=0",)),
+    "all-weights-decay": Reading(
+        "D10", "departure", changed=replacing((WCapsNet, "decayed_parameters", all_parameters))
     ),
-    "batch-norm-last": Reading("D27", changed=replacing((capsules.CapsTrans, "forward", normed_last)), plain=True),
+    "all-kernels-decay": Reading("D10", "departure", changed=replacing((WCapsNet, "decayed_parameters", all_kernels))),
+    "l2-not-halved": Reading("D32", "reading", ("training.weight_decay={twice}",)),
+    "fan-out": Reading("D20", "reading", changed=after_building(fan_out)),
+    "batch-norm-momentum": Reading("D20", "departure", changed=after_building(batch_norms(momentum=0.01))),
+    "warm-up": Reading("D33", "departure", changed=replacing((TrainingConfig, "learning_rate", warming_up))),
+    "batch-norm-epsilon": Reading("D20", "departure", changed=after_building(batch_norms(eps=1e-3)), plain=True),
+    "cos-not-detached": Reading("D1", "reading", changed=replacing((step, "objective", not_detached)), plain=True),
+    "b-after-dropout": Reading("D2", "reading", changed=replacing((WCapsNet, "plain", weights_as_used)), plain=True),
+    "b-not-differentiated": Reading(
+        "D6", "reading", changed=replacing((step, "objective", weights_as_given)), plain=True
+    ),
+    "critic-rectified": Reading("D14", "reading", changed=replacing((critic.Critic, "judge", rectified)), plain=True),
+    "dropout-on-the-sum": Reading(
+        "D15", "reading", ("model.projection_dropout=0",), replacing((wcapsnet, "predict", of_the_sum)), plain=True
+    ),
+    "batch-norm-last": Reading(
+        "D27", "reading", changed=replacing((capsules.CapsTrans, "forward", normed_last)), plain=True
+    ),
 }
 
 
@@ -193,8 +201,9 @@ class UntestedRun(Run):
 
 def experiment_of(name: str, base: Experiment, seed: int, precision: str) -> Experiment:
     reading, experiment = READINGS[name], base
+    mean, twice = base.objective.lambda_ws / len(base.model.levels), 2 * base.training.weight_decay
     for setting in reading.settings:
-        experiment = with_setting(experiment, setting.format(mean=base.objective.lambda_ws / len(base.model.levels)))
+        experiment = with_setting(experiment, setting.format(mean=mean, twice=twice))
     kernels = "plain" if reading.plain else "auto"
     training = replace(experiment.training, seed=seed, precision=precision, kernels=kernels)
     return replace(experiment, name=name, training=training)

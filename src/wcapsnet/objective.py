@@ -81,5 +81,5 @@ def wasserstein_loss(routing: Routing, cos: Tensor) -> Tensor:
 
 
 def l2(parameters: Iterable[Tensor]) -> Tensor:
-    """L₂ = ½ Σ w²: its gradient times λ_WD is the weight decay of the optimizer."""
+    """L₂ = ½ Σ w² (D32): its gradient times λ_WD is the weight decay of the optimizer."""
     return 0.5 * torch.stack([p.detach().float().square().sum() for p in parameters]).sum()

@@ -18,6 +18,7 @@ from wcapsnet.network.critic import Critic
 from wcapsnet.network.per_capsule import BatchNorm
 from wcapsnet.network.routing import predict
 from wcapsnet.objective import ObjectiveConfig, objective
+from wcapsnet.settings import flat, to_dict
 from wcapsnet.training import step
 from wcapsnet.training.run import Run
 from wcapsnet.training.trainer import Interrupted
@@ -73,6 +74,37 @@ def test_the_same_command_skips_what_is_done_and_the_table_has_a_line_a_reading(
     assert lines[2] == "| – | as-decided | 2 | 99.00 ± 0.00 | 99.00 ± 0.00 |  |"
     assert lines[3] == "| D8 | no-noise | 2 | 99.65 ± 0.07 | 99.55 ± 0.07 | +0.55 |"
     assert len(lines) == 4
+
+
+def test_every_entry_says_whether_the_text_may_mean_it_and_its_decision_is_written_down(readings):
+    decisions = (SCRIPT.parents[1] / "docs" / "decisions.md").read_text()
+    for name, reading in readings.READINGS.items():
+        if not name.startswith("as-decided"):
+            assert reading.kind in ("reading", "departure"), name
+            assert f"\n| {reading.question} |" in decisions, name
+    departures = {name for name, reading in readings.READINGS.items() if reading.kind == "departure"}
+    assert departures == {
+        "no-extra-class", "no-noise", "all-weights-decay", "all-kernels-decay", "warm-up", "batch-norm-momentum",
+        "batch-norm-epsilon",
+    }  # fmt: skip
+
+
+def test_settings_of_readings_change_nothing_else(readings):
+    base = toy_experiment()
+    changed = {}
+    for name in set(readings.READINGS) - {"as-decided"}:
+        before, after = (flat(to_dict(readings.experiment_of(n, base, 0, "fp32"))) for n in ("as-decided", name))
+        changed[name] = {field: value for field, value in after.items() if before[field] != value}
+        del changed[name]["name"]
+        changed[name].pop("training.kernels", None)
+    assert {name: fields for name, fields in changed.items() if fields} == {
+        "no-extra-class": {"model.extra_class": False},
+        "mean-over-levels": {"objective.lambda_ws": 0.1},  # two levels
+        "noise-variance": {"model.routing.noise_std": 0.7071},
+        "no-noise": {"model.routing.noise_share": 0},
+        "l2-not-halved": {"training.weight_decay": 2e-4},
+        "dropout-on-the-sum": {"model.projection_dropout": 0},
+    }
 
 
 def facts(readings, name, model, lambda_ws=0.2, prepare=lambda network: None):
