@@ -1,10 +1,14 @@
 """Open questions of the paper's text (docs/decisions.md) answered otherwise: short runs, validation images only.
 
-    python results/readings.py runs/readings --data-dir data                 all on MNIST, 10 epochs, two seeds each
+    python results/readings.py runs/readings --data-dir data                 all on MNIST, 10 epochs, three seeds each
     python results/readings.py runs/readings --data-dir data --only warm-up  some
     python results/readings.py runs/readings --table                         what came of them
 
 The test images are never looked at. Ctrl-C saves every run, and the same command goes on.
+
+Such runs can show what costs or gains MNIST more than the spread over seeds, which is printed above the table; they can
+hardly tell the answers to D1, D2, D6, D7, D8 and D14 apart by accuracy, for leaving the Wasserstein loss out altogether
+changes full runs by −0.01 points. Therefore the Wasserstein term, which these act on, stands in the table too.
 """
 
 from __future__ import annotations
@@ -12,11 +16,11 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
@@ -32,8 +36,9 @@ from wcapsnet.network import Output, Routing, WCapsNet, capsules, critic, wcapsn
 from wcapsnet.network.per_capsule import BatchNorm, PerCapsuleConv2d, shared_over_capsules
 from wcapsnet.objective import Terms, correctness, objective, wasserstein_loss
 from wcapsnet.recipes import recipe
+from wcapsnet.report.noise import LEVEL, student_tail
 from wcapsnet.rounding import mean_and_deviation, percent
-from wcapsnet.settings import with_setting
+from wcapsnet.settings import flat, to_dict, with_setting
 from wcapsnet.sweep import check_same
 from wcapsnet.training import step
 from wcapsnet.training.board import make_board
@@ -155,8 +160,9 @@ def normed_last(self: capsules.CapsTrans, x: Tensor) -> Tensor:
     return shared_over_capsules(self.norm, self.nonlinearity(self.conv_plus(x)))
 
 
+AS_DECIDED, AS_DECIDED_PLAIN = "as-decided", "as-decided-plain"
 READINGS = {
-    "as-decided": Reading("–", "–"),
+    AS_DECIDED: Reading("–", "–"),
     "no-extra-class": Reading("D5", "departure", ("model.extra_class=false",)),
     "mean-over-levels": Reading("D7", "reading", ("objective.lambda_ws={mean}",)),
     "noise-variance": Reading("D8", "reading", ("model.routing.noise_std=0.7071",)),
@@ -169,6 +175,7 @@ READINGS = {
     "fan-out": Reading("D20", "reading", changed=after_building(fan_out)),
     "batch-norm-momentum": Reading("D20", "departure", changed=after_building(batch_norms(momentum=0.01))),
     "warm-up": Reading("D33", "departure", changed=replacing((TrainingConfig, "learning_rate", warming_up))),
+    AS_DECIDED_PLAIN: Reading("–", "–", plain=True),
     "batch-norm-epsilon": Reading("D20", "departure", changed=after_building(batch_norms(eps=1e-3)), plain=True),
     "cos-not-detached": Reading("D1", "reading", changed=replacing((step, "objective", not_detached)), plain=True),
     "b-after-dropout": Reading("D2", "reading", changed=replacing((WCapsNet, "plain", weights_as_used)), plain=True),
@@ -189,9 +196,11 @@ class Untested(Trainer):
     """Measures validation images at the end, and nothing else."""
 
     def finish(self, measure: Measure | None = None) -> Any:
-        every = [record["validation_accuracy"] for record in self.run.metrics()]
-        found = {"best": max(every), "last": statistics.mean(every[-LAST:]), "loss": self.run.metrics()[-1]["total"]}
-        self.run.write_json("validation.json", found)
+        records = self.run.metrics()
+        figures = {"best": max(record["validation_accuracy"] for record in records)}
+        for name, column in (("last", "validation_accuracy"), ("wasserstein", "wasserstein"), ("loss", "total")):
+            figures[name] = statistics.mean(record[column] for record in records[-LAST:])
+        self.run.write_json("validation.json", figures)
 
 
 class UntestedRun(Run):
@@ -206,7 +215,7 @@ def experiment_of(name: str, base: Experiment, seed: int, precision: str) -> Exp
         experiment = with_setting(experiment, setting.format(mean=mean, twice=twice))
     kernels = "plain" if reading.plain else "auto"
     training = replace(experiment.training, seed=seed, precision=precision, kernels=kernels)
-    return replace(experiment, name=name, training=training)
+    return replace(experiment, training=training)
 
 
 def train(
@@ -214,13 +223,13 @@ def train(
 ) -> None:
     precision, console = "bf16" if device.type == "cuda" else "fp32", Console()
     shared = SharedData(lambda config: dataset, device)
+    for name, begun in runs_in(out).items():  # also those that are not asked for: they will share a table
+        for run in begun:
+            check_same(run.path, experiment_of(name, base, run.experiment.training.seed, precision))
     for name in names:
         runs: list[Run] = [
             UntestedRun(out / name / f"seed={seed}", experiment_of(name, base, seed, precision)) for seed in seeds
         ]
-        for run in runs:
-            if Run.is_run(run.path):
-                check_same(run.path, run.experiment)
         runs = [run for run in runs if not run.file("validation.json").exists() and run.failure is None]
 
         def make(run: Run, progress: Progress) -> Trainer:
@@ -238,29 +247,147 @@ def train(
                     raise InputError(f"{name}: {failure}")
 
 
+def runs_in(out: Path) -> dict[str, list[Run]]:
+    paths = {name: sorted((out / name).glob("seed=*/experiment.json")) for name in READINGS}
+    return {name: [Run.open(path.parent) for path in some] for name, some in paths.items() if some}
+
+
+def computed_by(run: Run) -> str:
+    return str(read_json(run.file("environment.json")).get("computed_by"))
+
+
+def check_comparable(runs: dict[str, list[Run]]) -> None:
+    """Refuse runs that differ by more than their readings."""
+    first = next(iter(runs))
+    base = runs[first][0]
+    free = {setting.partition("=")[0] for setting in READINGS[first].settings}  # nobody but the first was told so
+    by: dict[bool, Run] = {}
+    for name, run in ((name, run) for name, some in runs.items() for run in some):
+        training = base.experiment.training
+        asked = experiment_of(name, base.experiment, run.experiment.training.seed, training.precision)
+        expected, found = flat(to_dict(asked)), flat(to_dict(run.experiment))
+        for field in sorted({**expected, **found}):
+            if field not in free and found.get(field) != expected.get(field):
+                raise InputError(
+                    f"{run.path} cannot stand in a table with {base.path}: its {field} is {found.get(field)}, not "
+                    f"{expected.get(field)}, which is not what {name} is about."
+                )
+        other = by.setdefault(READINGS[name].plain, run)
+        if computed_by(run) != computed_by(other):
+            raise InputError(
+                f"{run.path} cannot stand in a table with {other.path}: it was computed by {computed_by(run)}, not by "
+                f"{computed_by(other)}."
+            )
+
+
+class _Spread(NamedTuple):
+    """Of single runs over their seeds."""
+
+    variance: float
+    freedom: int
+
+    def margin(self, n: int, m: int) -> float:
+        """Half of the 95 % confidence interval of a difference between means over n and m seeds"""
+        return self._quantile() * self._error(n, m)
+
+    def p(self, difference: float, n: int, m: int) -> float:
+        error = self._error(n, m)
+        if not error:  # seeds that agree to the last image
+            return float(difference == 0)
+        return student_tail(difference / error, self.freedom)
+
+    def _error(self, n: int, m: int) -> float:
+        return math.sqrt(self.variance * (1 / n + 1 / m))
+
+    def _quantile(self) -> float:
+        """t_{0.975}, by halving"""
+        low, high = 0.0, 1000.0
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (middle, high) if student_tail(middle, self.freedom) > LEVEL else (low, middle)
+        return high
+
+
+def _pooled(samples: Iterable[Sequence[float]]) -> _Spread:
+    """One spread for all rows: two or three seeds say next to nothing of that of their own row."""
+    several = [sample for sample in samples if len(sample) > 1]
+    freedom = sum(len(sample) - 1 for sample in several)
+    squares = sum((len(sample) - 1) * statistics.variance(sample) for sample in several)
+    return _Spread(squares / freedom if freedom else 0.0, freedom)
+
+
+def _difference(one: Sequence[float], other: Sequence[float], spread: _Spread) -> str:
+    difference = statistics.mean(one) - statistics.mean(other)
+    points = percent(difference, sign="+")
+    if not spread.freedom:
+        return f"{points}, spread over seeds not known"
+    p = spread.p(difference, len(one), len(other))
+    said = f"p = {p:.3f}" if p >= 0.001 else "p < 0.001"
+    return f"{points} ± {percent(spread.margin(len(one), len(other)))} ({said})"
+
+
 def table(out: Path) -> str:
-    """Validation accuracy of the best epoch and mean of the last ones, over seeds, and how far that is from the reading
-    in use."""
-    if not out.is_dir():
-        raise InputError(f"There is no folder {out}.")
-    lines = [
-        f"| question | reading | seeds | best epoch | last {LAST} epochs | these, from as-decided |",
-        "|" + " --- |" * 6,
+    """Validation accuracy of the best epoch and mean of the last ones, over seeds, how far that is from what is in use,
+    and what became of the Wasserstein term."""
+    runs = runs_in(out)
+    if not runs:
+        raise InputError(f"There are no runs of readings in {out}.")
+    check_comparable(runs)
+    reached = {
+        name: [read_json(run.file("validation.json")) for run in some if run.file("validation.json").exists()]
+        for name, some in runs.items()
+    }
+    last = {name: [one["last"] for one in some] for name, some in reached.items() if some}
+    spread = _pooled(last.values())
+    lines = []
+    for name, some in runs.items():
+        cells = ["", "", "", ""]
+        if name in last:
+            terms = [one["wasserstein"] for one in reached[name]]
+            deviation = f" ± {statistics.stdev(terms):.3f}" if len(terms) > 1 else ""
+            control = AS_DECIDED_PLAIN if READINGS[name].plain and name != AS_DECIDED_PLAIN else AS_DECIDED
+            cells = [
+                mean_and_deviation([one["best"] for one in reached[name]]),
+                mean_and_deviation(last[name]),
+                _difference(last[name], last[control], spread) if control in last and name != control else "",
+                f"{statistics.mean(terms):.3f}{deviation}",
+            ]
+        reading = READINGS[name]
+        facts = [reading.question, reading.kind, name, computed_by(some[0]), _seeds(some, len(reached[name])), *cells]
+        lines.append(f"| {' | '.join(facts)} |")
+    columns = ["question", "kind", "reading", "computed by", "seeds", "best epoch", f"last {LAST} epochs"]
+    columns += ["these, from as-decided", f"Wasserstein term, last {LAST} epochs"]
+    heading = [f"| {' | '.join(columns)} |", "|" + " --- |" * len(columns)]
+    return "\n".join([*_conditions(runs, last, spread), "", *heading, *lines])
+
+
+def _seeds(runs: list[Run], reached: int) -> str:
+    """A mean that left out who diverged would flatter: it is said what it is of."""
+    diverged = sum(run.failure is not None for run in runs)
+    under_way = len(runs) - reached - diverged
+    others = [f"{count} {what}" for count, what in ((diverged, "diverged"), (under_way, "not finished")) if count]
+    return ", ".join([f"{reached} of {len(runs)}", *others]) if others else str(reached)
+
+
+def _conditions(runs: dict[str, list[Run]], last: dict[str, list[float]], spread: _Spread) -> list[str]:
+    """What all rows have in common, and what a difference must be to mean anything."""
+    every = [run for some in runs.values() for run in some]
+    experiment, seeds = every[0].experiment, sorted({run.experiment.training.seed for run in every})
+    training, by = experiment.training, " and ".join(sorted({computed_by(run) for run in every}))
+    said = [
+        f"Recipe {experiment.name}, {training.epochs} epochs, {training.precision}, {by}, seeds "
+        f"{', '.join(map(str, seeds))}; accuracies on validation images, in percent, ± their deviation over seeds.",
+        f"Differences are of the last {LAST} epochs, in points, ± half of the 95 % interval (Student's t, the variance "
+        f"over seeds pooled over all rows); plain readings from {AS_DECIDED_PLAIN}, as they are computed alike.",
     ]
-    means: dict[str, float] = {}
-    for name, reading in READINGS.items():
-        reached = [read_json(path) for path in sorted((out / name).glob("seed=*/validation.json"))]
-        diverged = len(list((out / name).glob("seed=*/failed.json")))
-        if not reached:
-            lines += [f"| {reading.question} | {name} | {diverged} | diverged | | |"] if diverged else []
-            continue
-        cells = [mean_and_deviation([one[figure] for one in reached]) for figure in ("best", "last")]
-        means[name] = statistics.mean(one["last"] for one in reached)
-        known = "as-decided" in means and len(means) > 1
-        difference = percent(means[name] - means["as-decided"], sign="+") if known else ""
-        seeds = f"{len(reached)}{f', {diverged} diverged' if diverged else ''}"
-        lines.append(f"| {reading.question} | {name} | {seeds} | {' | '.join(cells)} | {difference} |")
-    return "\n".join(lines)
+    if spread.freedom:
+        n = max(map(len, last.values()))
+        said.append(
+            f"A single run varies by {percent(math.sqrt(spread.variance), 3)} ({spread.freedom} degrees of freedom): "
+            f"between {n} seeds and {n} a difference of {percent(spread.margin(n, n), 3)} would show. Of twenty "
+            f"differences that are none, one has p < {LEVEL}."
+        )
+    return said
 
 
 def main() -> None:
@@ -269,7 +396,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=list(READINGS), choices=READINGS, metavar="READING")
     parser.add_argument("--recipe", default="mnist")
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--data-dir", type=Path, default=default_data_dir())
     parser.add_argument("--table", action="store_true")
     asked = parser.parse_args()
