@@ -16,11 +16,11 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -36,7 +36,7 @@ from wcapsnet.network import Output, Routing, WCapsNet, capsules, critic, wcapsn
 from wcapsnet.network.per_capsule import BatchNorm, PerCapsuleConv2d, shared_over_capsules
 from wcapsnet.objective import Terms, correctness, objective, wasserstein_loss
 from wcapsnet.recipes import recipe
-from wcapsnet.report.noise import LEVEL, student_tail
+from wcapsnet.report.noise import LEVEL, Spread, pooled
 from wcapsnet.rounding import mean_and_deviation, percent
 from wcapsnet.settings import flat, to_dict, with_setting
 from wcapsnet.sweep import check_same
@@ -280,43 +280,7 @@ def check_comparable(runs: dict[str, list[Run]]) -> None:
             )
 
 
-class _Spread(NamedTuple):
-    """Of single runs over their seeds."""
-
-    variance: float
-    freedom: int
-
-    def margin(self, n: int, m: int) -> float:
-        """Half of the 95 % confidence interval of a difference between means over n and m seeds"""
-        return self._quantile() * self._error(n, m)
-
-    def p(self, difference: float, n: int, m: int) -> float:
-        error = self._error(n, m)
-        if not error:  # seeds that agree to the last image
-            return float(difference == 0)
-        return student_tail(difference / error, self.freedom)
-
-    def _error(self, n: int, m: int) -> float:
-        return math.sqrt(self.variance * (1 / n + 1 / m))
-
-    def _quantile(self) -> float:
-        """t_{0.975}, by halving"""
-        low, high = 0.0, 1000.0
-        for _ in range(60):
-            middle = (low + high) / 2
-            low, high = (middle, high) if student_tail(middle, self.freedom) > LEVEL else (low, middle)
-        return high
-
-
-def _pooled(samples: Iterable[Sequence[float]]) -> _Spread:
-    """One spread for all rows: two or three seeds say next to nothing of that of their own row."""
-    several = [sample for sample in samples if len(sample) > 1]
-    freedom = sum(len(sample) - 1 for sample in several)
-    squares = sum((len(sample) - 1) * statistics.variance(sample) for sample in several)
-    return _Spread(squares / freedom if freedom else 0.0, freedom)
-
-
-def _difference(one: Sequence[float], other: Sequence[float], spread: _Spread) -> str:
+def _difference(one: Sequence[float], other: Sequence[float], spread: Spread) -> str:
     difference = statistics.mean(one) - statistics.mean(other)
     points = percent(difference, sign="+")
     if not spread.freedom:
@@ -338,7 +302,7 @@ def table(out: Path) -> str:
         for name, some in runs.items()
     }
     last = {name: [one["last"] for one in some] for name, some in reached.items() if some}
-    spread = _pooled(last.values())
+    spread = pooled(last.values())
     lines = []
     for name, some in runs.items():
         cells = ["", "", "", ""]
@@ -369,7 +333,7 @@ def _seeds(runs: list[Run], reached: int) -> str:
     return ", ".join([f"{reached} of {len(runs)}", *others]) if others else str(reached)
 
 
-def _conditions(runs: dict[str, list[Run]], last: dict[str, list[float]], spread: _Spread) -> list[str]:
+def _conditions(runs: dict[str, list[Run]], last: dict[str, list[float]], spread: Spread) -> list[str]:
     """What all rows have in common, and what a difference must be to mean anything."""
     every = [run for some in runs.values() for run in some]
     experiment, seeds = every[0].experiment, sorted({run.experiment.training.seed for run in every})

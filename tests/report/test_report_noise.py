@@ -73,12 +73,11 @@ def test_a_single_run_borrows_the_other_sides_spread():
 
 def test_the_spread_of_all_rows_is_the_residual_variance_of_an_analysis_of_variance():
     # .93 .94 .95: squares 2 · 1e-4;  .90 .92: squares 2e-4;  .80 alone: nothing.  4e-4 over 2 + 1 degrees of freedom
-    rows = [Sample(a, 10000) for a in ((0.93, 0.94, 0.95), (0.90, 0.92), (0.80,))]
-    spread = pooled(rows)
+    spread = pooled([(0.93, 0.94, 0.95), (0.90, 0.92), (0.80,)])
     assert (spread.variance, spread.freedom) == (pytest.approx(4e-4 / 3), 3)
-    assert pooled([rows[2]]) == Spread(0.0, 0)
+    assert pooled([(0.80,)]) == Spread(0.0, 0)
     # single runs by the spread of others: t = .02 / √(2 · 4e-4/3) with 3 degrees of freedom
-    found = compare(Sample((0.82,), 10000), rows[2], spread)
+    found = compare(Sample((0.82,), 10000), Sample((0.80,), 10000), spread)
     assert found.test == "t"
     assert found.p == pytest.approx(2 * stats.t.sf(0.02 / math.sqrt(8e-4 / 3), 3))
     assert found.margin == pytest.approx(stats.t.ppf(0.975, 3) * math.sqrt(8e-4 / 3))

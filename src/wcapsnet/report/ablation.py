@@ -32,7 +32,7 @@ def rows(sweep: Sweep, table: str) -> list[Row]:
     for planned, run in sweep.table:
         runs.setdefault(planned.settings["row"], []).append(run)
     samples = {name: _sample([run for run in of if run.finished]) for name, of in runs.items()}
-    reference, spread = samples.get(published.reference), pooled(s for s in samples.values() if s)
+    reference, spread = samples.get(published.reference), pooled(s.accuracies for s in samples.values() if s)
     found = []
     for name, of in runs.items():
         sample, (dataset, row) = samples[name], row_of(of[0].experiment) or ("", "")

@@ -37,6 +37,17 @@ class Spread(NamedTuple):
     variance: float
     freedom: int  # degrees of it; with 0 nothing is known
 
+    def p(self, difference: float, n: int, m: int) -> float:
+        """Student's, of a difference between means over n and m seeds"""
+        return student_tail(_ratio(difference, self._error(n, m)), self.freedom)
+
+    def margin(self, n: int, m: int) -> float:
+        """Half of its 95 % confidence interval: what a difference must be to be larger than noise"""
+        return quantile(lambda t: student_tail(t, self.freedom)) * self._error(n, m)
+
+    def _error(self, n: int, m: int) -> float:
+        return math.sqrt(self.variance * (1 / n + 1 / m))
+
 
 class Difference(NamedTuple):
     difference: float
@@ -49,9 +60,9 @@ class Difference(NamedTuple):
         return self.p < LEVEL
 
 
-def pooled(samples: Iterable[Sample]) -> Spread:
-    """One spread for all of them: every run counts by how far it is from the mean of its own sample."""
-    several = [s.accuracies for s in samples if len(s.accuracies) > 1]
+def pooled(rows: Iterable[Sequence[float]]) -> Spread:
+    """One spread for all of them: every run counts by how far it is from the mean of its own row."""
+    several = [accuracies for accuracies in rows if len(accuracies) > 1]
     freedom = sum(len(accuracies) - 1 for accuracies in several)
     squares = sum((len(accuracies) - 1) * statistics.variance(accuracies) for accuracies in several)
     return Spread(squares / freedom if freedom else 0.0, freedom)
@@ -59,17 +70,13 @@ def pooled(samples: Iterable[Sample]) -> Spread:
 
 def compare(one: Sample, other: Sample, spread: Spread | None = None) -> Difference:
     """`spread`: of the rows to which the two belong; of the two alone without."""
-    spread = spread or pooled((one, other))
+    spread = spread or pooled((one.accuracies, other.accuracies))
     difference = one.mean - other.mean
     if spread.variance == 0:  # single runs, or seeds that happen to agree to the last image
         error = math.sqrt(sum(s.mean * (1 - s.mean) / s.images for s in (one, other)))
         return Difference(difference, "z", normal_tail(_ratio(difference, error)), quantile(normal_tail) * error)
-    error = math.sqrt(spread.variance * (1 / len(one.accuracies) + 1 / len(other.accuracies)))
-
-    def tail(t: float) -> float:
-        return student_tail(t, spread.freedom)
-
-    return Difference(difference, "t", tail(_ratio(difference, error)), quantile(tail) * error)
+    n, m = len(one.accuracies), len(other.accuracies)
+    return Difference(difference, "t", spread.p(difference, n, m), spread.margin(n, m))
 
 
 def holm(ps: Sequence[float]) -> list[float]:

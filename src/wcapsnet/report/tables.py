@@ -80,11 +80,11 @@ def build(numeral: str, records: Sequence[Record]) -> Table:
 
 def _spread(records: Sequence[Record], dataset: str) -> Spread:
     """Over seeds, pooled over all rows of all tables"""
-    rows: dict[str, list[Record]] = {}
+    rows: dict[str, list[float]] = {}
     for record in records:
         if record.dataset == dataset:
-            rows.setdefault(record.row, []).append(record)
-    return pooled(_sample(own) for own in rows.values())
+            rows.setdefault(record.row, []).append(record.accuracy)
+    return pooled(rows.values())
 
 
 def _cell(paper: float | None, ours: list[Record], reference: list[Record], spread: Spread) -> Cell:

@@ -73,7 +73,7 @@ def groups(runs: Mapping[str, Facts]) -> tuple[list[Group], list[str]]:
     for names in found.values():
         results = [runs[name].subject.results or {} for name in names]
         samples.append((tuple(names), Sample(tuple(r["accuracy"] for r in results), results[0]["images"])))
-    spread = pooled(sample for _, sample in samples)
+    spread = pooled(sample.accuracies for _, sample in samples)
     return [
         Group(names, sample, compare(sample, samples[0][1], spread) if number else None)
         for number, (names, sample) in enumerate(samples)
