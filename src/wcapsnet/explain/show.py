@@ -229,7 +229,9 @@ def rerouted(found: Rerouted, mean_of: str) -> None:
         table.add_row(kind, f"{own + differences[0][0]:.2%}", points[0], f"{changed:.1%}", *points[1 : len(alone) + 1])
     out.print(table)
     if found.draws:
-        out.print(f"Over the {len(found.draws)} draws: accuracy {mean_and_deviation(found.draws)} %")
+        out.print(
+            f"Over the {len(found.draws)} draws: accuracy {mean_and_deviation(found.draws)} % (standard deviation)"
+        )
         kinds = "Equal: no routing. Draw: random weights, like those kept with the network the same for all images."
     else:
         kinds = (
