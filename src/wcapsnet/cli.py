@@ -149,6 +149,9 @@ class SplitName(str, Enum):
     test = "test"
 
 
+MEAN_IMAGES = 1000  # of which --reroute takes the mean weights, which is then known to 3 % of their spread
+
+
 def examples(*lines: str) -> str:
     return "[bold]Examples[/]\n\n" + "\n\n".join(lines)
 
@@ -518,7 +521,13 @@ def explain(
         int, typer.Option("--faithfulness", min=0, help="Data set: delete and insert regions of so many images.")
     ] = 0,
     rerouted: Annotated[
-        bool, typer.Option("--reroute", help="Data set: answer again by mean, by other images' and by equal weights.")
+        bool,
+        typer.Option(
+            "--reroute",
+            help=f"Data set: answer again by the mean weights of {MEAN_IMAGES:,} validation images (for --split "
+            "validation: training images), by another image's and by equal ones; random weights by equal ones and by "
+            "other draws.",
+        ),
     ] = False,
     split: Annotated[SplitName, typer.Option(help="Data set: which part.")] = SplitName.test,
     images: Annotated[
@@ -1001,7 +1010,6 @@ def _seen_in_training(source: str) -> Survey | None:
 
 
 PROBE_IMAGES = 2000  # as many held-out images teach the probes
-MEAN_IMAGES = 1000  # of which --reroute takes the mean weights, which is then known to 3 % of their spread
 
 
 def _explain_image(
@@ -1095,20 +1103,24 @@ def _reroute(
     device: torch.device,
     as_json: bool,
 ) -> None:
-    other = SplitName.validation if split != SplitName.validation else SplitName.test  # of which the mean is taken
-    classifier, dataset = _with_its_data(run, device, data_dir, download, as_json, split.value, other.value)
+    # The mean is taken of other images than are answered, and never of test images.
+    of = SplitName.train if split == SplitName.validation else SplitName.validation
+    classifier, dataset = _with_its_data(run, device, data_dir, download, as_json, split.value, of.value)
     part, mean_of = (
         DeviceSplit(_some_of(dataset, one, count)[0], *classifier.normalization, device)
-        for one, count in ((split, images), (other, MEAN_IMAGES))
+        for one, count in ((split, images), (of, MEAN_IMAGES))
     )
     with Bar(console=err, transient=True, disable=as_json or not err.is_terminal) as bar:
         task = bar.add_task("images", total=len(part))
         found = reroute(classifier.network, part, mean_of, progress=lambda done: bar.update(task, completed=done))
     if as_json:
-        facts = {"run": run, "split": split.value, "images": len(part), "mean_of": other.value, **found.summary()}
-        typer.echo(json.dumps(facts, ensure_ascii=False))
+        facts: dict[str, Any] = {"run": run, "split": split.value, "images": len(part)}
+        if "mean" in found.by:
+            facts |= {"mean_of": of.value, "mean_images": len(mean_of)}
+        typer.echo(json.dumps(facts | found.summary(), ensure_ascii=False))
     else:
-        show_explained.rerouted(found)
+        words = "training" if of == SplitName.train else of.value
+        show_explained.rerouted(found, f"{len(mean_of):,} {words} images")
 
 
 def _some_of(dataset: Dataset, part: SplitName, images: int | None) -> tuple[Split, tuple[str, ...]]:

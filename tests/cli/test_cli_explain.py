@@ -4,10 +4,11 @@ import json
 
 import pytest
 import torch
-from cli_helpers import COLORS, call, picture, sentence
+from cli_helpers import COLORS, SMALL, call, picture, sentence
 
 import wcapsnet
 from wcapsnet.explain import explain_image
+from wcapsnet.rounding import mean_and_deviation
 
 
 @pytest.fixture
@@ -150,10 +151,12 @@ def test_faithfulness_is_measured_and_a_single_image_has_no_margin(run):
 
 def test_the_routing_can_be_exchanged_for_others(run):
     facts = facts_of(run, "--reroute")
-    assert facts["mean_of"] == "validation"
+    parts = json.loads((run / "data.json").read_text())["images"]
+    assert (facts["mean_of"], facts["mean_images"]) == ("validation", parts["validation"])
     assert set(facts["rerouted"]) == {"mean", "other", "equal"}
     assert facts["accuracy"] == json.loads((run / "test.json").read_text())["accuracy"]
     printed = call("explain", run, "--reroute").out
+    assert f"Mean: of {parts['validation']} validation images" in printed
     assert f"{facts['images']} images, accuracy {facts['accuracy']:.2%} by their own weights" in printed
     for one in facts["rerouted"].values():
         everywhere = one["all_levels"]
@@ -163,7 +166,20 @@ def test_the_routing_can_be_exchanged_for_others(run):
         assert f"{everywhere['changed'] / facts['images']:.1%}" in printed
         assert len(one["one_level"]) == 2
     fewer = facts_of(run, "--reroute", "--images", 3, "--split", "validation")
-    assert (fewer["images"], fewer["mean_of"]) == (3, "test")
+    assert (fewer["images"], fewer["mean_of"]) == (3, "train"), "never of test images"
+    assert fewer["mean_images"] == parts["train"]
+
+
+def test_random_weights_can_be_exchanged_for_other_draws(pictures, tmp_path):
+    random = ("--set", "model.routing.fitness=random", "--set", "model.routing.weighting=normalized")
+    place = tmp_path / "random"
+    answer = call("train", pictures, "--size", 8, "--epochs", 1, "--out", place, *SMALL, *random)
+    assert answer.code == 0, answer.err
+    facts = facts_of(place, "--reroute")
+    assert "mean_of" not in facts
+    accuracies = [one["all_levels"]["accuracy"] for kind, one in facts["rerouted"].items() if kind != "equal"]
+    assert facts["draws"]["number"] == len(accuracies) == 8
+    assert f"Over the 8 draws: accuracy {mean_and_deviation(accuracies)} %" in call("explain", place, "--reroute").out
 
 
 @pytest.mark.parametrize(

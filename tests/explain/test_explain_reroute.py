@@ -9,7 +9,7 @@ from wcapsnet import InputError, RoutingConfig, WCapsNet
 from wcapsnet.data.loader import DeviceSplit
 from wcapsnet.data.types import Split
 from wcapsnet.explain import reroute
-from wcapsnet.explain.reroute import KINDS, Outcome, Rerouted
+from wcapsnet.explain.reroute import DRAWS, Outcome, Rerouted
 
 CPU = torch.device("cpu")
 
@@ -79,28 +79,50 @@ def test_answers_by_other_weights_are_those_of_a_network_with_such_routers(seen)
         "other": other,
         "equal": [torch.full_like(b[0], 1 / b[0].numel()) for b in own],
     }
-    before = answers(net, x, {})
     assert found.images == seen
+    agree(found, net, x, labels, exchanged)
+    assert net.training is False
+
+
+def agree(found, net, x, labels, exchanged):
+    """`exchanged`: kind → b of every level"""
+    before = answers(net, x, {})
     assert found.correct == int((before == labels).sum())
-    for kind in KINDS:
-        levels = range(len(own))
-        given = [dict(enumerate(exchanged[kind])), *({level: exchanged[kind][level]} for level in levels)]
+    assert list(found.by) == list(exchanged)
+    for kind, weights in exchanged.items():
+        given = [dict(enumerate(weights)), *({level: b} for level, b in enumerate(weights))]
         for outcome, one in zip(found.by[kind], given, strict=True):
             after = answers(net, x, one)
             was, now = before == labels, after == labels
             expected = [after != before, now & ~was, was & ~now]
             assert list(outcome) == [int(fact.sum()) for fact in expected]
     assert sum(one.changed for outcomes in found.by.values() for one in outcomes) > 0, "or nothing is tested"
-    assert net.training is False
 
 
-def test_nothing_changes_where_nothing_is_routed():
-    torch.manual_seed(0)
-    net = WCapsNet(tiny(RoutingConfig(fitness="constant")))
-    found = reroute(net, images(20, 1), images(20, 2))
-    assert found.by == dict.fromkeys(KINDS, [(0, 0, 0)] * 3)
-    assert found.difference(found.by["mean"][0]) == (0, pytest.approx(1.96 / 22))
+def test_random_weights_are_exchanged_for_equal_ones_and_other_draws():
+    torch.manual_seed(3)  # an untrained network that does not give all images the same class
+    net = WCapsNet(tiny(RoutingConfig(fitness="random", weighting="normalized")))
+    split = images(40, 1)
+    found = reroute(net, split, images(5, 2), seed=5)
     assert net.training, "left in the mode it was in"
+    net.eval()
+    shapes = [router.critic.drawn.shape for router in net.routers]
+    exchanged = {"equal": [torch.full(shape, 1 / shape.numel()) for shape in shapes]}
+    generator = torch.Generator().manual_seed(5)
+    for draw in range(DRAWS):
+        drawn = [torch.rand(shape, generator=generator) + 1e-6 for shape in shapes]
+        exchanged[f"draw {draw + 1}"] = [a / a.sum() for a in drawn]
+    agree(found, net, *split.take(slice(None)), exchanged)
+
+
+def test_equal_weights_are_not_exchanged():
+    net = WCapsNet(tiny(RoutingConfig(fitness="constant")))
+    with pytest.raises(InputError, match="no routing to exchange"):
+        reroute(net, images(20, 1), images(20, 2))
+
+
+def test_no_change_is_not_certainty():
+    assert Rerouted(20, 9, {}).difference(Outcome(3, 0, 0)) == (0, pytest.approx(1.96 / 22))
 
 
 def test_progress_is_told():
@@ -119,6 +141,14 @@ def test_the_summary_has_shares_and_the_difference_its_interval():
     (alone,) = mean["one_level"]
     assert (alone["accuracy"], alone["lost"]) == (0.896, 4)
     assert found.summary()["accuracy"] == 0.9
+    assert "draws" not in found.summary()
+
+
+def test_the_summary_has_mean_and_deviation_over_draws():
+    alone = Outcome(9, 9, 0)
+    by = {"equal": [alone] * 2, "draw 1": [Outcome(5, 2, 3), alone], "draw 2": [Outcome(9, 6, 3), alone]}
+    found = Rerouted(100, 90, by)  # 89 and 93 of 100: 91 ± √(2² + 2²)
+    assert found.summary()["draws"] == {"number": 2, "accuracy": 0.91, "deviation": pytest.approx(0.08**0.5 / 10)}
 
 
 def test_one_image_has_nobody_to_exchange_weights_with():

@@ -26,7 +26,7 @@ from wcapsnet.report.records import (
     row_of,
     shipped_records,
 )
-from wcapsnet.rounding import mean_and_deviation
+from wcapsnet.rounding import mean_and_deviation, percent
 from wcapsnet.training.run import Run
 
 ROOT = Path(__file__).parents[2]
@@ -236,8 +236,16 @@ def test_the_readmes_headline_is_that_of_the_records():
 def test_every_figure_in_the_words_about_the_ablations_is_one_of_the_records():
     text = (ROOT / "docs/results.md").read_text(encoding="utf-8").partition("## What the ablations show")[2]
     words = text.partition("<!-- end of differences -->")[2]
-    (folder,) = (ROOT / "results/looking-inside").glob("*_reroute_*")
-    names = ("wcapsnet-cifar10", "wcapsnet-cifar100", "wcapsnet-fashion-mnist", "wcapsnet-mnist")
+    inside = ROOT / "results/looking-inside"
+    random = json.loads(next(inside.glob("*_reroute-random_*/cifar10-random-seed-0.json")).read_text())
+    (record,) = (r for r in shipped_records() if (r.dataset, r.row, r.seed) == ("cifar10", "random", 0))
+    assert random["accuracy"] == record.accuracy
+    draws, equal = random["draws"], random["rerouted"]["equal"]["all_levels"]
+    shares = (record.accuracy, draws["accuracy"], draws["deviation"], equal["accuracy"])
+    of_random = [percent(share) for share in (*shares, equal["difference"], equal["margin"])]
+    (folder,) = inside.glob("*_reroute_*")
+    shipped = ("wcapsnet-cifar100", "wcapsnet-fashion-mnist", "wcapsnet-mnist")
+    names = ("wcapsnet-cifar10", "cifar10-ce-seed-0", *shipped)
     found = [json.loads((folder / f"{name}.json").read_text())["rerouted"] for name in names]
     lines = {"mean": "the mean, for every image", "other": "those of another image", "equal": "equal ones"}
     for kind, begins in lines.items():
@@ -246,12 +254,21 @@ def test_every_figure_in_the_words_about_the_ablations_is_one_of_the_records():
         line = f"| {begins} | {' | '.join(points)} |"
         assert line in words
         words = words.replace(line, "")
+    means, others = ([one[kind]["all_levels"] for one in found] for kind in ("mean", "other"))
+    at_most = [percent(c["margin"] - c["difference"], 1) for c in means]
+    assert at_most[0] == at_most[1], "both networks on CIFAR-10"
+    lost = [-c["difference"] for c in others if -c["difference"] > c["margin"]]
+    losses = [*at_most[1:], percent(min(lost), 1), percent(max(lost), 1)]
+    assert (len(lost), len(found), max(c["difference"] for c in means) < 0) == (3, 5, True)
+    gained, gone = (sum(c[fact] for c in (means[0], *means[2:])) for fact in ("gained", "lost"))
+    assert f"together gain {gained} images and lose {gone}" in words
     paper, margins, errors = PAPER_TABLES["IV"].rows, [], []
     for dataset, reached in paper["WS+CE"].items():
         margins.append(f"{reached - paper['Uniform'][dataset]:.2f}")
         share, images = reached / 100, DATASETS[dataset].test_images
         errors.append(f"{100 * math.sqrt(share * (1 - share) / images):.2f}")
-    assert re.findall(r"\d+\.\d+", words) == [*margins, *errors], "all others are in the table that is made"
+    said = [*of_random, *losses, *margins, *errors]
+    assert re.findall(r"\d+\.\d+", words) == said, "all others are in the table that is made"
 
 
 def test_the_readmes_figures_of_small_runs_are_those_of_their_records():

@@ -1,16 +1,19 @@
-"""Does it matter that every image is routed by itself? Its weights are exchanged for others, and it is answered again.
+"""Does it matter by which weights an image is routed? They are exchanged for others, and it is answered again.
 
     mean     the mean of many images' weights: one routing for all images
     other    the weights of another image, drawn at random: a routing like the others, for the wrong image
     equal    no routing
+    draw 1…  random weights, others than the draw that is kept with the network (D16)
 
-If the answers stay, the critics have found weights that suit all images, and not a route for each.
+Answers that stay by the mean weights do not depend on the image's own. Where weights are random they are the same for
+all images, so that mean and other would change nothing; draws take their place.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -21,11 +24,11 @@ from torch import Tensor
 from ..data.loader import DeviceSplit
 from ..errors import InputError
 from ..network import WCapsNet
-from ..network.routing import predict, route
+from ..network.routing import WEIGHTINGS, predict, route
 from ..training.cores import good_batch, on_every_core
 from ..training.mode import evaluating
 
-KINDS = ("mean", "other", "equal")
+DRAWS = 8
 
 
 class Outcome(NamedTuple):
@@ -49,7 +52,17 @@ class Rerouted:
         rerouted = {}
         for kind, (everywhere, *alone) in self.by.items():
             rerouted[kind] = {"all_levels": self._facts(everywhere), "one_level": [self._facts(one) for one in alone]}
-        return {"accuracy": self.correct / self.images, "rerouted": rerouted}
+        facts = {"accuracy": self.correct / self.images, "rerouted": rerouted}
+        if self.draws:
+            mean, deviation = statistics.mean(self.draws), statistics.stdev(self.draws)
+            facts["draws"] = {"number": len(self.draws), "accuracy": mean, "deviation": deviation}
+        return facts
+
+    @property
+    def draws(self) -> list[float]:
+        """The accuracy by each other draw, in all levels at once"""
+        drawn = [outcomes[0] for kind, outcomes in self.by.items() if kind.startswith("draw")]
+        return [(self.correct + outcome.gained - outcome.lost) / self.images for outcome in drawn]
 
     def _facts(self, outcome: Outcome) -> dict[str, float]:
         difference, margin = self.difference(outcome)
@@ -72,8 +85,10 @@ def reroute(
     seed: int = 0,
     progress: Callable[[int], None] | None = None,
 ) -> Rerouted:
-    """`mean_of`: images whose mean weights are taken. `seed` draws who gets whose weights. `progress` is told how many
-    images are done."""
+    """`mean_of`: images whose mean weights are taken. `seed` draws who gets whose weights, or the random ones.
+    `progress` is told how many images are done."""
+    if network.config.routing.fitness == "constant":
+        raise InputError("This network gives all capsules equal weights, so there is no routing to exchange.")
     if len(split) < 2 or len(mean_of) == 0:
         raise InputError("To exchange weights there must be two images at least, and others to take the mean of.")
     device, counts, done = split.labels.device, torch.zeros(1, dtype=torch.long), 0
@@ -82,12 +97,12 @@ def reroute(
     if len(parts[-1]) == 1:  # nobody to exchange with
         parts = (*parts[:-2], torch.cat(parts[-2:]))
     with evaluating(network):
-        means = _mean_weights(network, mean_of)
+        others = _others(network, mean_of, seed)
 
         @torch.no_grad()  # here: every thread has a mode of its own
         def look(part: Tensor) -> Tensor:
             images, labels = split.take(part)
-            answers = torch.stack(list(_answers(network, images, means)))  # (1 + kinds × (1 + levels), m)
+            answers = torch.stack(list(_answers(network, images, others.values())))  # (1 + kinds × (1 + levels), m)
             right, was = answers == labels, answers[0] == labels
             facts = (answers != answers[0], right & ~was, ~right & was, right)
             return torch.stack([fact.sum(1) for fact in facts], 1)
@@ -97,14 +112,33 @@ def reroute(
                 counts, done = counts + count.cpu(), done + len(part)
                 if progress:
                     progress(done)
-    outcomes = counts[1:, :3].unflatten(0, (len(KINDS), -1)).tolist()
-    by = {kind: [Outcome(*one) for one in found] for kind, found in zip(KINDS, outcomes, strict=True)}
+    outcomes = counts[1:, :3].unflatten(0, (len(others), -1)).tolist()
+    by = {kind: [Outcome(*one) for one in found] for kind, found in zip(others, outcomes, strict=True)}
     return Rerouted(len(split), int(counts[0, 3]), by)
 
 
 def _size(network: WCapsNet, split: DeviceSplit) -> int:
     """Of a batch, inside of which weights are exchanged: two images at least"""
     return max(2, good_batch(network, split.labels.device))
+
+
+def _others(network: WCapsNet, mean_of: DeviceSplit, seed: int) -> dict[str, list[Tensor] | None]:
+    """kind → b of every level, (n,) or (n, i, j), for all images; None: each gets another's"""
+    if network.config.routing.fitness == "critic":
+        means = _mean_weights(network, mean_of)
+        return {"mean": means, "other": None, "equal": _equal(means)}
+    with torch.no_grad():
+        kept = [routing.fitness for routing in network(mean_of.take(slice(0, 1))[0]).routings]
+    generator, weighting = torch.Generator().manual_seed(seed), WEIGHTINGS[network.config.routing.weighting]
+    draws: dict[str, list[Tensor] | None] = {}
+    for draw in range(DRAWS):
+        drawn = [weighting(torch.rand(a.shape, generator=generator)) for a in kept]
+        draws[f"draw {draw + 1}"] = [b[0].to(a.device) for a, b in zip(kept, drawn, strict=True)]
+    return {"equal": _equal([a[0] for a in kept]), **draws}
+
+
+def _equal(weights: list[Tensor]) -> list[Tensor]:
+    return [torch.full_like(b, 1 / b.numel()) for b in weights]
 
 
 def _mean_weights(network: WCapsNet, split: DeviceSplit) -> list[Tensor]:
@@ -120,21 +154,16 @@ def _mean_weights(network: WCapsNet, split: DeviceSplit) -> list[Tensor]:
     return [torch.stack(level).sum(0).div(len(split)).float() for level in zip(*parts, strict=True)]
 
 
-def _answers(network: WCapsNet, images: Tensor, means: list[Tensor]) -> Iterator[Tensor]:
-    """Predicted classes (m,): by the image's own weights; then for each kind in all levels, and in one after another"""
+def _answers(network: WCapsNet, images: Tensor, others: Iterable[list[Tensor] | None]) -> Iterator[Tensor]:
+    """Predicted classes (m,): by the image's own weights; then by others in all levels, and in one after another"""
     x, capsules, own = network.init_conv(images), [], []
     for blocks, router in zip(network.capsules, network.routers, strict=True):
         capsules.append(blocks(x))
         own.append(router(capsules[-1]).weights)
         x = _weighed(network, len(own) - 1, own[-1], capsules[-1])
     yield _predicted(network, x)
-    exchanged = {
-        "mean": [mean.expand_as(b) for mean, b in zip(means, own, strict=True)],
-        "other": [b.roll(1, 0) for b in own],
-        "equal": [torch.full_like(b, 1 / b[0].numel()) for b in own],
-    }
-    for kind in KINDS:
-        weights = exchanged[kind]
+    for other in others:
+        weights = [b.roll(1, 0) if other is None else other[level].expand_as(b) for level, b in enumerate(own)]
         yield _onward(network, 0, weights[0], capsules[0], weights)
         for level, c in enumerate(capsules):
             yield _onward(network, level, weights[level], c, None)

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
+from ..rounding import mean_and_deviation
 from ..show import out
 from .capsule import CapsuleExplanation, Neighbours, Traversal
 from .faithfulness import Faithfulness, mean_and_margin
@@ -214,7 +215,8 @@ def traversal(walk: Traversal, images: int) -> None:
     out.print(table)
 
 
-def rerouted(found: Rerouted) -> None:
+def rerouted(found: Rerouted, mean_of: str) -> None:
+    """`mean_of`: the images whose mean weights were taken"""
     own = found.correct / found.images
     out.print(f"{found.images:,} images, accuracy {own:.2%} by their own weights; by others:")
     levels = len(next(iter(found.by.values()))) - 1
@@ -226,9 +228,17 @@ def rerouted(found: Rerouted) -> None:
         changed = outcomes[0].changed / found.images
         table.add_row(kind, f"{own + differences[0][0]:.2%}", points[0], f"{changed:.1%}", *points[1 : len(alone) + 1])
     out.print(table)
+    if found.draws:
+        out.print(
+            f"Over the {len(found.draws)} draws: accuracy {mean_and_deviation(found.draws)} % (standard deviation)"
+        )
+        kinds = "Equal: no routing. Draw: random weights, like those kept with the network the same for all images."
+    else:
+        kinds = (
+            f"Mean: of {mean_of}, so all are routed alike. Other: of another image, drawn at random. Equal: no routing."
+        )
     out.print(
-        "Mean: of many images, so all are routed alike. Other: of another image, drawn at random. Equal: no routing. "
-        "Points: the difference from their own weights, with half its 95 % confidence interval.",
+        f"{kinds} Points: the difference from their own weights, with half its 95 % confidence interval.",
         soft_wrap=True,
     )
 
