@@ -1009,7 +1009,7 @@ def _seen_in_training(source: str) -> Survey | None:
     return seen.survey if seen and seen.part == "test" else None
 
 
-PROBE_IMAGES = 2000  # as many held-out images teach the probes
+PROBE_IMAGES = 2000  # as many other images teach the probes
 
 
 def _explain_image(
@@ -1056,7 +1056,7 @@ def _explain_dataset(
     device: torch.device,
     as_json: bool,
 ) -> None:
-    other = SplitName.validation if split != SplitName.validation else SplitName.test  # which teaches the probes
+    other = _aside(split)  # which teaches the probes
     parts = (split,) if measured or capsule else (split, other)
     classifier, dataset = _with_its_data(run, device, data_dir, download, as_json, *(one.value for one in parts))
     part, files = _some_of(dataset, split, measured or images)
@@ -1088,10 +1088,16 @@ def _explain_dataset(
             probes = probe_levels(_survey(classifier, taught, device, as_json, routed=True), seen)
             facts |= {"classes": names, "accuracy": seen.accuracy, **found.summary()}
             facts["probes"] = [asdict(probe) for probe in probes]
+            facts |= {"probes_taught_by": other.value, "probe_images": len(taught.labels)}
             if not as_json:
                 show_explained.dataset(found, probes, seen, names)
     if as_json:
         typer.echo(json.dumps(facts, ensure_ascii=False))
+
+
+def _aside(split: SplitName) -> SplitName:
+    """Other images than are looked at, and never test images."""
+    return SplitName.train if split == SplitName.validation else SplitName.validation
 
 
 def _reroute(
@@ -1103,8 +1109,7 @@ def _reroute(
     device: torch.device,
     as_json: bool,
 ) -> None:
-    # The mean is taken of other images than are answered, and never of test images.
-    of = SplitName.train if split == SplitName.validation else SplitName.validation
+    of = _aside(split)  # of which the mean is taken
     classifier, dataset = _with_its_data(run, device, data_dir, download, as_json, split.value, of.value)
     part, mean_of = (
         DeviceSplit(_some_of(dataset, one, count)[0], *classifier.normalization, device)

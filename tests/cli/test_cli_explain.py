@@ -87,6 +87,8 @@ def test_a_data_set_is_explained(run):
         assert 1 <= level["effective"] <= level["capsules"] + 1e-6
     assert [probe["level"] for probe in facts["probes"]] == [0, 1]
     assert all(0 <= probe["accuracy"] <= 1 for probe in facts["probes"])
+    assert facts["probes_taught_by"] == "validation"
+    assert facts_of(run, "--split", "validation")["probes_taught_by"] == "train"  # never test images
     answer = call("explain", run)
     assert answer.code == 0, answer.err
     for level in facts["levels"]:
