@@ -1,7 +1,7 @@
 """Every run behind the paper's tables in one go, several at a time on one GPU.
 
-    python results/campaign.py runs/campaign --data-dir data --download           all of them, in the order below
-    python results/campaign.py runs/campaign --data-dir data cifar10:0,1 mnist:2  some: RECIPE:SEED,SEED
+    python results/campaign.py --data-dir data --download           all of them, in the order below
+    python results/campaign.py --data-dir data cifar10:0,1 mnist:2  some: RECIPE:SEED,SEED
 
 Ctrl-C saves every run, and the same command goes on. Then: python -m wcapsnet.report runs/campaign
 """
@@ -36,23 +36,24 @@ def planned(wanted: str, precision: str) -> list[Planned]:
         if not seed.isdecimal():
             raise InputError(f"A run is asked for as RECIPE:SEED,SEED, such as cifar10:0,1; not {wanted!r}.")
         training = replace(experiment.training, precision=precision, seed=int(seed))
-        runs.append(Planned({"recipe": name, "seed": seed}, replace(experiment, training=training)))
+        runs.append(Planned({"recipe": name, "seed": str(int(seed))}, replace(experiment, training=training)))
     return runs
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
     parser.add_argument("runs", nargs="*", default=ALL, metavar="RECIPE:SEED,SEED")
+    parser.add_argument("--out", type=Path, default=Path("runs/campaign"))
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--download", action="store_true")
-    parser.add_argument("--parallel", type=int, default=4)
+    parser.add_argument("--parallel", type=int)
     asked = parser.parse_intermixed_args()
     with in_a_sentence():
         device = choose_device("auto")
         precision = "bf16" if device.type == "cuda" else "fp32"
         runs = [one for wanted in asked.runs for one in planned(wanted, precision)]
-        if not train_all(Sweep(asked.out, runs), device, asked.parallel, asked.data_dir, asked.download):
+        sweep, given = Sweep(asked.out, runs), {"data_dir": asked.data_dir, "download": asked.download}
+        if not train_all(sweep, device, parallel=asked.parallel, **given):
             sys.exit(1)
 
 

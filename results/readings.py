@@ -1,14 +1,14 @@
 """Open questions of the paper's text (docs/decisions.md) answered otherwise: short runs, validation images only.
 
-    python results/readings.py runs/readings --data-dir data                 all on MNIST, 10 epochs, three seeds each
-    python results/readings.py runs/readings --data-dir data --only warm-up  some
-    python results/readings.py runs/readings --table                         what came of them
+    python results/readings.py --data-dir data                 all on MNIST, 10 epochs, three seeds each
+    python results/readings.py --data-dir data --only warm-up  some
+    python results/readings.py --table                         what came of them
 
 The test images are never looked at. Ctrl-C saves every run, and the same command goes on.
 
 Such runs can show what costs or gains MNIST more than the spread over seeds, which is printed above the table; they can
 hardly tell the answers to D1, D2, D6, D7, D8 and D14 apart by accuracy, for leaving the Wasserstein loss out altogether
-changes full runs by −0.01 points. Therefore the Wasserstein term, which these act on, stands in the table too.
+hardly changes full runs (CE in docs/results.md). Therefore the Wasserstein term, which these act on, stands there too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ from wcapsnet.network import Output, Routing, WCapsNet, capsules, critic, wcapsn
 from wcapsnet.network.per_capsule import BatchNorm, PerCapsuleConv2d, shared_over_capsules
 from wcapsnet.objective import Terms, correctness, objective, wasserstein_loss
 from wcapsnet.recipes import recipe
-from wcapsnet.report.noise import LEVEL, Spread, pooled
+from wcapsnet.report.noise import LEVEL, Difference, Spread, pooled
+from wcapsnet.report.records import in_all
+from wcapsnet.report.tables import verdict
 from wcapsnet.rounding import mean_and_deviation, percent
 from wcapsnet.settings import flat, to_dict, with_setting
 from wcapsnet.sweep import check_same
@@ -48,6 +50,7 @@ from wcapsnet.training.run import Run, describe_environment, read_json
 from wcapsnet.training.together import SharedData, train_together
 from wcapsnet.training.trainer import Measure, Trainer
 
+FIGURES = ("best", "last", "wasserstein")
 LAST = 3  # epochs whose mean stands beside the best one, which is the luckiest too
 
 
@@ -198,7 +201,7 @@ class Untested(Trainer):
     def finish(self, measure: Measure | None = None) -> Any:
         records = self.run.metrics()
         figures = {"best": max(record["validation_accuracy"] for record in records)}
-        for name, column in (("last", "validation_accuracy"), ("wasserstein", "wasserstein"), ("loss", "total")):
+        for name, column in (("last", "validation_accuracy"), ("wasserstein", "wasserstein")):
             figures[name] = statistics.mean(record[column] for record in records[-LAST:])
         self.run.write_json("validation.json", figures)
 
@@ -253,7 +256,7 @@ def runs_in(out: Path) -> dict[str, list[Run]]:
 
 
 def computed_by(run: Run) -> str:
-    return str(read_json(run.file("environment.json")).get("computed_by"))
+    return str(in_all(read_json(run.file("environment.json")), "computed_by"))
 
 
 def check_comparable(runs: dict[str, list[Run]]) -> None:
@@ -282,12 +285,21 @@ def check_comparable(runs: dict[str, list[Run]]) -> None:
 
 def _difference(one: Sequence[float], other: Sequence[float], spread: Spread) -> str:
     difference = statistics.mean(one) - statistics.mean(other)
-    points = percent(difference, sign="+")
-    if not spread.freedom:
-        return f"{points}, spread over seeds not known"
-    p = spread.p(difference, len(one), len(other))
-    said = f"p = {p:.3f}" if p >= 0.001 else "p < 0.001"
-    return f"{points} ± {percent(spread.margin(len(one), len(other)))} ({said})"
+    if not spread.variance:  # single seeds, or such that agree to the last image
+        return f"{percent(difference, sign='+')}, spread over seeds not known"
+    n, m = len(one), len(other)
+    return verdict(Difference(difference, "t", spread.p(difference, n, m), spread.margin(n, m)))
+
+
+def figures_of(run: Run) -> dict[str, float] | None:
+    """Of a run that is over"""
+    path = run.file("validation.json")
+    if not path.exists():
+        return None
+    figures = read_json(path)
+    if not all(isinstance(figures.get(name), float) for name in FIGURES):
+        raise InputError(f"{path} is damaged; delete {run.path} and train it again.")
+    return dict(figures)
 
 
 def table(out: Path) -> str:
@@ -297,10 +309,7 @@ def table(out: Path) -> str:
     if not runs:
         raise InputError(f"There are no runs of readings in {out}.")
     check_comparable(runs)
-    reached = {
-        name: [read_json(run.file("validation.json")) for run in some if run.file("validation.json").exists()]
-        for name, some in runs.items()
-    }
+    reached = {name: [f for run in some if (f := figures_of(run))] for name, some in runs.items()}
     last = {name: [one["last"] for one in some] for name, some in reached.items() if some}
     spread = pooled(last.values())
     lines = []
@@ -341,10 +350,10 @@ def _conditions(runs: dict[str, list[Run]], last: dict[str, list[float]], spread
     said = [
         f"Recipe {experiment.name}, {training.epochs} epochs, {training.precision}, {by}, seeds "
         f"{', '.join(map(str, seeds))}; accuracies on validation images, in percent, ± their deviation over seeds.",
-        f"Differences are of the last {LAST} epochs, in points, ± half of the 95 % interval (Student's t, the variance "
+        f"Differences are of the last {LAST} epochs, in points, with the 95 % interval (Student's t, the variance "
         f"over seeds pooled over all rows); plain readings from {AS_DECIDED_PLAIN}, as they are computed alike.",
     ]
-    if spread.freedom:
+    if spread.variance:
         n = max(map(len, last.values()))
         said.append(
             f"A single run varies by {percent(math.sqrt(spread.variance), 3)} ({spread.freedom} degrees of freedom): "
@@ -356,7 +365,7 @@ def _conditions(runs: dict[str, list[Run]], last: dict[str, list[float]], spread
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("runs/readings"))
     parser.add_argument("--only", nargs="+", default=list(READINGS), choices=READINGS, metavar="READING")
     parser.add_argument("--recipe", default="mnist")
     parser.add_argument("--epochs", type=int, default=10)

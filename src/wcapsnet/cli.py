@@ -316,7 +316,9 @@ def sweep(
     experiment, data_dir = _asked(target, size, model, chosen, data_dir, changes, epochs, precision, kernels, settings)
     folder = out_dir or Path("runs") / f"{experiment.name}-sweep"
     planned = product(experiment, grid or [], seeds)
-    if not train_all(Sweep(folder, planned), chosen, parallel, data_dir, download, quiet):
+    if not train_all(
+        Sweep(folder, planned), chosen, parallel=parallel, data_dir=data_dir, download=download, quiet=quiet
+    ):
         raise typer.Exit(1)
 
 
@@ -365,7 +367,15 @@ def ablate(
         one for row, variant in rows_of(table, experiment).items() for one in with_seeds(variant, seeds, {"row": row})
     ]
     folder = out_dir or Path("runs") / f"{experiment.name}-{table}"
-    if not train_all(Sweep(folder, planned), chosen, parallel, data_dir, download, quiet, table):
+    if not train_all(
+        Sweep(folder, planned),
+        chosen,
+        parallel=parallel,
+        data_dir=data_dir,
+        download=download,
+        quiet=quiet,
+        table=table,
+    ):
         raise typer.Exit(1)
 
 

@@ -27,11 +27,12 @@ def in_a_sentence() -> Iterator[None]:
     except Diverged as error:
         _fail(str(error), 1)
     except Interrupted as interruption:
-        # the same command, unless it says which
-        show.command("Stopped and saved. Go on with:", *program(), *(interruption.args or sys.argv[1:]))
+        # the same command, unless it says which; a script as it was called, which a record would shorten
+        called = ["wcapsnet"] if program() == ["wcapsnet"] else ["python", sys.argv[0]]
+        show.command("Stopped and saved. Go on with:", *called, *(interruption.args or sys.argv[1:]))
         sys.exit(130)
-    except SystemExit as end:  # typer turns Ctrl-C into this
-        if end.code == 130:
+    except (KeyboardInterrupt, SystemExit) as end:  # typer turns the one into the other
+        if isinstance(end, KeyboardInterrupt) or end.code == 130:
             _fail("Interrupted; what was saved before is kept.", 130)
         raise
     except torch.OutOfMemoryError:

@@ -13,7 +13,7 @@ def percent(share: float, digits: int = 2, sign: str = "") -> str:
     A share is a count over a count, and so are means over seeds and differences of these: what a float puts within
     1e-10 of a half is one, as long as runs times images are below 1e8.
     """
-    exact = Decimal(f"{100 * share:.10f}") + 0  # no −0
+    exact = Decimal(f"{100 * share:.10f}") + 0  # nothing is +0; a small loss that rounds to it keeps its sign
     return f"{exact.quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP):{sign}f}"
 
 

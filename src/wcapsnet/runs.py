@@ -20,7 +20,7 @@ from .sweep import Sweep, adopt, finished_twin
 from .training.board import make_board
 from .training.progress import Progress
 from .training.run import Run, describe_environment
-from .training.together import SharedData, train_together
+from .training.together import MAX_LANES, SharedData, train_together
 from .training.trainer import Trainer
 
 AT_ONCE = 4  # where a card's total throughput is highest (benchmarks/records, runs-on-one-card)
@@ -52,30 +52,19 @@ def _check_fit(experiment: Experiment, dataset: Dataset) -> None:
 def train_all(
     sweep: Sweep,
     device: torch.device,
-    parallel: int | None,
-    data_dir: Path | None,
+    *,
+    parallel: int | None = None,
+    data_dir: Path | None = None,
     download: bool = False,
     quiet: bool = False,
     table: str | None = None,
 ) -> bool:
     """Every run that is not finished; then the table of all, which may be one of the paper's. Whether all that were
     asked for have a result."""
+    if parallel is not None and not 1 <= parallel <= MAX_LANES:
+        raise InputError(f"--parallel is {parallel}; 1 to {MAX_LANES} runs can be trained at a time.")
     runs = sweep.unfinished
-    datasets: dict[DataConfig, Dataset] = {}
-
-    def load(config: DataConfig) -> Dataset:
-        return datasets[_images(config)]
-
-    for run in runs:  # what the user can put right is said before anything is written
-        if _images(run.experiment.data) not in datasets:
-            datasets[_images(run.experiment.data)] = dataset_of(run.experiment, data_dir, download, quiet)
-        _check_fit(run.experiment, load(run.experiment.data))
-    for _, run in sweep.table:
-        if run.finished:
-            run.results()
-        # Runs on other images than these would be no seeds or rows of one table.
-        if _images(run.experiment.data) in datasets:
-            run.check_data(load(run.experiment.data), instead="choose another folder with --out")
+    load = _checked(sweep, data_dir, download, quiet)  # what the user can put right is said before anything is written
     if table:  # the paper's network is a row of every table
         runs = _not_elsewhere(sweep, runs, load, quiet)
     training = [(run.experiment.model, run.experiment.training) for run in runs]
@@ -113,6 +102,26 @@ def train_all(
     for run, sentence in failed:
         err.print(f"error: {run.path.name}: {sentence}", style="red", soft_wrap=True, markup=False)
     return not failed
+
+
+def _checked(sweep: Sweep, data_dir: Path | None, download: bool, quiet: bool) -> Callable[[DataConfig], Dataset]:
+    """Where the images of each run are, once all that stands in the table was found to belong there."""
+    datasets: dict[DataConfig, Dataset] = {}
+
+    def load(config: DataConfig) -> Dataset:
+        return datasets[_images(config)]
+
+    for run in sweep.unfinished:
+        if _images(run.experiment.data) not in datasets:
+            datasets[_images(run.experiment.data)] = dataset_of(run.experiment, data_dir, download, quiet)
+        _check_fit(run.experiment, load(run.experiment.data))
+    for _, run in sweep.table:
+        if run.finished:
+            run.results()
+        # Runs on other images than these would be no seeds or rows of one table.
+        if _images(run.experiment.data) in datasets:
+            run.check_data(load(run.experiment.data), instead="choose another folder with --out")
+    return load
 
 
 def _not_elsewhere(sweep: Sweep, runs: list[Run], load: Callable[[DataConfig], Dataset], quiet: bool) -> list[Run]:

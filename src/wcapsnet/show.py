@@ -89,7 +89,10 @@ def sweep(sweep: Sweep, table_name: str | None = None) -> None:
                 _percent(mean[name], mean[f"{name}_std"]) if mean["finished"] else ""
                 for name in ("validation_accuracy", "test_accuracy")
             ]
-            table.add_row(*map(escape, mean["settings"].values()), f"{mean['finished']}", *cells)
+            seeds = (
+                f"{mean['finished']}" if mean["finished"] == mean["runs"] else f"{mean['finished']} of {mean['runs']}"
+            )
+            table.add_row(*map(escape, mean["settings"].values()), seeds, *cells)
         out.print("Means and standard deviations over seeds")
         out.print(table)
     out.print(f"The figures are in [bold]{escape(str(sweep.folder / 'sweep.csv'))}[/] and sweep.json.", soft_wrap=True)
@@ -105,7 +108,8 @@ def ablation(sweep: Sweep, table_name: str) -> None:
     for row in rows:
         s = row.sample
         test = f"{mean_and_deviation(s.accuracies)} %" if s else ""
-        cells = [row.name, str(len(s.accuracies) if s else 0), str(row.epochs), test]
+        seeds = f"{len(s.accuracies) if s else 0}{f', {row.failed} failed' if row.failed else ''}"
+        cells = [row.name, seeds, str(row.epochs), test]
         if fair:
             cells += ["" if row.paper is None else f"{row.paper:.2f} %"]
             cells += [report.verdict(row.from_paper) if row.from_paper else ""]
@@ -158,7 +162,7 @@ def accuracy_by_class(result: Evaluation, classes: tuple[str, ...]) -> None:
         others = confusion[r].clone()
         others[r] = 0
         worst = f"{escape(classes[int(others.argmax())])} ({int(others.max())})" if others.max() > 0 else ""
-        table.add_row(escape(name), str(total), f"{right / total:.2%}" if total else "", worst)
+        table.add_row(escape(name), str(total), f"{percent(right / total)}%" if total else "", worst)
     out.print(table)
 
 

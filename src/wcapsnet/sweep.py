@@ -54,9 +54,6 @@ def product(experiment: Experiment, grids: list[str], seeds: str | None) -> list
         for field, value in zip(fields, values, strict=True):
             changed = with_setting(changed, f"{field}={value}")
         planned += with_seeds(changed, seeds, dict(zip(names, values, strict=True)))
-    for number, one in enumerate(planned):
-        if any(one.experiment == other.experiment for other in planned[:number]):
-            raise InputError(f"{_label(one.settings)} is asked for twice; give each value of --grid once.")
     return planned
 
 
@@ -139,6 +136,9 @@ class Sweep:
             raise InputError(f"{folder} is a file; choose a folder with --out.")
         if Run.is_run(folder):
             raise InputError(f"{folder} is the folder of a single run; choose another one with --out.")
+        for number, one in enumerate(planned):
+            if any(one.experiment == other.experiment for other in planned[:number]):
+                raise InputError(f"{_label(one.settings)} is asked for twice; give each run or value once.")
         names: list[str] = []
         for one in planned:
             name = _label(one.settings)
@@ -160,10 +160,11 @@ class Sweep:
         for path in sorted(self.folder.glob("[!.]*/experiment.json")):
             try:
                 run = Run.open(path.parent)
+                over = run.finished or run.failure  # who diverged too: it is said of how many the mean is
             except (InputError, ConfigError):  # somebody else's trouble
                 continue
             same = settings.get(_with_any_seed(run.experiment))
-            if same and (run.finished or run.failure):  # a mean that left out who diverged would flatter
+            if same and over:
                 own = {**same, "seed": str(run.experiment.training.seed)}
                 lines.setdefault(run.experiment, (Planned(own, run.experiment), run))
         order = list(settings)

@@ -230,6 +230,10 @@ def test_of_other_runs_in_the_folder_only_those_of_the_same_settings_that_are_ov
     answer = call("sweep", "toy", "--epochs", 1, "-q")
     assert (answer.code, answer.err) == (0, ""), "what was asked for went well"
     assert lines_of(folder) == [("seed=0", "finished"), ("seed=1", "finished"), ("seed=2", "failed")]
+    assert re.search(r"│ 2 of 3 +│", answer.out), "the mean says of whom it is"
+    (folder / "seed=2/failed.json").write_text("broken")
+    assert call("sweep", "toy", "--epochs", 1, "-q").code == 0, "somebody else's trouble"
+    assert lines_of(folder) == [("seed=0", "finished"), ("seed=1", "finished")]
 
 
 def test_seeds_on_other_images_do_not_stay_in_the_table(toy, monkeypatch):
@@ -391,7 +395,13 @@ def test_ablate_holds_rows_against_the_reference_row(toy):
     assert "from tilt" in answer.out
     assert re.search(r"squash\W+2\W+1\W", line), "seeds and epochs"
     assert "Student's t-test" in answer.out
+    assert "95 % interval" in answer.out
     assert "from the paper" not in answer.out
+    failed = Path("runs/toy-nonlinearity/row=squash,seed=1")
+    (failed / "test.json").unlink()
+    (failed / "failed.json").write_text('{"failure": "Training diverged."}')
+    answer = call("ablate", "nonlinearity", "toy", "--seeds", 1, "--epochs", 1)
+    assert re.search(r"squash +│ 1, 1 failed +│", answer.out), "the mean says whom it leaves out"
 
 
 def test_the_papers_figures_stand_beside_its_experiments_in_full_length_alone(toy, monkeypatch):
@@ -573,7 +583,7 @@ def campaign(*words):
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", [str(CAMPAIGN), *words])
+        patch.setattr(sys, "argv", [str(CAMPAIGN), *map(str, words)])
         try:
             script.main()
         except SystemExit as end:
@@ -584,26 +594,41 @@ def campaign(*words):
 def test_the_campaign_trains_runs_by_name_and_seed_and_goes_on_after_ctrl_c(toy, capsys):
     with pytest.MonkeyPatch.context() as patch:
         press_ctrl_c(patch, "recipe=toy,seed=1")
-        assert campaign("all of it", "toy:0,1") == 130
+        assert campaign("--out", "all of it", "toy:0,1") == 130
     said = capsys.readouterr().out
     words = shlex.split(said.partition("Stopped and saved. Go on with: ")[2])
-    assert words == ["python", "results/campaign.py", "all of it", "toy:0,1"]
-    assert content("all of it")["command"] == words
+    assert words == ["python", str(CAMPAIGN), "--out", "all of it", "toy:0,1"]  # as it was called, wherever one is
+    assert content("all of it")["command"] == ["python", "results/campaign.py", *words[2:]]
     assert campaign(*words[2:]) == 0
     assert lines_of("all of it") == [(f"recipe=toy,seed={seed}", "finished") for seed in (0, 1)]
 
 
 def test_the_campaign_ends_as_the_command_line_does(toy, capsys, monkeypatch):
-    assert campaign("out", "toy:x") == 2
+    assert campaign("--out", "out", "toy:x") == 2
     assert capsys.readouterr().err.startswith("error: A run is asked for as RECIPE:SEED,SEED")
-    assert campaign("out", "mnist:0", "--data-dir", "nowhere") == 2
+    assert campaign("--out", "out", "mnist:0", "--data-dir", "nowhere") == 2
     assert "are not there" in capsys.readouterr().err
+    assert campaign("--out", "out", "toy:0", "toy:0,1") == 2
+    assert "recipe=toy,seed=0 is asked for twice" in capsys.readouterr().err
+    assert campaign("--out", "out", "toy:0,00") == 2
+    assert "is asked for twice" in capsys.readouterr().err
+    assert campaign("--out", "out", "--parallel", -1, "toy:0") == 2
+    assert capsys.readouterr().err == "error: --parallel is -1; 1 to 32 runs can be trained at a time.\n"
     assert not Path("out").exists()
     toy_experiment = RECIPES["toy"]()
     wild = replace(toy_experiment, training=replace(toy_experiment.training, lr=1e6))
     monkeypatch.setitem(RECIPES, "toy", lambda: wild)
-    assert campaign("out", "toy:0") == 1
+    assert campaign("--out", "out", "toy:0") == 1
     assert capsys.readouterr().err.startswith("error: recipe=toy,seed=0: Training diverged")
+
+
+def test_ctrl_c_before_training_is_a_sentence_too(toy, capsys, monkeypatch):
+    def interrupted(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runs_module, "load_dataset", interrupted)
+    assert campaign("--out", "out", "toy:0") == 130
+    assert capsys.readouterr().err == "error: Interrupted; what was saved before is kept.\n"
 
 
 # ── plans ──

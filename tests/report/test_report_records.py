@@ -88,6 +88,15 @@ def test_a_run_is_kept_in_the_place_of_its_table(tmp_path):
         assert json.loads((kept / "test.json").read_text()) == json.loads((run / "test.json").read_text())
 
 
+@pytest.mark.parametrize("resumed", [None, "abc", [{}], ["x"], [{"after_epoch": "x"}]])
+def test_a_damaged_history_is_a_sentence(tmp_path, resumed):
+    run = finished(tmp_path / "run", "mnist", 9960)
+    environment = json.loads((run / "environment.json").read_text())
+    (run / "environment.json").write_text(json.dumps({**environment, "resumed": resumed}))
+    with pytest.raises(InputError, match="is damaged: its field 'resumed'"):
+        read_record(run)
+
+
 def test_a_record_has_no_paths_and_six_digits(tmp_path):
     run = finished(tmp_path / "run", "mnist", 9960)
     (run / "state.safetensors").touch()

@@ -181,10 +181,30 @@ def test_a_data_set_that_the_paper_lacks_has_a_column_where_it_has_records(runs)
 def test_what_every_row_changes_stands_beside_what_it_changed_in_the_paper(runs):
     lines = {line.split(" |")[0]: line for line in tables.differences(read_records(runs)[0]).splitlines()}
     uniform = lines["| Uniform against WS+CE"].split(" | ")
-    assert uniform[1] == "**−0.50** [−0.73, −0.27]<br>3 and 3 runs, p = 0.004, corrected 0.007<br>paper −0.43"
+    assert uniform[1] == "**−0.50** [−0.73, −0.27]<br>3 and 3 runs, t, p = 0.004, corrected 0.007<br>paper −0.43"
     assert uniform[2] == "–<br>paper −0.25"
-    assert lines["| WS against WS+CE"].split(" | ")[1].startswith("−0.01 [−0.33, +0.31]<br>1 and 3 runs, p = 0.94")
+    assert lines["| WS against WS+CE"].split(" | ")[1].startswith("−0.01 [−0.33, +0.31]<br>1 and 3 runs, t, p = 0.94")
     assert len(lines) == 2 + 6
+
+
+def test_of_single_runs_nothing_is_bold_and_nothing_corrected(tmp_path):
+    finished(tmp_path / "a", "cifar10", 9350)
+    finished(tmp_path / "b", "cifar10-uniform", 9000)
+    finished(tmp_path / "c", "cifar10-ce", 9340)
+    found = tables.differences(read_records(tmp_path)[0])
+    assert "−3.50 [−4.26, −2.74]<br>1 and 1 runs, z, p < 0.001<br>paper −0.43" in found
+    assert "**" not in found
+    assert "corrected" not in found
+
+
+def test_random_is_compared_by_its_own_spread_and_lends_it_to_nobody(runs):
+    # its weights at evaluation are a draw: seeds of 92.00 and 93.00, s = .71 points
+    finished(runs / "r0", "cifar10-random", 9200)
+    assert cell(runs, "IV", "Random", "cifar10")[1].endswith("the test set's noise (z, p = 0.79)")
+    finished(runs / "r1", "cifar10-random", 9300, 1)
+    # from WS+CE: 1.00 points, error .7071 √(1/2 + 1/3) = .645, t = 1.549, ν = 1: p = 1 − 2 atan(t)/π
+    assert cell(runs, "IV", "Random", "cifar10")[2].endswith("within noise (t, p = 0.36)")
+    assert cell(runs, "IV", "Uniform", "cifar10")[2] == "WS+CE: −0.50 [−0.73, −0.27], larger than noise (t, p = 0.004)"
 
 
 # ── the command ──

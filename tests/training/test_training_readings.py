@@ -108,10 +108,19 @@ def test_every_difference_has_its_interval_and_p_from_the_spread_of_all_rows(rea
             "2",
             "99.45 ± 0.07",
             "99.35 ± 0.07",
-            "+0.25 ± 0.27 (p = 0.058)",
+            "+0.25 [−0.02, +0.52], within noise (t, p = 0.058)",
             "-0.505 ± 0.007",
         ],
-        "warm-up": ["D33", "departure", "fused kernels", "1", "99.00", "98.90", "-0.20 ± 0.34 (p = 0.154)", "-0.500"],
+        "warm-up": [
+            "D33",
+            "departure",
+            "fused kernels",
+            "1",
+            "99.00",
+            "98.90",
+            "−0.20 [−0.54, +0.14], within noise (t, p = 0.15)",
+            "-0.500",
+        ],
     }
     above = found.split("|")[0]
     assert "Recipe toy, 1 epochs, fp32, fused kernels, seeds 0, 1, 2;" in above
@@ -127,14 +136,28 @@ def test_without_seeds_nothing_is_said_of_noise(readings, tmp_path):
     assert "would show" not in found
 
 
+def test_seeds_that_agree_to_the_last_image_are_not_taken_for_no_noise(readings, tmp_path):
+    write(readings, tmp_path, "as-decided", [0.990, 0.990])
+    write(readings, tmp_path, "no-noise", [0.991, 0.991])
+    assert rows(readings.table(tmp_path))["no-noise"][6] == "+0.10, spread over seeds not known"
+
+
+@pytest.mark.parametrize("figures", ["{}", '{"best": 0.9, "last": 0.9}', '{"best": 1, "last": "x", "wasserstein": 0}'])
+def test_damaged_figures_are_a_sentence(readings, tmp_path, figures):
+    write(readings, tmp_path, "as-decided", [0.990])
+    (tmp_path / "as-decided/seed=0/validation.json").write_text(figures)
+    with pytest.raises(InputError, match="is damaged; delete"):
+        readings.table(tmp_path)
+
+
 def test_plain_readings_are_held_against_the_plain_control(readings, tmp_path):
     write(readings, tmp_path, "as-decided", [0.990, 0.991])
     write(readings, tmp_path, "critic-rectified", [0.994, 0.995])
     assert rows(readings.table(tmp_path))["critic-rectified"][6] == ""
     write(readings, tmp_path, "as-decided-plain", [0.993, 0.994])
     found = rows(readings.table(tmp_path))
-    assert found["critic-rectified"][6].startswith("+0.10 ±")
-    assert found["as-decided-plain"][6].startswith("+0.30 ±")  # what the kernels do
+    assert found["critic-rectified"][6].startswith("+0.10 [")
+    assert found["as-decided-plain"][6].startswith("+0.30 [")  # what the kernels do
     assert "seeds 0, 1" in readings.table(tmp_path)
 
 
@@ -365,7 +388,7 @@ def test_other_runs_in_the_folder_are_not_mixed_in_and_trouble_is_no_divergence(
 
 
 def test_data_that_are_not_there_are_a_sentence(readings, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["readings.py", str(tmp_path / "out"), "--data-dir", str(tmp_path)])
+    monkeypatch.setattr("sys.argv", ["readings.py", "--out", str(tmp_path / "out"), "--data-dir", str(tmp_path)])
     with pytest.raises(SystemExit) as end:
         readings.main()
     said = capsys.readouterr().err
@@ -379,8 +402,8 @@ def test_ctrl_c_says_how_to_go_on(readings, tmp_path, monkeypatch, capsys):
         raise Interrupted
 
     monkeypatch.setattr(readings, "train", interrupted)
-    monkeypatch.setattr("sys.argv", [str(SCRIPT), "out", "--recipe", "demo"])
+    monkeypatch.setattr("sys.argv", [str(SCRIPT), "--out", "out", "--recipe", "demo"])
     with pytest.raises(SystemExit) as end:
         readings.main()
     assert end.value.code == 130
-    assert capsys.readouterr().out == "Stopped and saved. Go on with: python results/readings.py out --recipe demo\n"
+    assert capsys.readouterr().out == f"Stopped and saved. Go on with: python {SCRIPT} --out out --recipe demo\n"

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
-from ..rounding import mean_and_deviation
+from ..rounding import mean_and_deviation, percent
 from ..show import out
 from .capsule import CapsuleExplanation, Neighbours, Traversal
 from .faithfulness import Faithfulness, mean_and_margin
@@ -130,7 +130,7 @@ def dataset(found: Specialization, probes: Sequence[Probe], seen: Survey, classe
             f"{level.information_set:.3f} ({level.information_set_by_chance:.3f})",
             f"{probe.accuracy:.1%} ± {100 * probe.margin:.1f} ({probe.by_chance:.1%})" if probe else "",
         )
-    out.print(f"{len(seen):,} images, accuracy {seen.accuracy:.2%}")
+    out.print(f"{len(seen):,} images, accuracy {percent(seen.accuracy)}%")
     out.print(table)
     out.print(
         "In use: effective number of capsules, by weights and by wins. Winners of an image have its largest weight to "
@@ -218,15 +218,17 @@ def traversal(walk: Traversal, images: int) -> None:
 def rerouted(found: Rerouted, mean_of: str) -> None:
     """`mean_of`: the images whose mean weights were taken"""
     own = found.correct / found.images
-    out.print(f"{found.images:,} images, accuracy {own:.2%} by their own weights; by others:")
+    out.print(f"{found.images:,} images, accuracy {percent(own)}% by their own weights; by others:")
     levels = len(next(iter(found.by.values()))) - 1
     alone = [f"in level {level + 1} alone" for level in range(levels)] if levels > 1 else []
     table = Table("weights", "in all levels", "points", "changed answers", *alone)
     for kind, outcomes in found.by.items():
         differences = [found.difference(outcome) for outcome in outcomes]
-        points = [f"{100 * d:+.2f} ± {100 * margin:.2f}".replace("-", "−") for d, margin in differences]
+        points = [f"{percent(d, sign='+')} ± {percent(margin)}".replace("-", "−") for d, margin in differences]
         changed = outcomes[0].changed / found.images
-        table.add_row(kind, f"{own + differences[0][0]:.2%}", points[0], f"{changed:.1%}", *points[1 : len(alone) + 1])
+        table.add_row(
+            kind, f"{percent(own + differences[0][0])}%", points[0], f"{changed:.1%}", *points[1 : len(alone) + 1]
+        )
     out.print(table)
     if found.draws:
         out.print(

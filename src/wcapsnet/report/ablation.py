@@ -8,13 +8,14 @@ from ..recipes.ablations import NUMERALS
 from ..recipes.published import PAPER_TABLES
 from ..sweep import Sweep
 from ..training.run import Run
-from .noise import Difference, Sample, compare, pooled
+from .noise import Difference, Sample, compare, spread_of
 from .records import NETWORK, row_of
 
 
 class Row(NamedTuple):
     name: str
     epochs: int  # of the schedule
+    failed: int  # runs without a figure: a mean that said nothing of them would flatter
     paper: float | None  # in %; only beside the paper's experiment in full length
     sample: Sample | None  # test accuracies of the finished runs
     from_paper: Difference | None
@@ -32,16 +33,19 @@ def rows(sweep: Sweep, table: str) -> list[Row]:
     for planned, run in sweep.table:
         runs.setdefault(planned.settings["row"], []).append(run)
     samples = {name: _sample([run for run in of if run.finished]) for name, of in runs.items()}
-    reference, spread = samples.get(published.reference), pooled(s.accuracies for s in samples.values() if s)
+    reference = samples.get(published.reference)
+    accuracies = {name: sample.accuracies for name, sample in samples.items() if sample}
     found = []
     for name, of in runs.items():
         sample, (dataset, row) = samples[name], row_of(of[0].experiment) or ("", "")
+        spread = spread_of(name, accuracies)
         fair = row == (NETWORK if name == published.reference else name.lower())
         paper = published.rows[name].get(dataset) if fair else None
         found.append(
             Row(
                 name,
                 of[0].experiment.training.epochs,
+                sum(run.failure is not None for run in of),
                 paper,
                 sample,
                 compare(sample, Sample((paper / 100,), sample.images), spread) if sample and paper else None,

@@ -2,7 +2,7 @@
 
 Two tests, both two-sided:
 
-    t    Student's, with one spread over seeds for all rows that are compared: their variances, pooled. With two or
+    t    Student's, with one spread over seeds for all rows on the same data: their variances, pooled. With two or
          three seeds a row, each by itself would say next to nothing of its spread, and a single run nothing at all. It
          asks what other seeds would give on the same test images
     z    where no row has seeds that differ: the binomial standard error √(p(1 − p)/N) of a test set of N images on
@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 LEVEL = 0.05
+RANDOM = "random"
 
 
 class Sample(NamedTuple):
@@ -66,6 +67,12 @@ def pooled(rows: Iterable[Sequence[float]]) -> Spread:
     freedom = sum(len(accuracies) - 1 for accuracies in several)
     squares = sum((len(accuracies) - 1) * statistics.variance(accuracies) for accuracies in several)
     return Spread(squares / freedom if freedom else 0.0, freedom)
+
+
+def spread_of(row: str, rows: Mapping[str, Sequence[float]]) -> Spread:
+    """What a row is compared by: that of all, but for Random, whose weights at evaluation are a draw too (D16)."""
+    alone = row.lower() == RANDOM
+    return pooled(accuracies for name, accuracies in rows.items() if (name.lower() == RANDOM) == alone)
 
 
 def compare(one: Sample, other: Sample, spread: Spread | None = None) -> Difference:

@@ -126,6 +126,11 @@ def read_record(path: Path) -> Record:
             raise InputError(
                 f"{run.file('environment.json')} is damaged: its field {name!r} is {environment.get(name)!r}."
             )
+    again = environment.get("resumed", [])
+    if not isinstance(again, list) or not all(
+        isinstance(one, dict) and isinstance(one.get("after_epoch"), int) for one in again
+    ):
+        raise InputError(f"{run.file('environment.json')} is damaged: its field 'resumed' is {again!r}.")
     return Record(
         dataset=row[0],
         row=row[1],
@@ -137,15 +142,15 @@ def read_record(path: Path) -> Record:
         images=test["images"],
         seconds=test["seconds"],
         precision=run.experiment.training.precision,
-        computed_by=_in_all(environment, "computed_by"),
-        hardware=_in_all(environment, "hardware") or "",
+        computed_by=in_all(environment, "computed_by"),
+        hardware=in_all(environment, "hardware") or "",
         at_a_time=runs_at_a_time(environment),
         started=environment["started"],
-        resumed=tuple(again["after_epoch"] for again in environment.get("resumed", ())),
+        resumed=tuple(one["after_epoch"] for one in again),
     )
 
 
-def _in_all(environment: dict[str, Any], name: str) -> str | None:
+def in_all(environment: dict[str, Any], name: str) -> str | None:
     """Of a run that was resumed elsewhere: all that it says"""
     said = [one.get(name) for one in (environment, *environment.get("resumed", ()))]
     return " and ".join(dict.fromkeys(word for word in said if word)) or None

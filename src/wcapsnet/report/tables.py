@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..data import DATASETS
 from ..recipes.published import PAPER_COLUMNS, PAPER_TABLES
 from ..rounding import mean_and_deviation, percent
-from .noise import LEVEL, Difference, Sample, Spread, compare, holm, pooled
+from .noise import LEVEL, Difference, Sample, Spread, compare, holm, spread_of
 from .records import NETWORK, Record
 
 NOT_AT_HAND = {"svhn": "not measured: data set not at hand"}
@@ -18,12 +18,15 @@ DASH = "–"
 LEGEND = (
     "A cell holds our test accuracy in %, mean ± standard deviation over n seeds (a dash where no full-length run is "
     "recorded); then how far it is, in points, from the paper's figure, taken as one run; then how far from the "
-    f"table's reference row. In brackets the 95 % interval of a difference. Larger than noise: p < {LEVEL}, two-sided, "
-    "not corrected for the number of comparisons.",
-    "t: Student's t-test, with one spread over seeds for all rows of a data set, their variances pooled; also for "
-    "rows, and the paper's figures, that are single runs.",
-    "z: no row has several seeds (or they agree to the last image), so the spread over seeds is unknown; the binomial "
-    "standard error of the test set stands in for it. A difference above it asks for more seeds; it is no finding yet.",
+    "table's reference row.",
+    f"In brackets the 95 % interval of a difference. Larger than noise: p < {LEVEL}, two-sided, not corrected for the "
+    "number of comparisons.",
+    "t: Student's t-test, with one spread over seeds for all rows on the same data, their variances pooled; also for "
+    "rows, and the paper's figures, that are single runs. Random, whose weights at evaluation are a draw too, has a "
+    "spread of its own and none without several seeds.",
+    "z: no such row has several seeds (or they agree to the last image), so the spread over seeds is unknown; the "
+    "binomial standard error of the test set stands in for it. A difference above it asks for more seeds; it is no "
+    "finding yet.",
 )
 
 
@@ -74,17 +77,17 @@ def build(numeral: str, records: Sequence[Record]) -> Table:
             ours = [record for record in of[row] if record.dataset == dataset]
             reference = [record for record in of[paper.reference] if record.dataset == dataset]
             held_against = [] if row == paper.reference else reference
-            rows[row][dataset] = _cell(figures.get(dataset), ours, held_against, spreads[dataset])
+            rows[row][dataset] = _cell(figures.get(dataset), ours, held_against, spreads[dataset](row))
     return Table(numeral, columns, rows)
 
 
-def _spread(records: Sequence[Record], dataset: str) -> Spread:
+def _spread(records: Sequence[Record], dataset: str) -> Callable[[str], Spread]:
     """Over seeds, pooled over all rows of all tables"""
     rows: dict[str, list[float]] = {}
     for record in records:
         if record.dataset == dataset:
             rows.setdefault(record.row, []).append(record.accuracy)
-    return pooled(rows.values())
+    return lambda row: spread_of(row, rows)
 
 
 def _cell(paper: float | None, ours: list[Record], reference: list[Record], spread: Spread) -> Cell:
@@ -178,25 +181,26 @@ def differences(records: Sequence[Record]) -> str:
     made = [build(numeral, records) for numeral in ("II", "III", "IV")]
     places = [(t, row, dataset) for t in made for row in t.rows for dataset in PAPER_COLUMNS]
     found = {(row, dataset): d for t, row, dataset in places if (d := t.rows[row][dataset].from_reference)}
-    worth = dict(zip(found, holm([d.p for d in found.values()]), strict=True))
+    tested = {place: d.p for place, d in found.items() if d.test == "t"}  # z is no finding
+    worth = dict(zip(tested, holm(list(tested.values())), strict=True))
     names = [DATASETS[dataset].title for dataset in PAPER_COLUMNS]
     text = [f"| | {' | '.join(names)} |", f"| --- |{' --- |' * len(names)}"]
     for table in made:
         for row in table.rows:
             if row != table.reference:
-                cells = (_difference(table, row, dataset, worth.get((row, dataset), 1.0)) for dataset in PAPER_COLUMNS)
+                cells = (_difference(table, row, dataset, worth.get((row, dataset))) for dataset in PAPER_COLUMNS)
                 text.append(f"| {row} against {table.reference} | {' | '.join(cells)} |")
     return "\n".join([*text, ""])
 
 
-def _difference(table: Table, row: str, dataset: str, worth: float) -> str:
+def _difference(table: Table, row: str, dataset: str, worth: float | None) -> str:
     ours, reference = table.rows[row][dataset], table.rows[table.reference][dataset]
     said = DASH
     if d := ours.from_reference:
-        points = f"**{_points(d.difference)}**" if worth < LEVEL else _points(d.difference)
+        mark = "**" if worth is not None and worth < LEVEL else ""
         runs = f"{len(ours.records)} and {len(reference.records)} runs"
-        corrected = _probability(worth).removeprefix("= ")
-        said = f"{points} {_interval(d)}<br>{runs}, p {_probability(d.p)}, corrected {corrected}"
+        said = f"{mark}{_points(d.difference)}{mark} {_interval(d)}<br>{runs}, {d.test}, p {_probability(d.p)}"
+        said += f", corrected {_probability(worth).removeprefix('= ')}" if worth is not None else ""
     if ours.paper is not None and reference.paper is not None:
         said += f"<br>paper {_points((ours.paper - reference.paper) / 100)}"
     return said

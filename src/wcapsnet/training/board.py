@@ -155,7 +155,7 @@ class _Row(Progress):
         self._look(epoch * steps + step, f"epoch {epoch + 1}/{epochs}", means["total"], means["accuracy"])
 
     def epoch(self, record: dict[str, Any], epochs: int) -> None:
-        self._validation = f"  val {record['validation_accuracy']:.2%}"
+        self._validation = f"  val {percent(record['validation_accuracy'])}%"
         position = record["epoch"] * self._steps
         self._look(position, f"epoch {record['epoch']}/{epochs}", record["total"], record["train_accuracy"])
 

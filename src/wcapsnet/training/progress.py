@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as RichProgress
 
+from ..rounding import percent
+
 
 class Progress:
     """Quiet, and what the others build on."""
@@ -105,7 +107,7 @@ def epoch_line(record: dict[str, Any], epochs: int) -> str:
     return (
         f"epoch {record['epoch']:>3}/{epochs}  lr {record['lr']:<6.4g} loss {record['total']:.3f}  "
         f"ce {record['cross_entropy']:.3f}  ws {record['wasserstein']:+.3f}  rec {record['reconstruction']:.3f}  "
-        f"train {record['train_accuracy']:.2%}  val {record['validation_accuracy']:.2%}{star}  "
+        f"train {percent(record['train_accuracy'])}%  val {percent(record['validation_accuracy'])}%{star}  "
         f"{record['images_per_s']:,.0f} images/s"
     )
 
