@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from . import explain
     from .classifier import Classifier, Prediction
     from .errors import InputError
     from .models import create, load
@@ -37,12 +38,15 @@ __all__ = [
     "WCapsNet",
     "WCapsNetConfig",
     "create",
+    "explain",
     "load",
 ]
 
 
 def __getattr__(name: str) -> Any:
     """The public names, fetched when asked for: the command line has something to settle before torch is loaded."""
+    if name == "explain":
+        return import_module(".explain", __name__)
     if name not in _PLACES:
         raise AttributeError(f"module 'wcapsnet' has no attribute {name!r}")
     return getattr(import_module(f".{_PLACES[name]}", __name__), name)

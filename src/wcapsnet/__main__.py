@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import sys
 
 
 def keep_freed_memory() -> None:
@@ -24,7 +25,10 @@ def main() -> None:
     # oneDNN's bf16 kernels for AMX end the process with an illegal instruction on some (virtual) processors.
     os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
     keep_freed_memory()
-    from .cli import main
+    try:
+        from .cli import main
+    except KeyboardInterrupt:  # loading torch takes seconds
+        sys.exit(130)
 
     main()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -17,8 +17,13 @@ def replacing(path: Path) -> Iterator[Path]:
         yield partial
         partial.chmod(0o666 & ~_umask())  # some writers make files that only their owner can read
         os.replace(partial, path)
+    except OSError as error:
+        if error.errno and error.filename in (None, str(partial)):  # a full disk names none, and nobody knows this one
+            error.filename = str(path)
+        raise
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # the first error is the one to tell
+            partial.unlink()
 
 
 def _umask() -> int:

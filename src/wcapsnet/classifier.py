@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from PIL import Image
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from .atomic import replacing
@@ -172,7 +172,8 @@ def winning_capsules(output: Output) -> Tensor:
 def save_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
     plain = _on_cpu(tensors)
     with replacing(path) as partial:
-        save_file(plain, partial, {METADATA: json.dumps(facts)})
+        # Not save_file: what a disk refuses is an OSError this way, like that of any other file.
+        partial.write_bytes(save(plain, {METADATA: json.dumps(facts)}))
 
 
 def _on_cpu(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -149,6 +149,7 @@ class SplitName(str, Enum):
     test = "test"
 
 
+MOST_LEFT_OUT = 10  # runs of which it is said why they stand in no table
 MEAN_IMAGES = 1000  # of which --reroute takes the mean weights, which is then known to 3 % of their spread
 
 
@@ -404,7 +405,8 @@ def tables(
     if as_markdown and as_json:
         raise InputError("Choose one of --markdown and --json.")
     found, left_out = read_records(records) if records else (shipped_records(), [])
-    built = [paper_tables.build(numeral, found) for numeral in PAPER_TABLES if table in (numeral, "all")]
+    project = records is None
+    built = [paper_tables.build(numeral, found, project) for numeral in PAPER_TABLES if table in (numeral, "all")]
     if as_json:
         typer.echo(json.dumps(paper_tables.as_json(built), ensure_ascii=False))
     elif as_markdown:
@@ -414,8 +416,10 @@ def tables(
     if left_out:
         runs = "1 run stands" if len(left_out) == 1 else f"{len(left_out)} runs stand"
         err.print(f"{runs} in no table:", style="yellow")
-        for line in left_out:
+        for line in left_out[:MOST_LEFT_OUT]:
             err.print(f"  {line}", markup=False, soft_wrap=True)
+        if len(left_out) > MOST_LEFT_OUT:
+            err.print(f"  and {len(left_out) - MOST_LEFT_OUT} more")
 
 
 @app.command(
@@ -450,6 +454,9 @@ def evaluate_command(
         f"{split.value} accuracy [bold]{percent(result.accuracy)}%[/] on {len(part.labels):,} images, "
         f"cross entropy {result.loss:.4f}"
     )
+    if Run.is_run(Path(run)) and not (begun := Run.open(Path(run))).finished:
+        done, epochs = len(begun.metrics()), begun.experiment.training.epochs
+        out.print(f"The run is not finished: these are the best weights after {done} of {epochs} epochs.")
     if split == SplitName.test and precision == "fp32" and "test" in classifier.facts:
         right, said = int(result.confusion.diag().sum()), classifier.facts["test"]["correct"]
         out.print(f"{right:,} images right; its model card says {said:,}.")
@@ -615,6 +622,8 @@ def report(
     if len(subjects) == 1:
         facts = _facts(first, chosen, data_dir, download, quiet)
         place = first.folder / "report.html" if first.folder else Path(f"{first.name}-report.html")
+        if "pictures" in facts.missing and first.weights and place.exists() and not out_file:
+            raise InputError(f"{place} is kept: a page without pictures would replace it; write that with --out.")
         page, drawn = report_page.run_page(facts), report_figures.run_figures(facts)
     else:
         gathered = [report_page.gather(one, None, "", torch.device("cpu")) for one in subjects]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import shlex
 import sys
 from collections.abc import Sequence
@@ -279,8 +278,9 @@ def runs(folder: Path) -> None:
             run = Run.open(path)
             metrics = run.metrics()
             best = max((m["validation_accuracy"] for m in metrics), default=None)
-            test = json.loads(run.file("test.json").read_text()).get("accuracy") if run.finished else None
-        except (InputError, ConfigError, ValueError) as error:
+            test = run.results()["accuracy"] if run.finished else None
+            state = "failed" if run.failure else "not finished"
+        except (InputError, ConfigError) as error:
             table.add_row(escape(str(path)), escape(f"unreadable: {error}"))
             continue
         shown = [_percent(value) if value is not None else "" for value in (best, test)]
@@ -290,7 +290,7 @@ def runs(folder: Path) -> None:
             escape(run.experiment.name),
             epochs,
             shown[0],
-            shown[1] or "not finished",
+            shown[1] or state,
         )
     out.print(table)
 

@@ -11,6 +11,7 @@ from cli_helpers import call, sentence
 import wcapsnet.cli as cli
 import wcapsnet.training.step as step_module
 from wcapsnet.data import DATASETS
+from wcapsnet.explain import Survey
 from wcapsnet.training.trainer import Trainer
 
 
@@ -156,9 +157,18 @@ def test_without_matplotlib_figures_are_met_with_one_sentence(run, monkeypatch, 
 def test_a_moved_data_set_is_said_on_the_page(toy, monkeypatch):
     assert call("train", "toy", "--out", "mine", "-q").code == 0
     monkeypatch.delitem(DATASETS, "toy")
+    whole = text("mine/report.html")
+    answer = call("report", "mine")
+    assert answer.code == 2
+    assert answer.err.startswith("Without pictures: ")
+    assert "mine/report.html is kept" in answer.err
+    assert text("mine/report.html") == whole
+    assert call("report", "mine", "--out", "other.html").code == 0
+    assert "The pictures cannot be shown." in text("other.html")
+    Path("mine/report.html").unlink()
     answer = call("report", "mine")
     assert answer.code == 0
-    assert answer.err.startswith("Without pictures: ")
+    Path("mine/report.html").unlink()
     assert call("report", "mine", "-q").err == ""
     assert "The pictures cannot be shown." in text("mine/report.html")
     assert "mean weight" in text("mine/report.html")
@@ -182,6 +192,25 @@ def test_a_damaged_record_is_met_with_a_sentence(run, tmp_path):
     (own / "test.json").unlink()
     (own / "metrics.jsonl").write_text("{\n")
     assert "metrics.jsonl is damaged" in sentence(call("report", own))
+
+
+def test_who_may_only_read_a_run_gets_a_report_elsewhere(run, tmp_path, monkeypatch):
+    own = Path(shutil.copytree(run, tmp_path / "own"))
+    (own / "survey.safetensors").unlink()
+
+    def refused(self, path, **facts):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Survey, "save", refused)
+    assert call("report", own, "--out", tmp_path / "page.html").code == 0
+    assert "mean weight" in text(tmp_path / "page.html")
+    assert not (own / "survey.safetensors").exists()
+
+
+def test_a_folder_of_runs_is_met_with_what_it_is(run):
+    said = sentence(call("report", run.parent))
+    assert "is not a run folder: it has no experiment.json, but" in said
+    assert "name one or several of those" in said
 
 
 def test_places_that_cannot_be_written_are_met_with_a_sentence(run, tmp_path):

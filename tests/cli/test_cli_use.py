@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -61,6 +63,14 @@ def test_evaluate_shows_accuracy_and_classes(run):
     assert f"test accuracy {accuracy:.2%} on 6 images" in answer.out
     assert "apples" in answer.out
     assert "plums" in answer.out
+
+
+def test_evaluate_says_if_a_run_is_not_finished(run, tmp_path):
+    assert "not finished" not in call("evaluate", run).out
+    own = Path(shutil.copytree(run, tmp_path / "own"))
+    (own / "test.json").unlink()
+    said = "The run is not finished: these are the best weights after 12 of 12 epochs."
+    assert said in call("evaluate", own).out
 
 
 def test_evaluate_writes_nothing(run):
@@ -193,8 +203,9 @@ def test_list_shows_recipes_models_data_sets_and_runs(run):
     assert f"{test:.2%}" in row
 
 
-def test_list_runs_survives_a_run_it_cannot_read(run, tmp_path):
-    runs = tmp_path / "runs"
+def test_list_runs_survives_a_run_it_cannot_read(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    runs = Path("runs")
     for name, text in (("corrupt", "{"), ("empty", "{}"), ("other", '{"name": "x", "what": 1}')):
         (runs / name).mkdir(parents=True)
         (runs / name / "experiment.json").write_text(text)
@@ -203,6 +214,13 @@ def test_list_runs_survives_a_run_it_cannot_read(run, tmp_path):
     assert answer.code == 0
     assert answer.out.count("unreadable") == 3
     assert "no run" not in answer.out
+    own = Path(shutil.copytree(run, runs / "own"))
+    (own / "test.json").write_text("broken")
+    assert re.search(r"unreadable: \S*test\.json", call("list", "runs", "--runs", runs).out), "which file"
+    (own / "test.json").unlink()
+    (own / "failed.json").write_text('{"failure": "Training diverged."}')
+    row = next(line for line in call("list", "runs", "--runs", runs).out.splitlines() if "own" in line)
+    assert "failed" in row
 
 
 def test_list_without_runs_says_so():

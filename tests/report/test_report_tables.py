@@ -239,11 +239,10 @@ def test_json_holds_every_figure(runs, capsys):
     assert found["from_reference"]["points"] == pytest.approx(-0.5)
     assert found["from_reference"]["margin"] == pytest.approx(2.776 * 0.1 * (2 / 3) ** 0.5, rel=1e-3)
     assert found["from_reference"]["larger_than_noise"] is True
-    assert content["tables"]["IV"]["rows"]["CE"]["svhn"] == {
-        "paper": 96.39,
-        "ours": None,
-        "why": "not measured: data set not at hand",
-    }
+    assert content["tables"]["IV"]["rows"]["CE"]["svhn"] == {"paper": 96.39, "ours": None}
+    assert call("tables", "IV", "--json") == 0
+    ours = json.loads(capsys.readouterr().out)["tables"]["IV"]["rows"]["CE"]["svhn"]
+    assert ours == {"paper": 96.39, "ours": None, "why": "not measured: data set not at hand"}
 
 
 def test_markdown_has_a_row_for_each_and_the_same_number_of_cells_in_all(runs, capsys):
@@ -260,6 +259,29 @@ def test_runs_that_stand_in_no_table_are_named(runs, capsys):
     said = capsys.readouterr()
     assert "1 run stands in no table:" in said.err
     assert "training.epochs is 4, not 40" in said.err
+    for number in range(12):
+        finished(runs / f"short {number}", "mnist", 9960, seed=number, epochs=4)
+    assert call("tables", "II", "--records", runs) == 0
+    said = capsys.readouterr().err
+    assert "13 runs stand in no table:" in said
+    assert said.endswith("  and 3 more\n")
+
+
+def test_somebody_elses_runs_do_not_explain_our_gaps(runs, capsys):
+    assert call("tables", "II", "--records", runs) == 0
+    assert "not at hand" not in capsys.readouterr().out
+    assert call("tables", "II", "--json", "--records", runs) == 0
+    assert "why" not in json.loads(capsys.readouterr().out)["tables"]["II"]["rows"]["softmax"]["svhn"]
+    assert call("tables", "II") == 0
+    assert "not at hand" in capsys.readouterr().out
+
+
+def test_runs_on_pictures_of_ones_own_are_not_compared_field_by_field(runs):
+    run = finished(runs / "own", "mnist", 9960)
+    experiment = json.loads((run / "experiment.json").read_text())
+    experiment["data"]["source"] = "photos"
+    (run / "experiment.json").write_text(json.dumps(experiment))
+    assert read_records(runs)[1] == [f"{run} is on a data set that the paper does not have."]
 
 
 @pytest.mark.parametrize(

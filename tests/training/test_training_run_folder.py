@@ -5,6 +5,7 @@ import json
 import math
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from training_helpers import CPU, begin, go_on, toy_dataset, toy_experiment, tra
 
 from wcapsnet import __version__
 from wcapsnet.atomic import replacing, write_text
-from wcapsnet.classifier import Classifier, winning_capsules
+from wcapsnet.classifier import Classifier, save_tensors, winning_capsules
 from wcapsnet.data import Dataset, Split
 from wcapsnet.data.loader import DeviceSplit
 from wcapsnet.errors import InputError
@@ -356,6 +357,46 @@ def test_an_error_while_renaming_leaves_the_old_file_and_no_partial_one(tmp_path
         write_text(tmp_path / "file.txt", "new")
     assert (tmp_path / "file.txt").read_text() == "old"
     assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "named"),
+    [
+        (OSError(28, "No space left on device"), "file.txt"),  # by a write, which names no file
+        (PermissionError(13, "Permission denied", "other.txt"), "other.txt"),
+    ],
+)
+def test_what_could_not_be_written_is_called_by_its_own_name(tmp_path, error, named):
+    def write():
+        with replacing(tmp_path / "file.txt") as partial:
+            if error.filename is None:
+                partial.write_text("half")
+            raise error
+
+    with pytest.raises(OSError, match=error.strerror) as raised:
+        write()
+    assert Path(raised.value.filename).name == named
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_is_none_is_not_told_of_a_partial_file(tmp_path):
+    if os.geteuid() == 0:
+        tmp_path = Path("/proc")  # root may write anywhere else
+    else:
+        tmp_path.chmod(0o500)
+    with pytest.raises(OSError, match=r".") as raised:
+        write_text(tmp_path / "x.html", "page")
+    assert raised.value.filename == str(tmp_path / "x.html")
+
+
+def test_a_disk_that_refuses_weights_is_an_oserror_like_any_other(tmp_path, monkeypatch):
+    def full(self, content):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match="No space") as raised:
+        save_tensors(tmp_path / "best.safetensors", {"w": torch.zeros(2)}, {})
+    assert raised.value.filename == str(tmp_path / "best.safetensors")
 
 
 def test_every_file_of_a_run_is_written_atomically(tmp_path, monkeypatch):

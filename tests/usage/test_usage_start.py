@@ -2,11 +2,13 @@
 
 import ctypes
 import os
+import sys
 from types import SimpleNamespace
 
 import pytest
 
-from wcapsnet.__main__ import keep_freed_memory
+import wcapsnet
+from wcapsnet.__main__ import keep_freed_memory, main
 
 
 @pytest.fixture
@@ -36,3 +38,21 @@ def test_what_the_user_set_stands(told, name, monkeypatch):
 def test_other_libraries_are_left_alone(monkeypatch):
     monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace())
     keep_freed_memory()
+
+
+def test_ctrl_c_while_pytorch_is_loaded_is_no_traceback(monkeypatch):
+    class Slow:
+        def find_spec(self, name, path=None, target=None):
+            if name == "wcapsnet.cli":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "wcapsnet.cli", raising=False)
+    monkeypatch.delattr(wcapsnet, "cli", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Slow(), *sys.meta_path])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 130
+
+
+def test_what_explains_a_network_is_there_without_an_import_of_its_own():
+    assert callable(wcapsnet.explain.explain_image)

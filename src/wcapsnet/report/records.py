@@ -108,6 +108,8 @@ def read_record(path: Path) -> Record:
     """Of a run folder or a committed record; refused unless it may stand in a table."""
     run = Run.open(path)
     row = row_of(run.experiment)
+    if row is None and run.experiment.data.source not in DATASETS:
+        raise InputError(f"{path} is on a data set that the paper does not have.")
     if row is None:
         raise InputError(f"{path} is no row of the paper's tables: {nearest_row(run.experiment)}.")
     epochs = run.experiment.training.epochs

@@ -43,6 +43,7 @@ class Table:
     numeral: str
     columns: tuple[str, ...]  # data sets
     rows: dict[str, dict[str, Cell]]
+    project: bool = True  # from this project's records, which say why a data set is missing
 
     @property
     def title(self) -> str:
@@ -61,8 +62,9 @@ class Table:
         return PAPER_TABLES[self.numeral].notes
 
 
-def build(numeral: str, records: Sequence[Record]) -> Table:
-    """The paper's rows and columns; another data set has a column in Table V, and where an ablation has a record."""
+def build(numeral: str, records: Sequence[Record], project: bool = True) -> Table:
+    """The paper's rows and columns, with this project's records or somebody's own; another data set has a column in
+    Table V, and where an ablation has a record."""
     paper = PAPER_TABLES[numeral]
     of = {
         row: [r for r in records if r.row == (NETWORK if row == paper.reference else row.lower())] for row in paper.rows
@@ -78,7 +80,7 @@ def build(numeral: str, records: Sequence[Record]) -> Table:
             reference = [record for record in of[paper.reference] if record.dataset == dataset]
             held_against = [] if row == paper.reference else reference
             rows[row][dataset] = _cell(figures.get(dataset), ours, held_against, spreads[dataset](row))
-    return Table(numeral, columns, rows)
+    return Table(numeral, columns, rows, project)
 
 
 def _spread(records: Sequence[Record], dataset: str) -> Callable[[str], Spread]:
@@ -112,7 +114,7 @@ def lines(table: Table, row: str, dataset: str) -> list[str]:
     paper = "" if cell.paper is None else f"paper {cell.paper:.2f}"
     if not cell.records:
         measurable = row.lower() == table.reference.lower() or table.numeral != "V"
-        ours = NOT_AT_HAND.get(dataset, DASH) if measurable else ""
+        ours = (NOT_AT_HAND if table.project else {}).get(dataset, DASH) if measurable else ""
         return [line for line in (ours, paper) if line] or [DASH]
     accuracies = [record.accuracy for record in cell.records]
     runs = f"n = {len(accuracies)}, {cell.records[0].epochs} epochs{_mixture(cell.records)}"
@@ -214,7 +216,7 @@ def as_json(tables: Sequence[Table]) -> dict[str, Any]:
                 "title": table.title,
                 "reference": table.reference,
                 "rows": {
-                    row: {dataset: _cell_json(cell, dataset) for dataset, cell in cells.items()}
+                    row: {dataset: _cell_json(cell, dataset, table.project) for dataset, cell in cells.items()}
                     for row, cells in table.rows.items()
                 },
             }
@@ -223,10 +225,10 @@ def as_json(tables: Sequence[Table]) -> dict[str, Any]:
     }
 
 
-def _cell_json(cell: Cell, dataset: str) -> dict[str, Any]:
+def _cell_json(cell: Cell, dataset: str, project: bool) -> dict[str, Any]:
     facts: dict[str, Any] = {"paper": cell.paper, "ours": None}
     if not cell.records:
-        return facts | ({"why": NOT_AT_HAND[dataset]} if dataset in NOT_AT_HAND else {})
+        return facts | ({"why": NOT_AT_HAND[dataset]} if project and dataset in NOT_AT_HAND else {})
     accuracies = [100 * record.accuracy for record in cell.records]
     facts["ours"] = {
         "mean": statistics.mean(accuracies),

@@ -128,7 +128,9 @@ class Run:
     @staticmethod
     def open(path: Path) -> Run:
         if not Run.is_run(path):
-            raise InputError(f"{path} is not a run folder: it has no experiment.json.")
+            inside = sum(1 for _ in path.glob("*/experiment.json")) if path.is_dir() else 0
+            more = f", but {inside} of the folders in it are: name one or several of those" if inside else ""
+            raise InputError(f"{path} is not a run folder: it has no experiment.json{more}.")
         return Run(path, read_experiment(path / "experiment.json"))
 
     @staticmethod

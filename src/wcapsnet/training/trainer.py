@@ -232,7 +232,8 @@ class Trainer:
                     self.optimizer.state[parameter]["momentum_buffer"].copy_(tensors[f"momentum.{name}"])
         except (RuntimeError, KeyError) as error:
             raise InputError(
-                f"{self.run.path} cannot be resumed: its state does not fit its experiment.json."
+                f"{self.run.path} cannot be resumed: its state does not fit its experiment.json. Bring back the "
+                "one that it was begun with, or train into another folder."
             ) from error
         self.step.sums.copy_(tensors["sums"])
         torch.set_rng_state(tensors["random.cpu"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -73,7 +74,8 @@ def look(
     )
     seen = Seen(subject.part, found, probes_of(found), of=0 if whole else total)
     if whole and subject.folder:
-        save_survey(subject.folder, seen)
+        with suppress(OSError):  # whoever may only read the run looks anew each time
+            save_survey(subject.folder, seen)
     return seen
 
 
