@@ -161,6 +161,7 @@ class _Layout(NamedTuple):
     classes: tuple[str, ...]
     parts: tuple[str, ...]
     files: tuple[_File, ...]
+    loose: tuple[Path, ...]  # pictures outside the class folders
 
 
 def _layout(path: Path) -> _Layout:
@@ -180,16 +181,21 @@ def _layout(path: Path) -> _Layout:
     files: list[_File] = []
     for part, place in parts.items():
         files += _part_files(place, part, classes, root=path)
+    loose = [file for place in dict.fromkeys((path, *parts.values())) for file in _loose(place)]
     if len(classes) < 2:
-        raise InputError(f"{path} holds a single class, {classes[0]!r}, and a choice needs two: add another folder.")
-    return _Layout(path, classes, named, tuple(files))
+        outside = f" ({loose[0].relative_to(path).as_posix()} lies outside the class folders)" if loose else ""
+        raise InputError(
+            f"{path} holds a single class, {classes[0]!r}, and a choice needs two: add another folder{outside}."
+        )
+    return _Layout(path, classes, named, tuple(files), tuple(loose))
 
 
 def _part_files(place: Path, part: str, classes: tuple[str, ...], root: Path) -> list[_File]:
     """The pictures of one part, class by class."""
     found = {folder: image_files(folder) for folder in _folders(place)}
     if not any(found.values()):
-        what = "pictures only outside of class folders" if _has_pictures(place) else "no pictures"
+        loose = _loose(place)
+        what = f"pictures only outside of class folders, such as {loose[0].name}" if loose else "no pictures"
         raise InputError(f"{place} holds {what}: {_LAYOUT.format(root.name or root)}.")
     files = []
     for folder, paths in found.items():
@@ -211,36 +217,55 @@ def _other_kind(entry: Path) -> bool:
 
 
 def _other_files(layout: _Layout) -> list[str]:
-    """Files beside the pictures that no reader is for: somebody may believe they were trained on."""
+    """Pictures of no class, and files beside the pictures that no reader is for: somebody may believe they were
+    trained on."""
     folders = sorted({file.path.parent for file in layout.files})
     entries = (entry for folder in folders for entry in sorted(folder.iterdir()) if _other_kind(entry))
-    return [f"{e.relative_to(layout.path).as_posix()}: {e.suffix or 'such'} files are not read" for e in entries]
+    why = dict.fromkeys(layout.loose, "lies outside the class folders")
+    why |= {entry: f"{entry.suffix or 'such'} files are not read" for entry in entries}
+    return [f"{file.relative_to(layout.path).as_posix()}: {reason}" for file, reason in why.items()]
 
 
 def _part_folders(path: Path, folders: Sequence[Path]) -> dict[str, Path]:
     """The train, validation and test folders, or none where the folders are classes.
 
-    A class may be called "train" (next to "bus" and "car"), so a part is known by the folders within it.
+    A class may be called "train" (next to "bus" and "car"), so among other names a part is known by the folders within
+    it. Where all have names of parts, parts they are: else test pictures would be trained on.
     """
+    named = [folder for folder in folders if folder.name.lower() in _PART_NAMES]
+    others = [folder.name for folder in folders if folder not in named]
+    if others:
+        _refuse_a_mixture(path, [folder for folder in named if _folders(folder)], others[0])
+        return {}
     parts: dict[str, Path] = {}
-    for folder in folders:
-        part = _PART_NAMES.get(folder.name.lower())
-        if part is None or not _folders(folder) or _has_pictures(folder):
-            continue
+    for folder in named:
+        part = _PART_NAMES[folder.name.lower()]
         if part in parts:
             raise InputError(f"{path} has two folders for {part}, {parts[part].name} and {folder.name}: keep one.")
         parts[part] = folder
     if not parts:
         return {}
-    others = [folder.name for folder in folders if folder not in parts.values()]
-    if others:
-        raise InputError(
-            f"{path} holds {next(iter(parts.values())).name!r} and, beside it, {others[0]!r}: keep either class "
-            "folders or train, val and test folders in it."
-        )
     if "train" not in parts:
         raise InputError(f"{path} has a {next(iter(parts.values())).name} folder but no train folder: add one.")
     return {part: parts[part] for part in ("train", "validation", "test") if part in parts}
+
+
+def _refuse_a_mixture(path: Path, nested: Sequence[Path], other: str) -> None:
+    """`nested` have names of parts and folders within them, and lie beside the folder `other`, which is none."""
+    loose = {folder: _loose(folder) for folder in nested}
+    for folder in nested:
+        if not loose[folder]:
+            raise InputError(
+                f"{path} holds {folder.name!r} and, beside it, {other!r}: keep either class folders or train, val and "
+                "test folders in it."
+            )
+    for folder in nested:
+        if any(map(image_files, _folders(folder))):
+            raise InputError(
+                f"{folder} holds pictures both in folders and outside of them ({loose[folder][0].name}), so that it "
+                f"may be a class, as {other!r} beside it, or hold classes: move all of them out of the folders, or "
+                f"remove {other!r}."
+            )
 
 
 def _folders(path: Path) -> list[Path]:
@@ -258,9 +283,10 @@ def _holds_runs(folder: Path) -> bool:
     return any(folder.glob("experiment.json")) or any(folder.glob("*/experiment.json"))
 
 
-def _has_pictures(folder: Path) -> bool:
-    """Directly in it."""
-    return any(entry.suffix.lower() in IMAGE_SUFFIXES and not is_hidden(entry) for entry in folder.iterdir())
+def _loose(folder: Path) -> list[Path]:
+    """The pictures directly in it."""
+    entries = (entry for entry in folder.iterdir() if entry.suffix.lower() in IMAGE_SUFFIXES and not is_hidden(entry))
+    return sorted((entry for entry in entries if not entry.is_dir()), key=lambda file: natural_key(file.name))
 
 
 # --- What pictures look like --------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ class Dataset:
     train_files: tuple[str, ...] = ()  # folders: which picture each training image is
     validation_files: tuple[str, ...] = ()
     test_files: tuple[str, ...] = ()
-    skipped: tuple[str, ...] = ()  # files of a folder that could not be read: "path: reason"
+    skipped: tuple[str, ...] = ()  # files of a folder that were left out: "path: reason"
     # every run of a sweep asks; kept with the images themselves, so that others read from the same place have their own
     _digests: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
