@@ -757,8 +757,8 @@ def _asked(
 ) -> tuple[Experiment, Path | None]:
     """The experiment that the options of a command describe, and where its data lie."""
     experiment, record = _experiment(target, size, model, device)
-    if record and data_dir is None:
-        data_dir = _remembered(record)
+    if record:
+        experiment, data_dir = _moved(experiment, data_dir), data_dir or _remembered(record)
     training = replace(experiment.training, **{k: v for k, v in changes.items() if v is not None})
     if epochs:
         training = training.with_epochs(epochs)
@@ -794,9 +794,12 @@ def _data_of(run: Run, data_dir: Path | None, download: bool, quiet: bool) -> Da
 
 
 def _moved(experiment: Experiment, data_dir: Path | None) -> Experiment:
-    if data_dir and experiment.data.source not in DATASETS:
-        return replace(experiment, data=replace(experiment.data, source=str(data_dir)))
-    return experiment
+    if data_dir is None or experiment.data.source in DATASETS:
+        return experiment
+    place = data_dir.expanduser().resolve()  # a folder, even if it is called as a data set is
+    if not place.exists():
+        raise InputError(f"There is no folder {data_dir}: --data-dir is to be where the pictures of the run lie now.")
+    return replace(experiment, data=replace(experiment.data, source=str(place)))
 
 
 def _start(

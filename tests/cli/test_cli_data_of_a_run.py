@@ -64,6 +64,30 @@ def test_pictures_that_moved_are_found_with_data_dir(own):
     assert json.loads(call("evaluate", "mine", "--data-dir", moved, "--json").out)["accuracy"] == before
 
 
+@pytest.mark.parametrize(
+    "command", [["train"], ["train", "--resume"], ["sweep", "--seeds", "1"], ["ablate", "nonlinearity", "--seeds", "1"]]
+)
+def test_a_run_on_pictures_that_moved_is_repeated_with_data_dir(own, command):
+    Path("mine/test.json").unlink()  # so that it can be resumed too
+    own.rename("moved")
+    refused(call(*command, "mine", "-q"), "no folder", "--data-dir")
+    more = [] if "--resume" in command else ["--out", "again"]
+    assert call(*command, "mine", "--data-dir", "moved", "-q", *more).code == 0
+    for record in Path("again").rglob("experiment.json"):  # it can be used from anywhere
+        assert json.loads(record.read_text())["data"]["source"] == str(Path("moved").resolve())
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate", "explore"])
+@pytest.mark.parametrize("name", ["nope", "mnist"])
+def test_for_a_run_on_pictures_data_dir_is_their_folder_and_no_data_set(own, command, name):
+    refused(call(command, "mine", "--data-dir", name), f"no folder {name}: --data-dir is to be where the pictures")
+
+
+def test_pictures_may_have_moved_to_a_folder_called_as_a_data_set_is(own):
+    own.rename("mnist")
+    assert call("evaluate", "mine", "--data-dir", "mnist").code == 0
+
+
 def test_training_from_within_the_folder_of_pictures_can_be_repeated_and_evaluated(own, monkeypatch):
     monkeypatch.chdir(own)
     for _ in range(2):
