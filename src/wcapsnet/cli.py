@@ -904,7 +904,7 @@ def _with_its_data(
         if not path.exists():
             raise InputError(f"There is no run folder {source}, {shipped.unknown(source)}")
         run = Run.open(path)
-        classifier = Classifier.load(run.weights(), device)
+        classifier = load(path, device=str(device))
         dataset = _data_of(run, data_dir, download, quiet)
         run.check_data(dataset, *parts)
         return classifier, dataset

@@ -79,8 +79,10 @@ def load(source: str | Path, *, device: str = "cpu") -> Classifier:
     if source in shipped.names():
         return shipped.load(str(source), choose_device(device))
     path = Path(source)
-    if path.is_dir():
-        path = Run.open(path).weights()
-    elif not path.exists():
+    if not path.exists():
         raise InputError(f"There is no run folder or weights file at {source}, {shipped.unknown(str(source))}")
-    return Classifier.load(path, choose_device(device))
+    run = Run.open(path) if path.is_dir() else None
+    classifier = Classifier.load(run.weights() if run else path, choose_device(device))
+    if run:
+        run.check_weights(classifier.config, classifier.classes)
+    return classifier

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cli_helpers import SMALL, SRC, call, fruit
+from cli_helpers import SMALL, SRC, call, fruit, sentence
 
 from wcapsnet.atomic import write_text
 from wcapsnet.data import DATASETS, datasets
@@ -111,6 +111,38 @@ def test_a_folder_that_was_named_is_not_taken_twice(tmp_path):
     with pytest.raises(ValueError, match="Another run has just begun"):
         second.begin({"who": "second"})
     assert "first" in (tmp_path / "mine" / "environment.json").read_text()
+
+
+@pytest.fixture(params=["size", "classes"])
+def mixed(own, request) -> str:
+    """The run `mine` with the best weights of another one; how that is told."""
+    other = own if request.param == "size" else Path("other")
+    if request.param == "classes":
+        shutil.copytree(own, other)
+        (other / "apples").rename(other / "pears")
+    size = 16 if request.param == "size" else 8
+    assert call("train", other, "--size", size, "--epochs", 1, "--out", "strange", "-q", *SMALL).code == 0
+    shutil.copy("strange/best.safetensors", "mine")
+    place, end = Path("mine/best.safetensors"), "bring its own back, or train anew."
+    how = "model.height is 16, not 8" if request.param == "size" else "its classes are pears, plums, not apples, plums"
+    return f"{place} is of another network ({how}); {end}"
+
+
+def test_the_weights_of_another_run_are_refused(mixed, own):
+    picture = next(own.rglob("*.png"))
+    asked = (["evaluate", "mine"], ["explain", "mine"], ["explain", "mine", picture], ["predict", "mine", picture])
+    for command in (*asked, ["explore", "mine", "--no-browser"]):
+        assert sentence(call(*command)) == mixed
+    Path("mine/test.json").unlink()
+    assert sentence(call("train", "--resume", "mine", "-q")) == mixed
+    assert not Path("mine/test.json").exists()
+
+
+def test_a_report_shows_nothing_of_another_runs_weights(mixed):
+    answer = call("report", "mine")
+    assert answer.code == 0
+    assert f"Without pictures: {mixed}" in answer.err
+    assert "pears" not in Path("mine/report.html").read_text().replace(mixed, "")
 
 
 @pytest.mark.parametrize("target", ["low", "low/experiment.json"])

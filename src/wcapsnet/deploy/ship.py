@@ -80,6 +80,7 @@ def ship(name: str, folders: list[Path], root: Path, data_dir: Path | None, devi
     run = best_on_validation(candidates)
     dataset = _data(run, data_dir)
     classifier = Classifier.load(run.weights(), device)
+    run.check_weights(classifier.config, classifier.classes)
     test, validation = (_evaluate(classifier, dataset, part) for part in ("test", "validation"))
     halved = _in_half_precision(classifier)
     half_test, half_validation = (_evaluate(halved, dataset, part) for part in ("test", "validation"))

@@ -41,8 +41,8 @@ from ..data import Dataset
 from ..errors import InputError
 from ..experiment import Experiment
 from ..lock import hold
-from ..network import ConfigError
-from ..settings import from_dict, to_dict
+from ..network import ConfigError, WCapsNetConfig
+from ..settings import flat, from_dict, to_dict
 
 PARTS = ("train", "validation", "test")
 COUNTS, MEASURES = ("images", "errors", "epochs", "best_epoch"), ("accuracy", "validation_accuracy", "seconds")
@@ -124,6 +124,22 @@ class Run:
                     f"The {part} images of {dataset.name} are not those that {self.path} began with; bring them back, "
                     f"or {instead}."
                 )
+
+    def check_weights(self, model: WCapsNetConfig, classes: tuple[str, ...]) -> None:
+        """Refuse best weights that belong to another run: what is said of this one would be wrong."""
+        own, found = flat(to_dict(self.experiment.model)), flat(to_dict(model))
+        other = [
+            f"model.{field} is {found.get(field)}, not {own.get(field)}"
+            for field in {**own, **found}
+            if found.get(field) != own.get(field)
+        ]
+        if self.file("data.json").exists() and not other:
+            names = tuple(read_json(self.file("data.json")).get("classes", classes))
+            if names != classes:
+                other = [f"its classes are {', '.join(classes)}, not {', '.join(names)}"]
+        if other:
+            place = self.file("best.safetensors")
+            raise InputError(f"{place} is of another network ({other[0]}); bring its own back, or train anew.")
 
     @staticmethod
     def open(path: Path) -> Run:

@@ -192,6 +192,7 @@ class Trainer:
         validation images, then for the test images; by default it is `evaluate`."""
         measure = measure or evaluate
         best = Classifier.load(self.run.weights(), self.device)
+        self.run.check_weights(best.config, best.classes)
         validation = measure(best.network, self.validation_data)
         facts: dict[str, Any] = {
             "best_epoch": self.state.best_epoch,

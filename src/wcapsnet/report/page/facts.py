@@ -14,7 +14,7 @@ from ...classifier import Classifier
 from ...data import DATASETS, Dataset
 from ...errors import InputError
 from ...network import WCapsNet
-from ...training.run import read_json
+from ...training.run import Run, read_json
 from .look import Progress, Seen, look, saved_survey
 from .pictures import Pictures, choose
 from .subject import Subject
@@ -78,7 +78,10 @@ def _classifier(subject: Subject, device: torch.device) -> tuple[Classifier | No
         what = "folder has no best.safetensors" if begun else "first epoch was not finished"
         return None, f"There are no weights: the run's {what}."
     try:
-        return Classifier.load(subject.weights, device), ""
+        classifier = Classifier.load(subject.weights, device)
+        if subject.folder:
+            Run(subject.folder, subject.experiment).check_weights(classifier.config, classifier.classes)
+        return classifier, ""
     except InputError as error:
         return None, str(error)
 
