@@ -347,17 +347,28 @@ def test_whether_deeper_levels_specialise_more_is_said():
             levels.append(level_of(torch.cat([b, b.flip(1)]), [0] * 50 + [1] * 50))
         return Specialization(tuple(levels), torch.zeros(0), torch.zeros(0)).trend
 
-    # I = 1 − H(share), in bits: shares of .5, .9 and 1 tell 0, .531 and 1
-    assert (
-        found(0.5, 0.9, 1.0)
-        == "What the winning capsule tells of the class rises with every level: 0.000 → 0.531 → 1.000."
-    )
-    assert "falls with every level: 1.000 → 0.531." in found(1.0, 0.9)
-    assert "rises and falls" in found(0.5, 1.0, 0.9)
-    assert "is the same in every level: 0.000 → 0.000 → 0.000." in found(0.5, 0.5, 0.5)
-    assert "rises, but not with every level: 0.000 → 0.531 → 0.531." in found(0.5, 0.9, 0.9)
-    assert "falls, but not with every level" in found(0.9, 0.9, 0.5)
+    # I = 1 − H(share), in bits: shares of .8, .9 and 1 tell .278, .531 and 1, of which chance gives some .008
+    said = found(0.8, 0.9, 1.0)
+    assert said.startswith("What the winning capsule tells of the class beyond chance rises with every level: 0.27")
+    assert said.endswith(" → 1.000.")
+    assert "beyond chance falls with every level: 1.000 → 0.5" in found(1.0, 0.9)
+    assert "rises and falls" in found(0.8, 1.0, 0.9)
+    assert "is the same in every level: 1.000 → 1.000." in found(1.0, 1.0)
+    assert "rises, but not with every level" in found(0.8, 0.9, 0.9)
+    assert "falls, but not with every level" in found(0.9, 0.9, 0.8)
     assert "nothing can be said" in found(0.9)
+    # 27 of 50 tell .005, which shuffles give too
+    assert found(0.5, 0.54) == "What the winning capsule tells of the class is not above chance in any level."
+    assert "beyond chance, by level: 1.000 → not above chance → not above chance." in found(1.0, 0.54, 0.5)
+
+
+def test_what_few_images_tell_by_chance_is_not_told_as_a_finding():
+    levels = tuple(level_of(torch.tensor(b), [0, 1]) for b in ([[0.9, 0.1], [0.1, 0.9]], [[0.5, 0.5], [0.5, 0.4]]))
+    said = Specialization(levels, torch.zeros(0), torch.zeros(0)).trend
+    assert said == (
+        "What the winning capsule tells of the class is not above chance in any level. "
+        "All winners of an image together: not above chance in any level."
+    )
 
 
 @pytest.mark.parametrize("classes", [2, 10, 100])

@@ -42,9 +42,9 @@ def _trend(found: Specialization) -> Html | None:
     high = max(0.1, *(max(bar.value, bar.mark or 0) for bar in bars))
     chart = bar_chart("Information of the winning capsule about the class, by level", bars, high=high, width=440)
     caption = (
-        f"{found.trend} The number is normalised mutual information: 0 if the capsule that wins (drawn, where "
-        "several do) says nothing about the class, 1 if it says as much as that many capsules can. Upright lines are "
-        "chance: what shuffled classes give."
+        f"{found.trend} The bars are normalised mutual information, chance included: 0 if the capsule that wins "
+        "(drawn, where several do) says nothing about the class, 1 if it says as much as that many capsules can. "
+        "Upright lines are chance: what shuffled classes give."
     )
     return figure("Do deeper levels specialise more?", chart, caption)
 
