@@ -9,7 +9,7 @@ from explain_toys import quadrants, split_of, toy
 from twins import close
 from wcapsnet import InputError
 from wcapsnet.explain import probe_levels, survey
-from wcapsnet.explain.probes import LinearProbe, share_margin
+from wcapsnet.explain.probes import LinearProbe, share_interval, share_margin
 
 
 def surveys(features, labels, test_features, test_labels):
@@ -84,6 +84,19 @@ def test_the_margin_of_a_share_worked_by_hand():
     # 48 of 96 and two of each: p = ½, 1.96·√(¼/100) = .098
     assert share_margin(0.5, 96) == pytest.approx(0.098)
     assert 0 < share_margin(1.0, 10) < 1
+
+
+@pytest.mark.parametrize("images", [1, 2, 3, 20, 10_000])
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_the_interval_of_a_share_has_it_inside_and_stays_between_0_and_1(share, images):
+    low, high = share_interval(share, images)
+    assert 0 <= low <= share <= high <= 1
+    assert low < high
+
+
+def test_the_interval_of_a_share_worked_by_hand():
+    # one hit in one, and two hits and two misses: 3 of 5;  .6 ± 1.96 √(.6 · .4 / 5)
+    assert share_interval(1.0, 1) == (pytest.approx(0.6 - 0.4294, abs=1e-4), 1.0)
 
 
 def test_surveys_that_kept_no_features_and_single_images_are_refused():

@@ -1,6 +1,7 @@
 """One pass over a data set, and what it says of specialisation."""
 
 import math
+import re
 
 import pytest
 import scipy.stats
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from twins import close, tiny
 from wcapsnet import Classifier, InputError, Level, RoutingConfig, WCapsNet
-from wcapsnet.explain import Specialization, Survey, probe_levels, show, specialization, survey
+from wcapsnet.explain import Probe, Specialization, Survey, probe_levels, show, specialization, survey
 from wcapsnet.explain.specialization import (
     confidence_margin,
     effective_number,
@@ -293,29 +294,36 @@ def test_nothing_is_said_of_a_level_that_selects():
 
 
 def test_a_capsule_that_always_wins_is_named():
-    b = torch.tensor([[0.2, 0.5, 0.3], [0.1, 0.6, 0.3]]).repeat(10, 1)
-    (finding,) = level_of(b, [0, 1] * 10).findings
-    assert finding == "Level 1 has collapsed: capsule 1 wins in 100.0% of 20 images."
+    b = torch.tensor([[0.2, 0.5, 0.3], [0.1, 0.6, 0.3]]).repeat(20, 1)
+    (finding,) = level_of(b, [0, 1] * 20).findings
+    assert finding == "Level 1 has collapsed: capsule 1 wins in 100.0% of 40 images."
 
 
 def test_capsules_that_always_win_together_are_named():
-    b = torch.tensor([[0.4, 0.2, 0.4], [0.45, 0.1, 0.45]]).repeat(10, 1)
-    (finding,) = level_of(b, [0, 1] * 10).findings
-    assert finding == "Level 1 has collapsed: capsules 0 and 2 win together in 100.0% of 20 images."
-    alike = torch.full((20, 4), 0.25) + 1e-4 * torch.rand(20, 4)
-    (finding,) = level_of(alike, [0, 1] * 10).findings
+    b = torch.tensor([[0.4, 0.2, 0.4], [0.45, 0.1, 0.45]]).repeat(20, 1)
+    (finding,) = level_of(b, [0, 1] * 20).findings
+    assert finding == "Level 1 has collapsed: capsules 0 and 2 win together in 100.0% of 40 images."
+    alike = torch.full((40, 4), 0.25) + 1e-4 * torch.rand(40, 4)
+    (finding,) = level_of(alike, [0, 1] * 20).findings
     assert finding == "Level 1 hardly selects: to within 1 % all capsules weigh the same in 100.0% of the images."
     # one that is always among the winners is no collapse: the others still say something
-    b = torch.tensor([[0.4, 0.2, 0.4], [0.4, 0.4, 0.2]]).repeat(10, 1)
-    assert level_of(b, [0, 1] * 10).findings == ()
+    b = torch.tensor([[0.4, 0.2, 0.4], [0.4, 0.4, 0.2]]).repeat(20, 1)
+    assert level_of(b, [0, 1] * 20).findings == ()
 
 
 def test_capsules_that_never_win_are_named():
-    b = torch.tensor([[0.2, 0.5, 0.1, 0.2], [0.2, 0.1, 0.1, 0.6]]).repeat(10, 1)
-    (finding,) = level_of(b, [0, 1] * 10).findings
-    assert finding == "Level 1: capsules 0 and 2 never win in 20 images."
-    (finding,) = level_of(b[:, [0, 1, 3]], [0, 1] * 10).findings
-    assert finding == "Level 1: capsule 0 never wins in 20 images."
+    b = torch.tensor([[0.2, 0.5, 0.1, 0.2], [0.2, 0.1, 0.1, 0.6]]).repeat(20, 1)
+    (finding,) = level_of(b, [0, 1] * 20).findings
+    assert finding == "Level 1: capsules 0 and 2 never win in 40 images."
+    (finding,) = level_of(b[:, [0, 1, 3]], [0, 1] * 20).findings
+    assert finding == "Level 1: capsule 0 never wins in 40 images."
+
+
+def test_of_a_few_images_no_collapse_is_said():
+    b = torch.tensor([[0.2, 0.5, 0.3], [0.1, 0.6, 0.3]])
+    for images in (1, 2, 3, 29):
+        assert level_of(b.repeat(15, 1)[:images], ([0, 1] * 15)[:images]).findings == ()
+    assert len(level_of(b.repeat(15, 1), [0, 1] * 15).findings) == 1
 
 
 def test_a_level_that_does_not_look_at_the_image_is_found_out():
@@ -383,3 +391,14 @@ def test_a_data_set_is_shown_however_many_its_classes(classes, capsys):
     assert "Level 1: mean weights" in said
     assert "Level 2: mean weights" not in said
     assert "Level 3: mean weights" in said
+
+
+def test_no_probe_is_said_to_read_more_than_everything(capsys):
+    torch.manual_seed(0)
+    network = WCapsNet(tiny(levels=(Level(2, 2, 2, 2), Level(3, 2, 3, 1)))).eval()
+    seen = survey(network, random_split(network.config, 2), routed=True)
+    probes = [Probe(level, 4, 1.0, 0.43, 0.0, 1.0) for level in range(2)]
+    show.dataset(specialization(seen), probes, seen, [str(r) for r in range(network.config.classes)])
+    said = " ".join(re.sub("[│┃]", " ", capsys.readouterr().out).split())
+    assert "± 43" not in said
+    assert "to 100.0" in said

@@ -96,6 +96,12 @@ def share_margin(share: float, images: int) -> float:
     return 1.96 * math.sqrt(share * (1 - share) / (images + 4))
 
 
+def share_interval(share: float, images: int) -> tuple[float, float]:
+    """That interval, between 0 and 1. Its middle is nearer to a half than the share is."""
+    middle, margin = (share * images + 2) / (images + 4), share_margin(share, images)
+    return max(middle - margin, 0.0), min(middle + margin, 1.0)
+
+
 def _penalty(x: Tensor, labels: Tensor, classes: int) -> float:
     """The one that serves best a fifth of the images after learning from the others."""
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))

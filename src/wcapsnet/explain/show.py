@@ -16,7 +16,7 @@ from ..show import out
 from .capsule import CapsuleExplanation, Neighbours, Traversal
 from .faithfulness import Faithfulness, mean_and_margin
 from .image import ImageExplanation
-from .probes import Probe
+from .probes import Probe, share_interval
 from .reroute import Rerouted
 from .specialization import LevelSpecialization, Specialization
 from .survey import Survey
@@ -128,7 +128,7 @@ def dataset(found: Specialization, probes: Sequence[Probe], seen: Survey, classe
             f"{level.information:.3f} ({level.information_by_chance:.3f})",
             f"{level.information_chosen:.3f} ({level.information_chosen_by_chance:.3f})",
             f"{level.information_set:.3f} ({level.information_set_by_chance:.3f})",
-            f"{probe.accuracy:.1%} ± {100 * probe.margin:.1f} ({probe.by_chance:.1%})" if probe else "",
+            _probe(probe, len(seen)) if probe else "",
         )
     out.print(f"{len(seen):,} images, accuracy {percent(seen.accuracy)}%")
     out.print(table)
@@ -136,8 +136,8 @@ def dataset(found: Specialization, probes: Sequence[Probe], seen: Survey, classe
         "In use: effective number of capsules, by weights and by wins. Winners of an image have its largest weight to "
         "within 1 %, in the last level the best vector; how many there are on average. Class in …: mutual information "
         "of the class and a capsule drawn by its weight or among the winners, from 0 (none) to 1 (as much as that many "
-        "capsules can tell); of the class and the set of winners, 1 being all of the class; what a linear probe reads. "
-        "In brackets: chance.",
+        "capsules can tell); of the class and the set of winners, 1 being all of the class; what a linear probe reads, "
+        "with its 95 % confidence interval. In brackets: chance.",
         soft_wrap=True,
     )
     out.print(found.trend, soft_wrap=True)
@@ -149,6 +149,11 @@ def dataset(found: Specialization, probes: Sequence[Probe], seen: Survey, classe
             out.print(f"\nLevel {level.level + 1}: mean weights ({equal}), ± half a 95 % confidence interval")
             small = len(classes) <= WIDEST and level.capsules <= WIDEST // 2
             out.print(_mean_weights(level, classes) if small else _preferred(level, classes))
+
+
+def _probe(probe: Probe, images: int) -> str:
+    low, high = share_interval(probe.accuracy, images)
+    return f"{probe.accuracy:.1%}, {100 * low:.1f} to {100 * high:.1f} ({probe.by_chance:.1%})"
 
 
 def _mean_weights(level: LevelSpecialization, classes: Sequence[str]) -> Table:

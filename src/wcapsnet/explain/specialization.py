@@ -14,6 +14,7 @@ from ..network.routing import heaviest
 from .survey import Survey
 
 ALWAYS = 0.99  # of the images: a set of capsules that wins in so many is said to win always
+LEAST = 30  # images, before anything is said of who wins always or never: among a few the same one wins by chance
 SHUFFLES = 20
 
 
@@ -284,6 +285,8 @@ def _findings(index: int, b: Tensor, leads: Tensor, sets: Tensor, which: Tensor)
         equal = float((b[0] - 1 / n).abs().max()) < 1e-6
         how = "all capsules weigh the same" if equal else "the weights do not depend on the image"
         return (f"{level} does not select: {how}.",)
+    if images < LEAST:
+        return ()
     counts = which.bincount()
     most, share = sets[counts.argmax()], int(counts.max()) / images
     if share >= ALWAYS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...explain import LevelSpecialization, Specialization, specialization
-from ...explain.probes import share_margin
+from ...explain.probes import share_interval, share_margin
 from . import text
 from .colors import scale
 from .facts import Facts
@@ -201,12 +201,12 @@ def probes(facts: Facts) -> Html:
             f"level {p.level + 1}",
             f"{p.features:,}",
             text.percent(p.accuracy),
-            f"± {text.percent(p.margin)}",
+            _interval(p.accuracy, len(facts.seen.survey)),
             f"{p.penalty:g}",
         ]
         for p in found
     ]
-    numbers = table(["probe", "numbers it reads", "accuracy", "interval", "penalty"], rows, "Linear probes")
+    numbers = table(["probe", "numbers it reads", "accuracy", "95 % interval", "penalty"], rows, "Linear probes")
     caption = (
         "Accuracy of the probes, with the network's own below; the dashed line is always saying the most frequent "
         "class."
@@ -217,3 +217,8 @@ def probes(facts: Facts) -> Html:
         lead,
         figure("Accuracy of a linear probe", chart, caption, folded("Probes as a table", numbers)),
     )
+
+
+def _interval(share: float, images: int) -> str:
+    low, high = share_interval(share, images)
+    return f"{text.percent(low)} to {text.percent(high)}"
