@@ -60,6 +60,7 @@ def test_the_headline_is_the_figure_of_test_json(page, finished_run):
     assert percent(results["accuracy"]) in page.text
     assert f"{60 - results['errors']} images of 60 right" in page.text
     assert f"{results['cross_entropy']:.4f}" in page.text
+    assert "guessing evenly among the 3 classes gives 1.10" in page.text  # ln 3, without "none of these"
 
 
 def test_names_of_classes_and_runs_are_text_and_never_markup(page, facts):

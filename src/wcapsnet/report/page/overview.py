@@ -66,7 +66,9 @@ def card(title: str, big: str, more: str = "", style: str | None = None) -> Html
 
 
 def _guessing(facts: Facts) -> str:
-    return f"guessing gives {math.log(facts.subject.experiment.model.outputs):.2f}"
+    """Among the real classes: an output for "none of these" is never the answer, and a guess would leave it out."""
+    classes = facts.subject.experiment.model.classes
+    return f"guessing evenly among the {classes:,} classes gives {math.log(classes):.2f}"
 
 
 def _paper_card(facts: Facts, accuracy: float, images: int) -> Html | None:
