@@ -546,7 +546,10 @@ def explain(
             "other draws.",
         ),
     ] = False,
-    split: Annotated[SplitName, typer.Option(help="Data set: which part.")] = SplitName.test,
+    split: Annotated[
+        Optional[SplitName],  # noqa: UP045
+        typer.Option(help="Data set: which part.", show_default="test"),
+    ] = None,
     images: Annotated[
         Optional[int],  # noqa: UP045
         typer.Option(min=1, help="Data set: only so many of its images, evenly spread.", show_default=False),
@@ -567,12 +570,14 @@ def explain(
         asked = {"--capsule": capsule, "--faithfulness": measured, "--reroute": rerouted}
         if len(several := [name for name, value in asked.items() if value]) > 1:
             raise InputError(f"Choose one of {' and '.join(several)}.")
+        part = split or SplitName.test
         if rerouted:
-            _reroute(run, split, images, data_dir, download, chosen, as_json)
+            _reroute(run, part, images, data_dir, download, chosen, as_json)
         else:
-            _explain_dataset(run, split, images, capsule, measured, data_dir, download, chosen, as_json)
+            _explain_dataset(run, part, images, capsule, measured, data_dir, download, chosen, as_json)
         return
-    for_data = {"--capsule": capsule, "--faithfulness": measured, "--reroute": rerouted, "--images": images}
+    for_data = {"--capsule": capsule, "--faithfulness": measured, "--reroute": rerouted}
+    for_data |= {"--split": split, "--images": images}
     for name, value in for_data.items():
         if value:
             raise InputError(f"{name} is for a data set, so no image can be given with it.")
@@ -1112,7 +1117,7 @@ def _explain_dataset(
             facts["probes"] = [asdict(probe) for probe in probes]
             facts |= {"probes_taught_by": other.value, "probe_images": len(taught.labels)}
             if not as_json:
-                show_explained.dataset(found, probes, seen, names)
+                show_explained.dataset(found, probes, seen, names, _called(split, len(seen)))
     if as_json:
         typer.echo(json.dumps(facts, ensure_ascii=False))
 
@@ -1146,8 +1151,13 @@ def _reroute(
             facts |= {"mean_of": of.value, "mean_images": len(mean_of)}
         typer.echo(json.dumps(facts | found.summary(), ensure_ascii=False))
     else:
-        words = "training" if of == SplitName.train else of.value
-        show_explained.rerouted(found, f"{len(mean_of):,} {words} images")
+        mean = f"{len(mean_of):,} {_called(of, len(mean_of))}"
+        show_explained.rerouted(found, _called(split, len(part)), mean)
+
+
+def _called(part: SplitName, images: int) -> str:
+    """Test images, training images, validation images, or one of them"""
+    return f"{'training' if part == SplitName.train else part.value} image{'' if images == 1 else 's'}"
 
 
 def _some_of(dataset: Dataset, part: SplitName, images: int | None) -> tuple[Split, tuple[str, ...]]:

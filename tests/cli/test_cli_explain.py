@@ -91,6 +91,7 @@ def test_a_data_set_is_explained(run):
     assert facts_of(run, "--split", "validation")["probes_taught_by"] == "train"  # never test images
     answer = call("explain", run)
     assert answer.code == 0, answer.err
+    assert f"{facts['images']} test images, accuracy {facts['accuracy']:.2%}" in answer.out
     for level in facts["levels"]:
         assert f"{level['information']:.3f} ({level['information_by_chance']:.3f})" in answer.out
         assert f"{level['information_set']:.3f} ({level['information_set_by_chance']:.3f})" in answer.out
@@ -101,7 +102,7 @@ def test_a_data_set_is_explained(run):
 def test_some_images_of_a_sorted_data_set_are_of_all_classes(run):
     answer = call("explain", run, "--split", "train", "--images", 4)
     assert answer.code == 0, answer.err
-    assert "4 images" in answer.out
+    assert "4 training images, accuracy" in answer.out
     assert "no images" not in answer.out
 
 
@@ -159,7 +160,7 @@ def test_the_routing_can_be_exchanged_for_others(run):
     assert facts["accuracy"] == json.loads((run / "test.json").read_text())["accuracy"]
     printed = call("explain", run, "--reroute").out
     assert f"Mean: of {parts['validation']} validation images" in printed
-    assert f"{facts['images']} images, accuracy {facts['accuracy']:.2%} by their own weights" in printed
+    assert f"{facts['images']} test images, accuracy {facts['accuracy']:.2%} by their own weights" in printed
     for one in facts["rerouted"].values():
         everywhere = one["all_levels"]
         for part in (everywhere, *one["one_level"]):
@@ -194,6 +195,8 @@ def test_random_weights_can_be_exchanged_for_other_draws(pictures, tmp_path):
         (["{run}", "missing.png"], "missing.png"),
         (["{run}", "{photo}", "--class", "plum"], "did you mean 'plums'"),
         (["{run}", "{photo}", "--capsule", "1.0"], "for a data set"),
+        (["{run}", "{photo}", "--split", "train"], "--split is for a data set, so no image can be given with it."),
+        (["{run}", "{photo}", "--split", "test"], "--split is for a data set"),
         (["{run}", "--nearest", "3"], "for one image"),
         (["{run}", "--capsule", "first"], "LEVEL.CAPSULE"),
         (["{run}", "--capsule", "3.0"], "levels 1 to 2"),

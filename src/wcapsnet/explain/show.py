@@ -114,7 +114,10 @@ def neighbours(near: Neighbours, seen: Survey, classes: Sequence[str], files: Se
     out.print(table)
 
 
-def dataset(found: Specialization, probes: Sequence[Probe], seen: Survey, classes: Sequence[str]) -> None:
+def dataset(
+    found: Specialization, probes: Sequence[Probe], seen: Survey, classes: Sequence[str], images: str = "images"
+) -> None:
+    """`images`: what those of the survey are called, such as test images"""
     names = ("level", "capsules", "in use", "by wins", "winners", "class in weights", "in a winner", "in all winners")
     table = Table(*names, "in a probe")
     for level in found.levels:
@@ -130,7 +133,7 @@ def dataset(found: Specialization, probes: Sequence[Probe], seen: Survey, classe
             f"{level.information_set:.3f} ({level.information_set_by_chance:.3f})",
             _probe(probe, len(seen)) if probe else "",
         )
-    out.print(f"{len(seen):,} images, accuracy {percent(seen.accuracy)}%")
+    out.print(f"{len(seen):,} {images}, accuracy {percent(seen.accuracy)}%")
     out.print(table)
     out.print(
         "In use: effective number of capsules, by weights and by wins. Winners of an image have its largest weight to "
@@ -220,10 +223,10 @@ def traversal(walk: Traversal, images: int) -> None:
     out.print(table)
 
 
-def rerouted(found: Rerouted, mean_of: str) -> None:
-    """`mean_of`: the images whose mean weights were taken"""
+def rerouted(found: Rerouted, images: str, mean_of: str) -> None:
+    """`images`: what those that were answered are called, `mean_of`: those whose mean weights were taken"""
     own = found.correct / found.images
-    out.print(f"{found.images:,} images, accuracy {percent(own)}% by their own weights; by others:")
+    out.print(f"{found.images:,} {images}, accuracy {percent(own)}% by their own weights; by others:")
     levels = len(next(iter(found.by.values()))) - 1
     alone = [f"in level {level + 1} alone" for level in range(levels)] if levels > 1 else []
     table = Table("weights", "in all levels", "points", "changed answers", *alone)
