@@ -50,8 +50,8 @@ from .recipes.published import PAPER_TABLES
 from .report import page as report_page
 from .report import tables as paper_tables
 from .report.page import figures as report_figures
-from .report.page.look import evenly
-from .report.page.text import plural
+from .report.page.look import aside, evenly
+from .report.page.text import images_of, plural
 from .report.records import read_records, shipped_records
 from .rounding import percent
 from .runs import dataset_of, train_all
@@ -968,13 +968,14 @@ def _facts(
 ) -> report_page.Facts:
     """A report without the data set is better than none: it says what is missing."""
     dataset, why = None, ""
+    parts = (subject.part, aside(subject.part))
     try:
         if subject.folder:
             run = Run.open(subject.folder)
             dataset = _data_of(run, data_dir, download, True)
-            run.check_data(dataset, subject.part, "validation")
+            run.check_data(dataset, *parts)
         else:
-            _, dataset = _with_its_data(subject.source, device, data_dir, download, True, subject.part)
+            _, dataset = _with_its_data(subject.source, device, data_dir, download, True, *parts)
     except (InputError, OSError) as error:
         dataset, why = None, str(error)
     with Bar(console=err, transient=True, disable=quiet or not err.is_terminal) as bar:
@@ -1083,7 +1084,7 @@ def _explain_dataset(
     device: torch.device,
     as_json: bool,
 ) -> None:
-    other = _aside(split)  # which teaches the probes
+    other = SplitName(aside(split.value))  # which teaches the probes
     parts = (split,) if measured or capsule else (split, other)
     classifier, dataset = _with_its_data(run, device, data_dir, download, as_json, *(one.value for one in parts))
     part, files = _some_of(dataset, split, measured or images)
@@ -1117,14 +1118,9 @@ def _explain_dataset(
             facts["probes"] = [asdict(probe) for probe in probes]
             facts |= {"probes_taught_by": other.value, "probe_images": len(taught.labels)}
             if not as_json:
-                show_explained.dataset(found, probes, seen, names, _called(split, len(seen)))
+                show_explained.dataset(found, probes, seen, names, images_of(split.value, len(seen)))
     if as_json:
         typer.echo(json.dumps(facts, ensure_ascii=False))
-
-
-def _aside(split: SplitName) -> SplitName:
-    """Other images than are looked at, and never test images."""
-    return SplitName.train if split == SplitName.validation else SplitName.validation
 
 
 def _reroute(
@@ -1136,7 +1132,7 @@ def _reroute(
     device: torch.device,
     as_json: bool,
 ) -> None:
-    of = _aside(split)  # of which the mean is taken
+    of = SplitName(aside(split.value))  # of which the mean is taken
     classifier, dataset = _with_its_data(run, device, data_dir, download, as_json, split.value, of.value)
     part, mean_of = (
         DeviceSplit(_some_of(dataset, one, count)[0], *classifier.normalization, device)
@@ -1151,13 +1147,8 @@ def _reroute(
             facts |= {"mean_of": of.value, "mean_images": len(mean_of)}
         typer.echo(json.dumps(facts | found.summary(), ensure_ascii=False))
     else:
-        mean = f"{len(mean_of):,} {_called(of, len(mean_of))}"
-        show_explained.rerouted(found, _called(split, len(part)), mean)
-
-
-def _called(part: SplitName, images: int) -> str:
-    """Test images, training images, validation images, or one of them"""
-    return f"{'training' if part == SplitName.train else part.value} image{'' if images == 1 else 's'}"
+        mean = f"{len(mean_of):,} {images_of(of.value, len(mean_of))}"
+        show_explained.rerouted(found, images_of(split.value, len(part)), mean)
 
 
 def _some_of(dataset: Dataset, part: SplitName, images: int | None) -> tuple[Split, tuple[str, ...]]:

@@ -229,27 +229,59 @@ def test_the_pass_at_the_end_of_training_gives_what_evaluate_gives(finished_run)
     assert one.loss == pytest.approx(other.loss, rel=1e-6)
 
 
-@pytest.mark.parametrize(("images", "taught"), [(60, 12), (7000, 1000)])
-def test_probes_learn_from_images_that_are_spread_over_all_and_do_not_measure_them(facts, monkeypatch, images, taught):
+@pytest.mark.parametrize(("validation", "taught"), [(60, 60), (7000, 1000)])
+def test_probes_learn_from_validation_images_that_are_spread_over_all(
+    finished_run, facts, monkeypatch, validation, taught
+):
     asked = []
     monkeypatch.setattr(look, "probe_levels", lambda fit, test: asked.append((fit, test)) or ())
-    labels = torch.arange(images) * 3 // images  # sorted by class, as folders are
-    numbered = torch.arange(images)[:, None].float()
-    found = replace(facts.seen.survey, labels=labels, probabilities=torch.zeros(images, 3), routed=(numbered,))
-    look.probes_of(found)
-    ((fit, test),) = asked
-    assert len(fit) == taught
-    assert len(fit) + len(test) == images
-    assert sorted(torch.cat([fit.routed[0], test.routed[0]]).flatten().tolist()) == list(range(images))
+    monkeypatch.setattr(look, "save_survey", lambda folder, seen: asked.append(seen))
+    labels = torch.arange(validation) * 3 // validation  # sorted by class, as folders are
+    numbered = (torch.arange(validation)[:, None].float(),)
+    found = replace(facts.seen.survey, labels=labels, probabilities=torch.zeros(validation, 3), routed=numbered)
+    test = replace(facts.seen.survey, routed=(torch.zeros(60, 1),))
+    surveyor = Surveyor()
+    surveyor.seen = [found, test]
+    surveyor.keep(finished_run[0])
+    (fit, measured), seen = asked
+    assert measured is test
+    assert len(fit) == seen.taught == taught
+    assert fit.routed[0].flatten().diff().unique().tolist() == [validation // taught]
     counts = fit.labels.bincount(minlength=3)
     assert counts.max() - counts.min() <= 1
 
 
-def test_too_few_images_teach_no_probe(facts):
-    few = replace(
-        facts.seen.survey, labels=torch.arange(9) % 3, probabilities=torch.zeros(9, 3), routed=(torch.ones(9, 1),)
+@pytest.mark.parametrize(("finish", "part", "teacher"), [(True, "test", "validation"), (False, "validation", "train")])
+def test_a_report_teaches_probes_as_explain_does_and_never_by_test_images(tmp_path, monkeypatch, finish, part, teacher):
+    run, dataset = toy(tmp_path / "run", finish=finish, epochs=4)
+    (run.path / SURVEY).unlink(missing_ok=True)
+    asked, plain = [], look.probe_levels
+    monkeypatch.setattr(look, "probe_levels", lambda fit, test: asked.append((fit, test)) or plain(fit, test))
+    facts = facts_of(run, dataset)
+    ((fit, test),) = asked
+    assert torch.equal(fit.labels, getattr(dataset, teacher).labels)
+    assert torch.equal(test.labels, getattr(dataset, part).labels)
+    who = {"validation": "30 validation images", "train": "48 training images"}[teacher]
+    on = {"test": "60 test images", "validation": "30 validation images"}[part]
+    assert f"it learns from {who} and is measured on {on}." in check(run_page(facts)).text
+
+
+def test_why_there_are_no_probes_is_said(facts, monkeypatch):
+    few = replace(facts.seen, probes=(), taught=5)
+    assert look.why_no_probes(few) == (
+        "Probes need at least 6 validation images to learn from, two for each class, and there were 5."
     )
-    assert look.probes_of(few) == ()
+    monkeypatch.setattr(look, "MOST_ROUTED", 50)
+    assert look.why_no_probes(replace(facts.seen, probes=())) == (
+        "A report has probes for at most 50 test images and validation images; wcapsnet explain has them for more."
+    )
+
+
+def test_a_glance_at_a_few_images_does_without_probes(tmp_path):
+    run, dataset = toy(tmp_path / "run", finish=False, epochs=4)
+    facts = gather(subject_of_run(run.path), dataset, "", torch.device("cpu"), sample=4)
+    assert (facts.seen.probes, facts.seen.taught) == ((), 0)
+    assert "Probes need at least 6 training images" in check(run_page(facts)).text
 
 
 # ── any shape ──

@@ -15,7 +15,7 @@ from ...data import DATASETS, Dataset
 from ...errors import InputError
 from ...network import WCapsNet
 from ...training.run import Run, read_json
-from .look import Progress, Seen, look, saved_survey
+from .look import Progress, Seen, look, saved_survey, why_no_probes
 from .pictures import Pictures, choose
 from .subject import Subject
 
@@ -64,9 +64,7 @@ def gather(
     if seen is None:
         missing["seen"] = why or why_no_data
     elif not seen.probes:
-        missing["probes"] = (
-            f"{len(seen.survey):,} images are too few or too many for probes here; try wcapsnet explain."
-        )
+        missing["probes"] = why_no_probes(seen)
     classes = classifier.classes if classifier else _classes(subject, dataset)
     network = classifier.network if classifier else WCapsNet(subject.experiment.model)
     return Facts(subject, classes, network.parameter_counts(), seen, pictures, missing)

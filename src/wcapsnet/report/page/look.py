@@ -19,12 +19,12 @@ from ...explain import Probe, Survey, probe_levels, survey
 from ...network import WCapsNet
 from ...training.evaluate import Evaluation
 from ...training.run import Run
+from . import text
 from .subject import Subject
 
 SURVEY = "survey.safetensors"
 MOST_ROUTED = 20_000  # what probes read is kept of so many images at most: some 7 kB each
-# Every fifth image teaches the probes, or fewer, and the others measure them: no image needs a second pass (D30).
-TEACHING, MOST_TEACHING = 5, 1000
+MOST_TEACHING = 1000  # images of another part teach the probes (D30)
 
 Progress = Callable[[int, int], None]  # images done, images in all
 
@@ -37,19 +37,28 @@ class Seen:
     survey: Survey
     probes: tuple[Probe, ...] = ()
     of: int = 0  # images the part has, if only some were looked at
+    taught: int = 0  # images of the other part that there were to teach the probes
 
 
 class Surveyor:
-    """Measures in place of `evaluate` at the end of training, and keeps what it saw last: the test images."""
+    """Measures in place of `evaluate` at the end of training, and keeps what it saw: the validation images, which teach
+    the probes, and the test images."""
 
-    seen: Survey
+    def __init__(self) -> None:
+        self.seen: list[Survey] = []
 
     def __call__(self, network: WCapsNet, split: DeviceSplit) -> Evaluation:
-        self.seen = survey(network, split, routed=len(split) <= MOST_ROUTED)
-        return self.seen.evaluation()
+        found = survey(network, split, routed=len(split) <= MOST_ROUTED)
+        self.seen.append(found)
+        return found.evaluation()
 
     def keep(self, run: Run) -> None:
-        save_survey(run.path, Seen("test", self.seen, probes_of(self.seen)))
+        validation, test = self.seen
+        lesson = evenly(len(validation), MOST_TEACHING)
+        probes: tuple[Probe, ...] = ()
+        if validation.routed and test.routed and len(lesson) >= least_taught(test):
+            probes = probe_levels(_some(validation, lesson), test)
+        save_survey(run.path, Seen("test", test, probes, taught=len(lesson)))
 
 
 def look(
@@ -61,31 +70,50 @@ def look(
     progress: Progress | None,
 ) -> Seen:
     """Every image of the part once, or `sample` of them; a whole look at a run is kept in its folder."""
-    split: Split = getattr(dataset, subject.part)
+    split, other = (getattr(dataset, part) for part in (subject.part, aside(subject.part)))
     total = len(split.labels)
     whole = sample is None or sample >= total
     places = evenly(total, total if sample is None else sample)
-    chosen = split if whole else Split(split.images[places], split.labels[places])
-    found = survey(
-        classifier.network,
-        DeviceSplit(chosen, *classifier.normalization, device),
-        routed=len(places) <= MOST_ROUTED,
-        progress=(lambda done: progress(done, len(places))) if progress else None,
-    )
-    seen = Seen(subject.part, found, probes_of(found), of=0 if whole else total)
+    lesson = evenly(len(other.labels), MOST_TEACHING if sample is None else sample // 5)
+
+    def seen_of(part: Split, chosen: Tensor, before: int = 0, routed: bool = True) -> Survey:
+        if len(chosen) < len(part.labels):
+            part = Split(part.images[chosen], part.labels[chosen])
+        return survey(
+            classifier.network,
+            DeviceSplit(part, *classifier.normalization, device),
+            routed=routed,
+            progress=(lambda done: progress(before + done, len(places) + len(lesson))) if progress else None,
+        )
+
+    found = seen_of(split, places, routed=len(places) <= MOST_ROUTED)
+    probes: tuple[Probe, ...] = ()
+    if found.routed and len(lesson) >= least_taught(found):
+        probes = probe_levels(seen_of(other, lesson, before=len(places)), found)
+    seen = Seen(subject.part, found, probes, of=0 if whole else total, taught=len(lesson))
     if whole and subject.folder:
         with suppress(OSError):  # whoever may only read the run looks anew each time
             save_survey(subject.folder, seen)
     return seen
 
 
-def probes_of(found: Survey) -> tuple[Probe, ...]:
-    """None where there are too few images, or too many to have kept what probes read"""
-    every, step = torch.arange(len(found)), max(TEACHING, -(-len(found) // MOST_TEACHING))
-    taught, measured = every[every % step == 0], every[every % step != 0]
-    if not found.routed or len(taught) < 2 * found.probabilities.shape[1]:
-        return ()
-    return probe_levels(_some(found, taught), _some(found, measured))
+def aside(part: str) -> str:
+    """Other images than are looked at, and never test images: they teach the probes."""
+    return "train" if part == "validation" else "validation"
+
+
+def least_taught(found: Survey) -> int:
+    return 2 * found.probabilities.shape[1]
+
+
+def why_no_probes(seen: Seen) -> str:
+    other, least = text.images_of(aside(seen.part)), least_taught(seen.survey)
+    if seen.taught < least:
+        return (
+            f"Probes need at least {least:,} {other} to learn from, two for each class, and there were {seen.taught}."
+        )
+    part = text.images_of(seen.part)
+    return f"A report has probes for at most {MOST_ROUTED:,} {part} and {other}; wcapsnet explain has them for more."
 
 
 def _some(found: Survey, places: Tensor) -> Survey:
@@ -96,7 +124,8 @@ def _some(found: Survey, places: Tensor) -> Survey:
 
 def save_survey(folder: Path, seen: Seen) -> None:
     """Without what the probes read, which is most of it."""
-    facts = {"part": seen.part, "weights": _digest(folder / "best.safetensors"), "probes": [*map(asdict, seen.probes)]}
+    facts = {"part": seen.part, "weights": _digest(folder / "best.safetensors"), "taught": seen.taught}
+    facts["probes"] = [*map(asdict, seen.probes)]
     replace(seen.survey, routed=()).save(folder / SURVEY, **facts)
 
 
@@ -108,7 +137,7 @@ def saved_survey(subject: Subject) -> Seen | None:
         found, facts = Survey.load(subject.folder / SURVEY)
         if facts["part"] != subject.part or facts["weights"] != _digest(subject.weights):
             return None
-        return Seen(facts["part"], found, tuple(Probe(**probe) for probe in facts["probes"]))
+        return Seen(facts["part"], found, tuple(Probe(**probe) for probe in facts["probes"]), taught=facts["taught"])
     except (InputError, KeyError, TypeError):  # another version's, or damaged: it is made anew
         return None
 

@@ -8,6 +8,7 @@ from . import text
 from .colors import scale
 from .facts import Facts
 from .html import Html, figure, folded, h, picture, table
+from .look import aside
 from .section import MANY, MOST_TABLED, section, unable
 from .svg import Bar, Cell, bar_chart, grid
 
@@ -172,13 +173,14 @@ def _positions(facts: Facts, found: Specialization) -> Html:
 
 def probes(facts: Facts) -> Html:
     title = "How well each level knows the class"
-    lead = (
-        "A linear classifier reads the class from what each level passes on; it learns from a part of the images, "
-        "evenly spread, and is measured on the others."
-    )
+    lead = "A linear classifier reads the class from what each level passes on"
     if facts.seen is None or not facts.seen.probes:
-        return section("probes", title, lead, unable(facts.missing.get("probes", facts.missing.get("seen", ""))))
-    found = facts.seen.probes
+        return section("probes", title, f"{lead}.", unable(facts.missing.get("probes", facts.missing.get("seen", ""))))
+    found, taught, measured = facts.seen.probes, facts.seen.taught, len(facts.seen.survey)
+    lead += (
+        f"; it learns from {taught:,} {text.images_of(aside(facts.seen.part), taught)} and is measured on "
+        f"{measured:,} {text.images_of(facts.seen.part, measured)}."
+    )
     bars = [
         Bar(f"level {probe.level + 1}", probe.accuracy, text.percent(probe.accuracy, 1), probe.margin, color=5)
         for probe in found
@@ -188,7 +190,7 @@ def probes(facts: Facts) -> Html:
             "the network",
             facts.seen.survey.accuracy,
             text.percent(facts.seen.survey.accuracy, 1),
-            share_margin(facts.seen.survey.accuracy, len(facts.seen.survey)),
+            share_margin(facts.seen.survey.accuracy, measured),
             color=0,
         )
     )
@@ -201,7 +203,7 @@ def probes(facts: Facts) -> Html:
             f"level {p.level + 1}",
             f"{p.features:,}",
             text.percent(p.accuracy),
-            _interval(p.accuracy, len(facts.seen.survey)),
+            _interval(p.accuracy, measured),
             f"{p.penalty:g}",
         ]
         for p in found

@@ -34,6 +34,11 @@ def plural(count: int, one: str, many: str | None = None) -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
+def images_of(part: str, count: int = 2) -> str:
+    """Training images, validation images, test images, or one of them"""
+    return f"{'training' if part == 'train' else part} image{'' if count == 1 else 's'}"
+
+
 def duration(seconds: float) -> str:
     whole = round(seconds)
     hours, minutes = divmod(whole // 60, 60)
