@@ -114,8 +114,8 @@ class Specialization:
                 _beyond(one.information_set, one.information_set_by_chance, one.information_set_most_by_chance)
                 for one in several
             ]
-            said += " All winners of an image together: "
-            said += f"{_row(together)}." if any(together) else "not above chance in any level."
+            told_together = f", beyond chance: {_row(together)}" if any(together) else ": not above chance in any level"
+            said += f" All winners of an image together{told_together}."
         return said
 
     def summary(self) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def look(
     total = len(split.labels)
     whole = sample is None or sample >= total
     places = evenly(total, total if sample is None else sample)
-    lesson = evenly(len(other.labels), MOST_TEACHING if sample is None else sample // 5)
+    lesson = evenly(len(other.labels), MOST_TEACHING if sample is None else sample // 5)  # a glance is to stay short
 
     def seen_of(part: Split, chosen: Tensor, before: int = 0, routed: bool = True) -> Survey:
         if len(chosen) < len(part.labels):
