@@ -16,7 +16,7 @@ from wcapsnet.recipes import recipe
 from wcapsnet.report.page import Surveyor, gather, look, run_page, subject_of_run
 from wcapsnet.report.page.look import SURVEY, saved_survey
 from wcapsnet.report.page.subject import paper_figure
-from wcapsnet.report.page.svg import Line, line_chart
+from wcapsnet.report.page.svg import Bar, Line, bar_chart, line_chart
 from wcapsnet.report.page.text import percent
 from wcapsnet.training.run import Run
 
@@ -141,6 +141,12 @@ def test_the_probes_are_on_the_page(page, facts):
     assert len(facts.seen.probes) == 2
     for probe in facts.seen.probes:
         assert percent(probe.accuracy) in page.text
+
+
+def test_the_line_of_a_bar_is_the_interval_where_that_is_not_even_about_the_value():
+    even = bar_chart("Accuracy", [Bar("a", 0.5, "50 %", interval=(0.25, 0.75))])
+    assert str(even) == str(bar_chart("Accuracy", [Bar("a", 0.5, "50 %", 0.25)]))
+    assert str(even) != str(bar_chart("Accuracy", [Bar("a", 0.5, "50 %", interval=(0.25, 0.8))]))
 
 
 def test_the_mistakes_are_the_surest_ones(facts):

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...errors import InputError
 from ...explain import LevelSpecialization, specialization
-from ...explain.probes import share_margin
+from ...explain.probes import share_interval
 from .answers import class_accuracies
 from .colors import heat_over, stretched
 from .curves import TERMS, Metrics
@@ -217,19 +217,22 @@ def _level(level: LevelSpecialization, classes: Sequence[str]) -> Any:
 
 def _probes(facts: Facts) -> Any:
     assert facts.seen
-    found = [(f"level {probe.level + 1}", probe.accuracy, probe.margin) for probe in facts.seen.probes]
-    accuracy = facts.seen.survey.accuracy
-    found.append(("network", accuracy, share_margin(accuracy, len(facts.seen.survey))))
+    found = [(f"level {probe.level + 1}", probe.accuracy) for probe in facts.seen.probes]
+    found.append(("network", facts.seen.survey.accuracy))
+    intervals = [share_interval(share, len(facts.seen.survey)) for _, share in found]
+    below, above = zip(
+        *((a - low, high - a) for (_, a), (low, high) in zip(found, intervals, strict=True)), strict=True
+    )
     figure, axes = _figure(4.2, 2.8)
     axes.bar(
         range(len(found)),
-        [100 * a for _, a, _ in found],
-        yerr=[100 * m for _, _, m in found],
+        [100 * share for _, share in found],
+        yerr=[[100 * max(part, 0) for part in side] for side in (below, above)],
         color=COLORS[5],
         capsize=3,
     )
     axes.axhline(100 * facts.seen.probes[0].by_chance, color="#999999", linestyle=":", linewidth=1)
-    axes.set_xticks(range(len(found)), [name for name, _, _ in found])
+    axes.set_xticks(range(len(found)), [name for name, _ in found])
     axes.set_ylabel(f"{facts.seen.part} accuracy in %")
     return figure
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...explain import LevelSpecialization, Specialization, specialization
-from ...explain.probes import share_interval, share_margin
+from ...explain.probes import share_interval
 from . import text
 from .colors import scale
 from .facts import Facts
@@ -181,19 +181,12 @@ def probes(facts: Facts) -> Html:
         f"; it learns from {taught:,} {text.images_of(aside(facts.seen.part), taught)} and is measured on "
         f"{measured:,} {text.images_of(facts.seen.part, measured)}."
     )
+    shares = [(f"level {probe.level + 1}", probe.accuracy, 5) for probe in found]
+    shares.append(("the network", facts.seen.survey.accuracy, 0))
     bars = [
-        Bar(f"level {probe.level + 1}", probe.accuracy, text.percent(probe.accuracy, 1), probe.margin, color=5)
-        for probe in found
+        Bar(name, share, text.percent(share, 1), color=color, interval=share_interval(share, measured))
+        for name, share, color in shares
     ]
-    bars.append(
-        Bar(
-            "the network",
-            facts.seen.survey.accuracy,
-            text.percent(facts.seen.survey.accuracy, 1),
-            share_margin(facts.seen.survey.accuracy, measured),
-            color=0,
-        )
-    )
     chance = found[0].by_chance
     chart = bar_chart(
         "Accuracy of a linear probe on each level", bars, rule=(chance, f"chance {text.percent(chance, 1)}")

@@ -30,6 +30,7 @@ class Bar(NamedTuple):
     margin: float = 0.0  # half its confidence interval
     color: int = 0
     mark: float | None = None  # another value to hold it against
+    interval: tuple[float, float] | None = None  # of confidence, where it is not even about the value
 
 
 class Cell(NamedTuple):
@@ -210,8 +211,9 @@ def bar_chart(
                 data_tip=tip,
             ),
         ]
-        if bar.margin > 0:
-            a, b, middle = x(bar.value - bar.margin), x(bar.value + bar.margin), y + thick / 2
+        if bar.interval or bar.margin > 0:
+            least, most = bar.interval or (bar.value - bar.margin, bar.value + bar.margin)
+            a, b, middle = x(least), x(most), y + thick / 2
             parts.append(
                 h(
                     "path",
