@@ -139,10 +139,10 @@ def test_the_weights_of_another_run_are_refused(mixed, own):
 
 
 def test_a_report_shows_nothing_of_another_runs_weights(mixed):
-    answer = call("report", "mine")
+    answer = call("report", "mine", "--out", "page.html")
     assert answer.code == 0
     assert f"Without pictures: {mixed}" in answer.err
-    assert "pears" not in Path("mine/report.html").read_text().replace(mixed, "")
+    assert "pears" not in Path("page.html").read_text().replace(mixed, "")
 
 
 @pytest.mark.parametrize("target", ["low", "low/experiment.json"])
