@@ -40,7 +40,7 @@ from wcapsnet.report.noise import LEVEL, Difference, Spread, pooled
 from wcapsnet.report.records import in_all
 from wcapsnet.report.tables import verdict
 from wcapsnet.rounding import mean_and_deviation, percent
-from wcapsnet.settings import flat, to_dict, with_setting
+from wcapsnet.settings import differing, with_setting
 from wcapsnet.sweep import check_same
 from wcapsnet.training import step
 from wcapsnet.training.board import make_board
@@ -268,12 +268,11 @@ def check_comparable(runs: dict[str, list[Run]]) -> None:
     for name, run in ((name, run) for name, some in runs.items() for run in some):
         training = base.experiment.training
         asked = experiment_of(name, base.experiment, run.experiment.training.seed, training.precision)
-        expected, found = flat(to_dict(asked)), flat(to_dict(run.experiment))
-        for field in sorted({**expected, **found}):
-            if field not in free and found.get(field) != expected.get(field):
+        for field, found, expected in differing(run.experiment, asked):
+            if field not in free:
                 raise InputError(
-                    f"{run.path} cannot stand in a table with {base.path}: its {field} is {found.get(field)}, not "
-                    f"{expected.get(field)}, which is not what {name} is about."
+                    f"{run.path} cannot stand in a table with {base.path}: its {field} is {found}, not {expected}, "
+                    f"which is not what {name} is about."
                 )
         other = by.setdefault(READINGS[name].plain, run)
         if computed_by(run) != computed_by(other):

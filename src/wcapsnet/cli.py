@@ -149,7 +149,6 @@ class SplitName(str, Enum):
     test = "test"
 
 
-MOST_LEFT_OUT = 10  # runs of which it is said why they stand in no table
 MEAN_IMAGES = 1000  # of which --reroute takes the mean weights, which is then known to 3 % of their spread
 
 
@@ -416,10 +415,7 @@ def tables(
     if left_out:
         runs = "1 run stands" if len(left_out) == 1 else f"{len(left_out)} runs stand"
         err.print(f"{runs} in no table:", style="yellow")
-        for line in left_out[:MOST_LEFT_OUT]:
-            err.print(f"  {line}", markup=False, soft_wrap=True)
-        if len(left_out) > MOST_LEFT_OUT:
-            err.print(f"  and {len(left_out) - MOST_LEFT_OUT} more")
+        show.few(left_out)
 
 
 @app.command(

@@ -32,10 +32,7 @@ def dataset_of(experiment: Experiment, data_dir: Path | None, download: bool, qu
     if dataset.skipped and not quiet:
         count = len(dataset.skipped)
         err.print("1 file was left out:" if count == 1 else f"{count} files were left out:", style="yellow")
-        for line in dataset.skipped[:10]:
-            err.print(f"  {line}", markup=False, soft_wrap=True)
-        if len(dataset.skipped) > 10:
-            err.print(f"  and {len(dataset.skipped) - 10} more")
+        show.few(dataset.skipped)
     _check_fit(experiment, dataset)
     return dataset
 

@@ -57,6 +57,14 @@ def with_setting(value: T, assignment: str) -> T:
     return from_dict(type(value), data)
 
 
+def differing(one: Any, other: Any) -> typing.Iterator[tuple[str, Any, Any]]:
+    """The fields, by dotted name, in which two configurations of a kind are not the same, and both values"""
+    first, second = flat(to_dict(one)), flat(to_dict(other))
+    for field in sorted({**first, **second}):
+        if first.get(field) != second.get(field):
+            yield field, first.get(field), second.get(field)
+
+
 def flat(content: Any, path: str = "") -> dict[str, Any]:
     """Nested fields by their full names, as --set takes them."""
     if isinstance(content, (dict, list)) and content:

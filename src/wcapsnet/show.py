@@ -41,6 +41,14 @@ def command(text: str, *arguments: str) -> None:
     out.print(" ".join([text, *map(shlex.quote, arguments)]), markup=False, soft_wrap=True)
 
 
+def few(lines: Sequence[str], most: int = 10) -> None:
+    """What was left out, below what says so: the first lines, and how many more there are."""
+    for line in lines[:most]:
+        err.print(f"  {line}", markup=False, soft_wrap=True)
+    if len(lines) > most:
+        err.print(f"  and {len(lines) - most} more")
+
+
 def next_steps(run: Run, quiet: bool) -> None:
     out.print(f"The run folder is [bold]{escape(str(run.path))}[/].{'' if quiet else ' Next:'}", soft_wrap=True)
     if quiet:

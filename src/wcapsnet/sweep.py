@@ -27,7 +27,7 @@ from .atomic import write_text
 from .errors import InputError
 from .experiment import Experiment
 from .network import ConfigError
-from .settings import flat, to_dict, with_setting
+from .settings import differing, with_setting
 from .training.run import Run, program, read_experiment, write_json
 
 MAX_NAME = 120
@@ -211,13 +211,10 @@ def _with_any_seed(experiment: Experiment) -> Experiment:
 
 def check_same(path: Path, experiment: Experiment) -> None:
     """Refuse a run that was begun as another experiment."""
-    begun, asked = flat(to_dict(read_experiment(path / "experiment.json"))), flat(to_dict(experiment))
-    for field in sorted({**begun, **asked}):
-        if begun.get(field) != asked.get(field):
-            raise InputError(
-                f"{path} was begun with another {field} ({begun.get(field)}, not {asked.get(field)}); "
-                "choose another folder with --out."
-            )
+    for field, begun, asked in differing(read_experiment(path / "experiment.json"), experiment):
+        raise InputError(
+            f"{path} was begun with another {field} ({begun}, not {asked}); choose another folder with --out."
+        )
 
 
 def finished_twin(run: Run, folders: list[Path]) -> Run | None:

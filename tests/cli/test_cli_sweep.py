@@ -28,6 +28,18 @@ GRID = ("--grid", "training.lr=0.05,0.1", "--seeds", 2, "--epochs", 1)
 FOLDERS = [f"lr={lr},seed={seed}" for lr in ("0.05", "0.1") for seed in (0, 1)]
 
 
+def change_images(monkeypatch, part):
+    """Others from now on, in the same place"""
+    info = DATASETS["toy"]
+
+    def other(root):
+        raw = info.read(root)
+        getattr(raw, part).images[0] = 0
+        return raw
+
+    monkeypatch.setitem(DATASETS, "toy", replace(info, read=other))
+
+
 def content(folder="runs/toy-sweep"):
     return json.loads(Path(folder, "sweep.json").read_text())
 
@@ -163,14 +175,7 @@ def test_images_are_hashed_once_for_all_runs_and_anew_when_they_are_read_anew(to
     assert len(hashed) == 3, "training, validation and test images"
     assert call("sweep", "toy", "--seeds", 4, "--epochs", 1, "-q").code == 0
     assert len(hashed) == 6, "they were read again, and might have been others"
-    info = DATASETS["toy"]
-
-    def other(root):
-        raw = info.read(root)
-        raw.test.images[0] = 0
-        return raw
-
-    monkeypatch.setitem(DATASETS, "toy", replace(info, read=other))
+    change_images(monkeypatch, "test")
     assert "test images of toy are not those" in sentence(call("sweep", "toy", "--seeds", 5, "--epochs", 1))
 
 
@@ -238,14 +243,7 @@ def test_of_other_runs_in_the_folder_only_those_of_the_same_settings_that_are_ov
 
 def test_seeds_on_other_images_do_not_stay_in_the_table(toy, monkeypatch):
     assert call("sweep", "toy", "--seeds", "1,2", "--epochs", 1, "-q").code == 0
-    info = DATASETS["toy"]
-
-    def other(root):
-        raw = info.read(root)
-        raw.train.images[0] = 0
-        return raw
-
-    monkeypatch.setitem(DATASETS, "toy", replace(info, read=other))
+    change_images(monkeypatch, "train")
     said = sentence(call("sweep", "toy", "--epochs", 1, "-q"))
     assert "images of toy are not those that runs/toy-sweep/seed=1 began with" in said
     assert not Path("runs/toy-sweep/seed=0").exists()
@@ -444,14 +442,7 @@ def test_the_row_that_tables_share_is_trained_once(toy):
 def test_a_run_on_other_images_or_one_that_cannot_be_read_is_not_taken(toy, monkeypatch):
     assert call("ablate", "routing", "toy", "--seeds", 1, "--epochs", 1, "-q").code == 0
     Path("runs/toy-routing/row=WS,seed=0/experiment.json").write_text("broken")
-    info = DATASETS["toy"]
-
-    def other(root):
-        raw = info.read(root)
-        raw.train.images[0] = 0
-        return raw
-
-    monkeypatch.setitem(DATASETS, "toy", replace(info, read=other))
+    change_images(monkeypatch, "train")
     answer = call("ablate", "weighting", "toy", "--seeds", 1, "--epochs", 1)
     assert answer.code == 0, answer
     assert "taken from there" not in answer.out

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,7 +71,7 @@ def build(numeral: str, records: Sequence[Record], project: bool = True) -> Tabl
     }
     found = {r.dataset for row, own in of.items() for r in own if numeral == "V" or row != paper.reference}
     columns = (*PAPER_COLUMNS, *(name for name in DATASETS if name in found and name not in PAPER_COLUMNS))
-    spreads = {dataset: _spread(records, dataset) for dataset in columns}
+    accuracies = {dataset: _accuracies(records, dataset) for dataset in columns}
     rows: dict[str, dict[str, Cell]] = {}
     for row, figures in paper.rows.items():
         rows[row] = {}
@@ -79,17 +79,17 @@ def build(numeral: str, records: Sequence[Record], project: bool = True) -> Tabl
             ours = [record for record in of[row] if record.dataset == dataset]
             reference = [record for record in of[paper.reference] if record.dataset == dataset]
             held_against = [] if row == paper.reference else reference
-            rows[row][dataset] = _cell(figures.get(dataset), ours, held_against, spreads[dataset](row))
+            rows[row][dataset] = _cell(figures.get(dataset), ours, held_against, spread_of(row, accuracies[dataset]))
     return Table(numeral, columns, rows, project)
 
 
-def _spread(records: Sequence[Record], dataset: str) -> Callable[[str], Spread]:
-    """Over seeds, pooled over all rows of all tables"""
+def _accuracies(records: Sequence[Record], dataset: str) -> dict[str, list[float]]:
+    """Of all rows of all tables, over seeds"""
     rows: dict[str, list[float]] = {}
     for record in records:
         if record.dataset == dataset:
             rows.setdefault(record.row, []).append(record.accuracy)
-    return lambda row: spread_of(row, rows)
+    return rows
 
 
 def _cell(paper: float | None, ours: list[Record], reference: list[Record], spread: Spread) -> Cell:

@@ -42,7 +42,7 @@ from ..errors import InputError
 from ..experiment import Experiment
 from ..lock import hold
 from ..network import ConfigError, WCapsNetConfig
-from ..settings import flat, from_dict, to_dict
+from ..settings import differing, from_dict, to_dict
 
 PARTS = ("train", "validation", "test")
 COUNTS, MEASURES = ("images", "errors", "epochs", "best_epoch"), ("accuracy", "validation_accuracy", "seconds")
@@ -127,12 +127,8 @@ class Run:
 
     def check_weights(self, model: WCapsNetConfig, classes: tuple[str, ...]) -> None:
         """Refuse best weights that belong to another run: what is said of this one would be wrong."""
-        own, found = flat(to_dict(self.experiment.model)), flat(to_dict(model))
-        other = [
-            f"model.{field} is {found.get(field)}, not {own.get(field)}"
-            for field in {**own, **found}
-            if found.get(field) != own.get(field)
-        ]
+        fields = differing(model, self.experiment.model)
+        other = [f"model.{field} is {found}, not {own}" for field, found, own in fields]
         if self.file("data.json").exists() and not other:
             names = tuple(read_json(self.file("data.json")).get("classes", classes))
             if names != classes:

@@ -98,7 +98,7 @@ def look(
 
 
 def aside(part: str) -> str:
-    """Other images than are looked at, and never test images: they teach the probes."""
+    """Other images than are looked at, and never test images: to teach probes, or to take mean weights of."""
     return "train" if part == "validation" else "validation"
 
 
