@@ -22,7 +22,7 @@ from . import __version__, cache, show
 from .atomic import write_text
 from .bench.command import EXAMPLES, bench
 from .classifier import Classifier, Prediction
-from .data import DATASETS, Dataset, Split, default_data_dir, image_files, scan_folder
+from .data import DATASETS, MAX_SIDE, Dataset, Split, default_data_dir, image_files, scan_folder
 from .data.loader import DeviceSplit
 from .deploy import shipped
 from .ending import in_a_sentence
@@ -44,6 +44,7 @@ from .explain import show as show_explained
 from .explore import Explorer, Server
 from .kernels import compile as compile_kernels
 from .models import MODELS, load
+from .network import MIN_SIDE
 from .recipes import RECIPES, quick, recipe, suggest
 from .recipes.ablations import NUMERALS, TABLES, rows_of
 from .recipes.published import PAPER_TABLES
@@ -99,7 +100,9 @@ BatchSize = Annotated[Optional[int], typer.Option(min=1, help="Images a step.", 
 LearningRate = Annotated[Optional[float], typer.Option(help="Learning rate.", show_default=False)]  # noqa: UP045
 Size = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option(help="Folders: side, or HEIGHTxWIDTH, pictures are brought to.", show_default=False),
+    typer.Option(
+        help=f"Folders: side, or HEIGHTxWIDTH, pictures are brought to; {MIN_SIDE} to {MAX_SIDE}.", show_default=False
+    ),
 ]
 Model = Annotated[str, typer.Option(help=f"Folders: {', '.join(MODELS)}; auto takes the quick one without a GPU.")]
 Precision = Annotated[str, typer.Option(help="fp32, bf16; auto: bf16 on a GPU, fp32 else.")]
@@ -779,7 +782,10 @@ def _parse_size(text: str) -> tuple[int, int]:
     sides = text.lower().replace("×", "x").split("x")
     if len(sides) > 2 or not all(side.isdecimal() for side in sides):
         raise InputError(f"--size is a side such as 48, or HEIGHTxWIDTH such as 32x64, not {text!r}.")
-    return int(sides[0]), int(sides[-1])
+    height, width = int(sides[0]), int(sides[-1])
+    if not MIN_SIDE <= min(height, width) <= max(height, width) <= MAX_SIDE:
+        raise InputError(f"--size is {text}; a side is to be between {MIN_SIDE} and {MAX_SIDE} pixels.")
+    return height, width
 
 
 def _remembered(folder: Path) -> Path | None:

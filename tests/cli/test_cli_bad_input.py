@@ -6,6 +6,10 @@ from pathlib import Path
 import pytest
 from cli_helpers import SMALL, call, fruit, sentence
 
+from wcapsnet import ConfigError, InputError
+from wcapsnet.data import scan_folder
+from wcapsnet.recipes import quick
+
 CASES = {
     "nothing to train": (("train",), "Say what to train"),
     "unknown recipe": (("train", "cifr10"), "did you mean 'cifar10'"),
@@ -45,10 +49,27 @@ def test_bad_input_is_one_sentence_and_leaves_nothing_behind(toy, case):
     assert list(Path().iterdir()) == []
 
 
-@pytest.mark.parametrize("size", ["big", "8x", "x8", "8x8x8", "-8", "8.5", "²", "4", "0", "100000"])
+@pytest.mark.parametrize("size", ["big", "8x", "x8", "8x8x8", "-8", "8.5", "²"])
 def test_a_wrong_size_is_one_sentence(pictures, size):
-    sentence(call("train", pictures, f"--size={size}", *SMALL))
+    said = sentence(call("train", pictures, f"--size={size}", *SMALL))
+    assert said.startswith("--size is a side such as 48, or HEIGHTxWIDTH such as 32x64, not ")
     assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize("size", ["0", "7", "7x16", "16x7", "1025", "8x4096", "100000"])
+@pytest.mark.parametrize("command", [("train",), ("sweep",), ("ablate", "routing")])
+def test_a_size_beyond_the_limits_is_refused_by_the_name_of_the_option(pictures, command, size):
+    said = sentence(call(*command, pictures, "--size", size))
+    assert said == f"--size is {size}; a side is to be between 8 and 1024 pixels."
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize(("last", "beyond"), [(8, 7), (1024, 1025)])
+def test_the_limits_of_a_size_are_those_of_data_and_networks(pictures, last, beyond):
+    found = scan_folder(pictures)
+    assert quick.folder(pictures, found, (last, last)).model.height == last
+    with pytest.raises((InputError, ConfigError)):
+        quick.folder(pictures, found, (beyond, beyond))
 
 
 def test_an_unknown_model_suggests_the_nearest(pictures):

@@ -3,11 +3,12 @@
 from .datasets import DATASETS, Archive, DatasetInfo, default_data_dir, load_dataset, statistics
 from .folder import FolderSummary, load_folder, scan_folder
 from .images import IMAGE_SUFFIXES, image_files, read_image
-from .types import DataConfig, Dataset, Split
+from .types import MAX_SIDE, DataConfig, Dataset, Split
 
 __all__ = [
     "DATASETS",
     "IMAGE_SUFFIXES",
+    "MAX_SIDE",
     "Archive",
     "DataConfig",
     "Dataset",

@@ -5,6 +5,7 @@ from .routing import Routing
 from .wcapsnet import (
     CIFAR10_LEVELS,
     CIFAR100_LEVELS,
+    MIN_SIDE,
     ConfigError,
     Level,
     Output,
@@ -17,6 +18,7 @@ from .wcapsnet import (
 __all__ = [
     "CIFAR10_LEVELS",
     "CIFAR100_LEVELS",
+    "MIN_SIDE",
     "BestCapsule",
     "ConfigError",
     "Level",

@@ -44,6 +44,8 @@ class RoutingConfig:
     dropout: float = 0.1  # on b
 
 
+MIN_SIDE = 8  # pixels, of which the levels of Table I leave a 2×2 map
+
 # Table I. The CIFAR-10 column serves SVHN and MNIST too (D11).
 CIFAR10_LEVELS = (Level(16, 8, 16, 2), Level(8, 8, 32, 1), Level(4, 8, 64, 2), Level(2, 8, 8, 1))
 CIFAR100_LEVELS = (*CIFAR10_LEVELS[:3], Level(2, 8, 24, 1))
@@ -107,8 +109,8 @@ class WCapsNetConfig:
 
         count("classes", self.classes, 2)
         count("channels", self.channels, 1)
-        count("height", self.height, 8)
-        count("width", self.width, 8)
+        count("height", self.height, MIN_SIDE)
+        count("width", self.width, MIN_SIDE)
         count("init_channels", self.init_channels, 1)
         count("dense_layers", self.dense_layers, 1)
         count("critic_channels", self.critic_channels, 1)
