@@ -719,9 +719,20 @@ def list_command(
 
 
 def main() -> NoReturn:
-    with in_a_sentence():
+    with in_a_sentence(_short_of_memory(*sys.argv[1:])):
         app()
     sys.exit(0)
+
+
+def _short_of_memory(command: str = "", *words: str) -> str:
+    """What to do then, by options that the command has and takes"""
+    resumed = any(word.partition("=")[0] == "--resume" for word in words)  # as it was begun
+    if command in ("train", "sweep", "ablate") and not resumed:
+        return "choose a smaller --batch-size or, for a folder of pictures, a smaller --size"
+    if command == "bench":
+        return "choose a smaller --batch"
+    other = "" if command in ("tables", "list") else ", or choose another --device"
+    return f"end other programs that use it{other}"
 
 
 # ── training ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -18,8 +18,11 @@ from .training.trainer import Diverged, Interrupted
 
 
 @contextmanager
-def in_a_sentence() -> Iterator[None]:
-    """Errors that the user can put right are one sentence and a non-zero exit; anything else is a bug and looks it."""
+def in_a_sentence(short_of_memory: str = "end other programs that use it") -> Iterator[None]:
+    """Errors that the user can put right are one sentence and a non-zero exit; anything else is a bug and looks it.
+
+    `short_of_memory`: what to do then, by options that this program has.
+    """
     try:
         yield
     except (InputError, ConfigError) as error:
@@ -36,14 +39,14 @@ def in_a_sentence() -> Iterator[None]:
             _fail("Interrupted; what was saved before is kept.", 130)
         raise
     except torch.OutOfMemoryError:
-        _fail("The device is out of memory; choose a smaller --batch-size or --size.", 1)
+        _fail(f"The device is out of memory; {short_of_memory}.", 1)
     except BrokenPipeError:  # the reader of our output has left, which is its right
         sys.stderr.close()
         sys.exit(1)
     except RuntimeError as error:
         if "allocate memory" not in str(error):
             raise
-        _fail("There is not enough memory; choose a smaller --batch-size, --size or network.", 1)
+        _fail(f"There is not enough memory; {short_of_memory}.", 1)
     except OSError as error:
         _fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}.", 1)
 

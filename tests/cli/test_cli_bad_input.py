@@ -1,12 +1,15 @@
 """Every bad input: one sentence, a non-zero exit, and nothing left behind."""
 
+import re
 import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from cli_helpers import SMALL, call, fruit, sentence
 
-from wcapsnet import ConfigError, InputError
+from wcapsnet import ConfigError, InputError, cli
+from wcapsnet.bench import command as bench_command
 from wcapsnet.data import scan_folder
 from wcapsnet.recipes import quick
 
@@ -173,3 +176,30 @@ def test_wrong_usage_is_explained_and_leaves_nothing_behind(toy, command):
     assert "Usage" in answer.err
     assert "Traceback" not in answer.err
     assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA"), RuntimeError("DefaultCPUAllocator: can't allocate memory")]
+)
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(("train", "toy"), ("train", "--resume", "run"), ("train", "--resume=run"), ("sweep", "toy"), ("demo",)),
+        *(("ablate", "routing", "toy"), ("bench",), ("evaluate", "run"), ("predict", "run", "a.png")),
+        *(("explain", "run"), ("report", "run"), ("explore", "run")),
+    ],
+)
+def test_where_memory_is_short_a_command_advises_what_it_can_do(toy, monkeypatch, command, error):
+    def fails(*args):
+        raise error
+
+    monkeypatch.setattr(cli, "choose_device", fails)
+    monkeypatch.setattr(bench_command, "choose_device", fails)
+    said = sentence(call(*command))
+    assert "memory; " in said
+    named = re.findall(r"--[a-z-]+", said)
+    assert named
+    options = call(command[0], "--help").out
+    assert all(f"{option} " in options for option in named)
+    if any(word.startswith("--resume") for word in command):
+        assert "--batch-size" not in said  # which is refused with it

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from cli_helpers import SMALL, call, same_weights, sentence
 
 import wcapsnet.runs as runs_module
@@ -21,6 +22,7 @@ from wcapsnet.lock import hold
 from wcapsnet.recipes import ABLATIONS, PAPER, RECIPES, ROWS
 from wcapsnet.recipes.published import PAPER_TABLES
 from wcapsnet.sweep import product
+from wcapsnet.training import precision
 from wcapsnet.training.board import Board
 from wcapsnet.training.progress import Progress
 
@@ -611,6 +613,15 @@ def test_the_campaign_ends_as_the_command_line_does(toy, capsys, monkeypatch):
     monkeypatch.setitem(RECIPES, "toy", lambda: wild)
     assert campaign("--out", "out", "toy:0") == 1
     assert capsys.readouterr().err.startswith("error: recipe=toy,seed=0: Training diverged")
+
+
+def test_the_campaign_advises_no_option_that_it_does_not_have(toy, capsys, monkeypatch):
+    def full(*args):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(precision, "choose_device", full)
+    assert campaign("--out", "out", "toy:0") == 1
+    assert capsys.readouterr().err == "error: The device is out of memory; end other programs that use it.\n"
 
 
 def test_ctrl_c_before_training_is_a_sentence_too(toy, capsys, monkeypatch):

@@ -407,3 +407,15 @@ def test_ctrl_c_says_how_to_go_on(readings, tmp_path, monkeypatch, capsys):
         readings.main()
     assert end.value.code == 130
     assert capsys.readouterr().out == f"Stopped and saved. Go on with: python {SCRIPT} --out out --recipe demo\n"
+
+
+def test_where_memory_is_short_no_option_is_named_that_the_script_does_not_have(readings, monkeypatch, capsys):
+    def full(*args, **options):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(readings, "load_dataset", full)
+    monkeypatch.setattr("sys.argv", [str(SCRIPT)])
+    with pytest.raises(SystemExit) as end:
+        readings.main()
+    assert end.value.code == 1
+    assert capsys.readouterr().err == "error: The device is out of memory; end other programs that use it.\n"
