@@ -3,13 +3,16 @@
 from dataclasses import replace
 
 import pytest
+import scipy.stats
 import torch
 from explain_toys import quadrants, split_of, toy
+from hypothesis import given
+from hypothesis import strategies as st
 
 from twins import close
 from wcapsnet import InputError
 from wcapsnet.explain import probe_levels, survey
-from wcapsnet.explain.probes import LinearProbe, share_interval, share_margin
+from wcapsnet.explain.probes import LinearProbe, share_interval
 
 
 def surveys(features, labels, test_features, test_labels):
@@ -80,23 +83,27 @@ def test_a_level_of_a_network_is_read():
     assert [probe.accuracy for probe in probe_levels(fit, test)] == [1, 1]
 
 
-def test_the_margin_of_a_share_worked_by_hand():
-    # 48 of 96 and two of each: p = ½, 1.96·√(¼/100) = .098
-    assert share_margin(0.5, 96) == pytest.approx(0.098)
-    assert 0 < share_margin(1.0, 10) < 1
-
-
 @pytest.mark.parametrize("images", [1, 2, 3, 20, 10_000])
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 def test_the_interval_of_a_share_has_it_inside_and_stays_between_0_and_1(share, images):
     low, high = share_interval(share, images)
     assert 0 <= low <= share <= high <= 1
     assert low < high
+    assert (low == 0, high == 1) == (share == 0, share == 1)
+
+
+@given(st.integers(1, 10_000).flatmap(lambda images: st.tuples(st.integers(0, images), st.just(images))))
+def test_the_interval_of_a_share_is_scipys(counts):
+    right, images = counts
+    expected = scipy.stats.binomtest(right, images).proportion_ci(method="wilson")
+    assert share_interval(right / images, images) == pytest.approx((expected.low, expected.high), abs=1e-7)
 
 
 def test_the_interval_of_a_share_worked_by_hand():
-    # one hit in one, and two hits and two misses: 3 of 5;  .6 ± 1.96 √(.6 · .4 / 5)
-    assert share_interval(1.0, 1) == (pytest.approx(0.6 - 0.4294, abs=1e-4), 1.0)
+    # all of m: (1 − p) = 1.96 √(p(1 − p)/m) at p = m / (m + 1.96²);  a half of them: ½ ± ½ · 1.96 / √(m + 1.96²)
+    assert share_interval(1.0, 12) == (pytest.approx(12 / 15.8415, abs=1e-5), 1.0)
+    assert share_interval(0.0, 12) == (0.0, pytest.approx(3.8415 / 15.8415, abs=1e-5))
+    assert share_interval(0.5, 96) == pytest.approx((0.5 - 0.09805, 0.5 + 0.09805), abs=1e-4)
 
 
 def test_surveys_that_kept_no_features_and_single_images_are_refused():

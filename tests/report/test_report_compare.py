@@ -10,7 +10,7 @@ from page_helpers import Page, facts_of, toy
 from wcapsnet.report.noise import Sample, compare
 from wcapsnet.report.page import comparison_page, figures, named
 from wcapsnet.report.page.compare import groups
-from wcapsnet.report.page.text import percent
+from wcapsnet.report.page.text import interval, percent
 from wcapsnet.report.tables import verdict
 
 
@@ -51,7 +51,8 @@ def test_the_page_says_figures_differences_and_what_differs(runs):
     for name, facts in runs.items():
         assert name in page.text
         if facts.subject.results:
-            assert percent(facts.subject.results["accuracy"]) in page.text
+            accuracy, images = (facts.subject.results[key] for key in ("accuracy", "images"))
+            assert f"{percent(accuracy)} {interval(accuracy, images)}" in page.text
     assert "model.nonlinearity" in page.text
     assert "model.dense_layers" not in page.text
     assert "Nobody has looked at the routing of begun yet" in page.text

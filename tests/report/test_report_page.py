@@ -63,6 +63,27 @@ def test_the_headline_is_the_figure_of_test_json(page, finished_run):
     assert "guessing evenly among the 3 classes gives 1.10" in page.text  # ln 3, without "none of these"
 
 
+@pytest.mark.parametrize(
+    ("confusion", "said"),
+    [
+        # 12 / (12 + 1.96²) = .7575
+        ([[4, 0, 0], [0, 4, 0], [0, 0, 4]], "12 images of 12 right; 95 % interval 75.75 % to 100.00 %"),
+        # (11 + 1.96²/2) / (12 + 1.96²) ± √(1.96² (11/12 + 1.96²/4)) / (12 + 1.96²) = .8156 ± .1695
+        ([[4, 0, 0], [1, 3, 0], [0, 0, 4]], "11 images of 12 right; 95 % interval 64.61 % to 98.51 %"),
+        ([[0, 4, 0], [0, 0, 4], [4, 0, 0]], "0 images of 12 right; 95 % interval 0.00 % to 24.25 %"),
+    ],
+)
+def test_the_intervals_of_a_tiny_test_set_end_at_0_and_100_percent(facts, confusion, said):
+    right = sum(confusion[r][r] for r in range(3))
+    results = {"accuracy": right / 12, "images": 12, "errors": 12 - right, "confusion": confusion}
+    page = Page(run_page(replace(facts, subject=replace(facts.subject, results=results))))
+    told = page.text.replace("\u202f", " ")
+    assert said in told
+    of_class = {4: "51.01 % to 100.00 %", 3: "30.06 % to 95.44 %", 0: "0.00 % to 48.99 %"}  # of 4 images
+    for r in range(3):
+        assert f"4 {100 * confusion[r][r] / 4:.2f} % {of_class[confusion[r][r]]}" in told
+
+
 def test_names_of_classes_and_runs_are_text_and_never_markup(page, facts):
     text = run_page(facts)
     assert len(page.all("script")) == 1
@@ -143,10 +164,16 @@ def test_the_probes_are_on_the_page(page, facts):
         assert percent(probe.accuracy) in page.text
 
 
-def test_the_line_of_a_bar_is_the_interval_where_that_is_not_even_about_the_value():
-    even = bar_chart("Accuracy", [Bar("a", 0.5, "50 %", interval=(0.25, 0.75))])
-    assert str(even) == str(bar_chart("Accuracy", [Bar("a", 0.5, "50 %", 0.25)]))
-    assert str(even) != str(bar_chart("Accuracy", [Bar("a", 0.5, "50 %", interval=(0.25, 0.8))]))
+def test_the_line_of_a_bar_is_its_interval():
+    def ends(*interval):
+        """Of the line, along the width of the bar"""
+        drawn = str(bar_chart("Accuracy", [Bar("a", 0.5, "50 %", interval)]))
+        left, right = re.search(r'd="M([\d.]+) [\d.]+H([\d.]+)v[\d.]+H[\d.]+z" class="track"', drawn).groups()
+        line = re.search(r'd="M([\d.]+) [\d.]+H([\d.]+)M[^"]*" class="whisker"', drawn).groups()
+        return [(float(x) - float(left)) / (float(right) - float(left)) for x in line]
+
+    assert ends(0.25, 0.75) == pytest.approx([0.25, 0.75], abs=1e-3)
+    assert ends(0.25, 1.0) == pytest.approx([0.25, 1.0], abs=1e-3)
 
 
 def test_the_mistakes_are_the_surest_ones(facts):

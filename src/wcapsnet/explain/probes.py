@@ -86,20 +86,20 @@ def probe_levels(fit: Survey, test: Survey) -> tuple[Probe, ...]:
         for each in PENALTIES[: PENALTIES.index(penalty) + 1]:
             probe.fit(each)
         accuracy = probe.accuracy(x_test, test.labels)
-        probes.append(Probe(level, x.shape[1], accuracy, share_margin(accuracy, len(test)), by_chance, penalty))
+        low, high = share_interval(accuracy, len(test))
+        probes.append(Probe(level, x.shape[1], accuracy, (high - low) / 2, by_chance, penalty))
     return tuple(probes)
 
 
-def share_margin(share: float, images: int) -> float:
-    """Half the 95 % confidence interval of a share, after Agresti and Coull: two hits and two misses are added."""
-    share = (share * images + 2) / (images + 4)
-    return 1.96 * math.sqrt(share * (1 - share) / (images + 4))
-
-
 def share_interval(share: float, images: int) -> tuple[float, float]:
-    """That interval, between 0 and 1. Its middle is nearer to a half than the share is."""
-    middle, margin = (share * images + 2) / (images + 4), share_margin(share, images)
-    return max(middle - margin, 0.0), min(middle + margin, 1.0)
+    """Of 95 % confidence, after Wilson: the p from which it is at most z standard errors √(p(1 − p)/m) away.
+
+    It lies between 0 and 1 and reaches them only from 0 and 1; its middle is nearer to a half than the share is.
+    """
+    z2 = 1.959964**2
+    middle = (share * images + z2 / 2) / (images + z2)
+    margin = math.sqrt(z2 * (images * share * (1 - share) + z2 / 4)) / (images + z2)
+    return max(min(middle - margin, share), 0.0), min(max(middle + margin, share), 1.0)  # but for rounding
 
 
 def _penalty(x: Tensor, labels: Tensor, classes: int) -> float:

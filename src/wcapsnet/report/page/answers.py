@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ...explain.probes import share_margin
+from ...explain.probes import share_interval
 from . import text
 from .facts import Facts
 from .html import Html, figure, folded, h, picture, table
 from .pictures import Shown
 from .section import MANY, MOST_TABLED, section, unable, why_no_pictures
-from .svg import Bar, Cell, bar_chart, grid
+from .svg import Bar, Cell, bar_chart, beginning, grid
 
 EXTREMES = 30  # classes of a bar chart where there are more
 
@@ -45,25 +45,24 @@ def confusions(matrix: Sequence[Sequence[int]]) -> list[tuple[int, int, int, int
     return sorted(found, key=lambda one: (-one[0], -one[0] / one[1], one[2], one[3]))
 
 
-def class_accuracies(figures: dict[str, Any]) -> list[tuple[float, float, int]]:
-    """(accuracy, half its confidence interval, images) of each class; nan without images"""
-    found = []
-    for r, row in enumerate(figures["confusion"]):
-        images = sum(row)
-        share = row[r] / images if images else math.nan
-        found.append((share, share_margin(share, images) if images else math.nan, images))
-    return found
+def class_accuracies(figures: dict[str, Any]) -> list[tuple[float, int]]:
+    """(accuracy, images) of each class; nan without images"""
+    counts = [(row[r], sum(row)) for r, row in enumerate(figures["confusion"])]
+    return [(right / images if images else math.nan, images) for right, images in counts]
 
 
 def _class_bars(facts: Facts, figures: dict[str, Any]) -> Html:
-    every = [(name, *one) for name, one in zip(facts.classes, class_accuracies(figures), strict=True) if one[2]]
+    every = [(name, *one) for name, one in zip(facts.classes, class_accuracies(figures), strict=True) if one[1]]
     title = "Accuracy of each class"
     if len(every) > EXTREMES:
         every = sorted(every, key=lambda one: one[1])[:EXTREMES]
         title = f"Accuracy of the {EXTREMES} hardest classes"
-    low = min(share - margin for _, share, margin, _ in every)
-    low = 0.0 if low < 0.5 else math.floor(low * 20) / 20
-    bars = [Bar(name, share, text.percent(share, 1), margin) for name, share, margin, _ in every]
+    intervals = [share_interval(share, images) for _, share, images in every]
+    low = beginning(intervals)
+    bars = [
+        Bar(name, share, text.percent(share, 1), interval)
+        for (name, share, _), interval in zip(every, intervals, strict=True)
+    ]
     caption = (
         f"The bars run from {text.percent(low, 0)} to {text.percent(1, 0)}; thin lines are {text.percent(0.95, 0)} "
         "confidence intervals, the dashed line is the accuracy of all classes."
@@ -83,14 +82,14 @@ def _class_bars(facts: Facts, figures: dict[str, Any]) -> Html:
 
 def _class_table(facts: Facts, figures: dict[str, Any]) -> Html:
     rows = []
-    for r, (name, (share, margin, images)) in enumerate(zip(facts.classes, class_accuracies(figures), strict=True)):
+    for r, (name, (share, images)) in enumerate(zip(facts.classes, class_accuracies(figures), strict=True)):
         others = [(n, j) for j, n in enumerate(figures["confusion"][r]) if j != r and n]
         n, j = max(others, key=lambda one: (one[0], -one[1]), default=(0, 0))
         taken = f"{facts.classes[j]} ({n})" if n else ""
-        shown = [text.percent(share), f"± {text.percent(margin)}"] if images else ["", ""]
+        shown = [text.percent(share), text.interval(share, images)] if images else ["", ""]
         rows.append([name, f"{images:,}", *shown, taken])
     return table(
-        ["class", "images", "accuracy", "interval", "most often taken for"], rows, "Accuracy of each class", True
+        ["class", "images", "accuracy", "95 % interval", "most often taken for"], rows, "Accuracy of each class", True
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ...explain import specialization
-from ...explain.probes import share_margin
+from ...explain.probes import share_interval
 from ...rounding import mean_and_deviation, percent
 from ...settings import flat, to_dict
 from ...training.run import read_json
@@ -21,7 +21,7 @@ from .html import Html, figure, h, table
 from .page import document
 from .section import section, unable
 from .subject import Subject
-from .svg import Bar, bar_chart
+from .svg import Bar, bar_chart, beginning
 
 
 class Group(NamedTuple):
@@ -94,18 +94,20 @@ def _tested_on(subject: Subject) -> Any:
 
 def _overview(runs: Mapping[str, Facts]) -> Html:
     lead = "The figures of every run, each by the weights that validation chose."
-    bars, rows = [], []
+    bars, intervals, rows = [], [], []
     for color, (name, facts) in enumerate(runs.items()):
         subject, results = facts.subject, facts.subject.results
         metrics = subject.metrics
         best = max((m["validation_accuracy"] for m in metrics), default=None)
         if results:
-            margin = share_margin(results["accuracy"], results["images"])
-            bars.append(Bar(name, results["accuracy"], text.percent(results["accuracy"]), margin, color))
+            accuracy = results["accuracy"]
+            intervals.append(share_interval(accuracy, results["images"]))
+            bars.append(Bar(name, accuracy, text.percent(accuracy), intervals[-1], color))
         rows.append(
             [
                 name,
-                f"{text.percent(results['accuracy'])} ± {percent(margin)}" if results else "not finished",
+                text.percent(results["accuracy"]) if results else "not finished",
+                text.interval(results["accuracy"], results["images"]) if results else "",
                 f"{results['errors']:,} of {results['images']:,}" if results else "",
                 text.percent(best) if best is not None else "",
                 f"{len(metrics)} of {subject.experiment.training.epochs}" if metrics else "",
@@ -114,12 +116,11 @@ def _overview(runs: Mapping[str, Facts]) -> Html:
                 str(subject.experiment.training.seed),
             ]
         )
-    head = ["run", "test accuracy", "wrong", "best validation", "epochs", "time", "parameters", "seed"]
+    head = ["run", "test accuracy", "95 % interval", "wrong", "best validation", "epochs", "time", "parameters", "seed"]
     numbers = table(head, rows, "A run a row", sortable=True)
     if not bars:
         return section("overview", "Overview", lead, numbers)
-    low = min(bar.value - bar.margin for bar in bars)
-    low = 0.0 if low < 0.5 else int(low * 20) / 20
+    low = beginning(intervals)
     caption = (
         f"Test accuracy with its 95{text.NARROW}% confidence interval for a test set of this size; the bars run from "
         f"{text.percent(low, 0)} to 100{text.NARROW}%."

@@ -16,7 +16,7 @@ from .curves import TERMS, Metrics
 from .facts import Facts
 from .pictures import Shown
 from .section import MANY
-from .svg import shortened
+from .svg import beginning, shortened
 
 FORMATS = ("pdf", "png", "svg")
 COLORS = ("#0b5fa5", "#c2410c", "#17805c", "#8a5a00", "#8b3fa0", "#0e7c86", "#b3245a", "#5b6472")
@@ -158,17 +158,24 @@ def _plain(names: Sequence[str]) -> list[str]:
 
 
 def _classes(facts: Facts, figures: dict[str, Any]) -> Any:
-    found = [(name, *one) for name, one in zip(facts.classes, class_accuracies(figures), strict=True) if one[2]]
+    found = [(name, *one) for name, one in zip(facts.classes, class_accuracies(figures), strict=True) if one[1]]
     figure, axes = _figure(5.2, max(2.2, 0.2 * len(found) + 0.8))
     places = range(len(found))
-    spread = [100 * margin for _, _, margin, _ in found]
-    axes.barh(places, [100 * share for _, share, _, _ in found], xerr=spread, color=COLORS[0], height=0.7, capsize=2)
+    shares = [share for _, share, _ in found]
+    intervals = [share_interval(share, images) for _, share, images in found]
+    spread = _sides(shares, intervals)
+    axes.barh(places, [100 * share for share in shares], xerr=spread, color=COLORS[0], height=0.7, capsize=2)
     axes.set_yticks(places, _plain([name for name, *_ in found]), fontsize=8 if len(found) <= 30 else 5)
     axes.invert_yaxis()
-    low = min(share - margin for _, share, margin, _ in found)
-    axes.set_xlim(0 if low < 0.5 else 100 * math.floor(low * 20) / 20, 100)
+    axes.set_xlim(100 * beginning(intervals), 100)
     axes.set_xlabel("accuracy in %")
     return figure
+
+
+def _sides(shares: Sequence[float], intervals: Sequence[tuple[float, float]]) -> list[list[float]]:
+    """How far the intervals reach below and above, in %; rounding must not make that negative"""
+    pairs = list(zip(shares, intervals, strict=True))
+    return [[100 * max(a - low, 0) for a, (low, _) in pairs], [100 * max(high - a, 0) for a, (_, high) in pairs]]
 
 
 def _level(level: LevelSpecialization, classes: Sequence[str]) -> Any:
@@ -220,14 +227,11 @@ def _probes(facts: Facts) -> Any:
     found = [(f"level {probe.level + 1}", probe.accuracy) for probe in facts.seen.probes]
     found.append(("network", facts.seen.survey.accuracy))
     intervals = [share_interval(share, len(facts.seen.survey)) for _, share in found]
-    below, above = zip(
-        *((a - low, high - a) for (_, a), (low, high) in zip(found, intervals, strict=True)), strict=True
-    )
     figure, axes = _figure(4.2, 2.8)
     axes.bar(
         range(len(found)),
         [100 * share for _, share in found],
-        yerr=[[100 * max(part, 0) for part in side] for side in (below, above)],
+        yerr=_sides([share for _, share in found], intervals),
         color=COLORS[5],
         capsize=3,
     )

@@ -9,7 +9,6 @@ from typing import Any
 
 from ...deploy.card import rebuild
 from ...explain import specialization
-from ...explain.probes import share_margin
 from ...settings import flat, to_dict
 from ...training.run import runs_at_a_time
 from ..noise import Sample, compare
@@ -34,7 +33,7 @@ def headline(facts: Facts) -> Html:
             card(
                 f"{part} accuracy",
                 text.percent(accuracy),
-                f"± {text.percent(share_margin(accuracy, images))} · {said}",
+                f"{said}; 95{text.NARROW}% interval {text.interval(accuracy, images)}",
                 style="first",
             )
         )

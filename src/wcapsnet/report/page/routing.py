@@ -196,7 +196,7 @@ def probes(facts: Facts) -> Html:
             f"level {p.level + 1}",
             f"{p.features:,}",
             text.percent(p.accuracy),
-            _interval(p.accuracy, measured),
+            text.interval(p.accuracy, measured),
             f"{p.penalty:g}",
         ]
         for p in found
@@ -212,8 +212,3 @@ def probes(facts: Facts) -> Html:
         lead,
         figure("Accuracy of a linear probe", chart, caption, folded("Probes as a table", numbers)),
     )
-
-
-def _interval(share: float, images: int) -> str:
-    low, high = share_interval(share, images)
-    return f"{text.percent(low)} to {text.percent(high)}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import dropwhile
 from typing import NamedTuple
 
@@ -27,10 +27,9 @@ class Bar(NamedTuple):
     name: str
     value: float
     said: str  # how the value is written
-    margin: float = 0.0  # half its confidence interval
+    interval: tuple[float, float] | None = None  # of confidence
     color: int = 0
     mark: float | None = None  # another value to hold it against
-    interval: tuple[float, float] | None = None  # of confidence, where it is not even about the value
 
 
 class Cell(NamedTuple):
@@ -176,6 +175,12 @@ def legend(lines: Sequence[tuple[str, int, bool]]) -> Html:
     return h("ul", items, class_="legend")
 
 
+def beginning(intervals: Iterable[tuple[float, float]]) -> float:
+    """Of the axis of shares with these intervals: 0, or a multiple of 5 % where all are high"""
+    low = min(low for low, _ in intervals)
+    return 0.0 if low < 0.5 else math.floor(low * 20) / 20
+
+
 def bar_chart(
     label: str,
     bars: Sequence[Bar],
@@ -211,9 +216,8 @@ def bar_chart(
                 data_tip=tip,
             ),
         ]
-        if bar.interval or bar.margin > 0:
-            least, most = bar.interval or (bar.value - bar.margin, bar.value + bar.margin)
-            a, b, middle = x(least), x(most), y + thick / 2
+        if bar.interval:
+            a, b, middle = *map(x, bar.interval), y + thick / 2
             parts.append(
                 h(
                     "path",

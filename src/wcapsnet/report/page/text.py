@@ -7,12 +7,19 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from ... import rounding
+from ...explain.probes import share_interval
 
 NARROW = "\u202f"  # a narrow space that does not break
 
 
 def percent(share: float, digits: int = 2) -> str:
     return f"{rounding.percent(share, digits)}{NARROW}%"
+
+
+def interval(share: float, images: int) -> str:
+    """Of 95 % confidence, for a share of so many images"""
+    low, high = share_interval(share, images)
+    return f"{percent(low)} to {percent(high)}"
 
 
 def signed(value: float, digits: int = 3) -> str:
