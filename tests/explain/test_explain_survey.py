@@ -39,8 +39,8 @@ def random_split(config, m=23):
     return split_of(images, (torch.arange(m) % config.classes).tolist())
 
 
-def level_of(b, labels, classes=2):
-    return level_specialization(0, b, heaviest(b), torch.tensor(labels), classes)
+def level_of(b, labels, classes=2, level=0):
+    return level_specialization(level, b, heaviest(b), torch.tensor(labels), classes)
 
 
 # ── the pass ──
@@ -349,10 +349,10 @@ def test_whether_deeper_levels_specialise_more_is_said():
     def found(*shares):
         """Levels in which that share of the images chooses the capsule of its class, and the others the other's"""
         levels = []
-        for share in shares:
+        for level, share in enumerate(shares):
             right = round(50 * share)
             b = torch.tensor([[0.9, 0.1]] * right + [[0.1, 0.9]] * (50 - right))
-            levels.append(level_of(torch.cat([b, b.flip(1)]), [0] * 50 + [1] * 50))
+            levels.append(level_of(torch.cat([b, b.flip(1)]), [0] * 50 + [1] * 50, level=level))
         return Specialization(tuple(levels), torch.zeros(0), torch.zeros(0)).trend
 
     # I = 1 − H(share), in bits: shares of .8, .9 and 1 tell .278, .531 and 1, of which chance gives some .008
@@ -360,14 +360,66 @@ def test_whether_deeper_levels_specialise_more_is_said():
     assert said.startswith("What the winning capsule tells of the class beyond chance rises with every level: 0.27")
     assert said.endswith(" → 1.000.")
     assert "beyond chance falls with every level: 1.000 → 0.5" in found(1.0, 0.9)
-    assert "rises and falls" in found(0.8, 1.0, 0.9)
-    assert "is the same in every level: 1.000 → 1.000." in found(1.0, 1.0)
-    assert "rises, but not with every level" in found(0.8, 0.9, 0.9)
-    assert "falls, but not with every level" in found(0.9, 0.9, 0.8)
+    assert "beyond chance rises from level 1 to 2 and falls from level 2 to 3: 0.27" in found(0.8, 1.0, 0.9)
+    assert "does not change from level to level by more than the noise: 1.000 → 1.000." in found(1.0, 1.0)
+    assert "rises from level 1 to 2 (else within the noise): 0.27" in found(0.8, 0.9, 0.9)
+    assert "falls from level 2 to 3 (else within the noise): 0.5" in found(0.9, 0.9, 0.8)
+    assert "rises from level 1 to 2 and from level 3 to 4 (else within the noise)" in found(0.7, 0.9, 0.9, 1.0)
     assert "nothing can be said" in found(0.9)
     # 27 of 50 tell .005, which shuffles give too
     assert found(0.5, 0.54) == "What the winning capsule tells of the class is not above chance in any level."
     assert "beyond chance, by level: 1.000 → not above chance → not above chance." in found(1.0, 0.54, 0.5)
+
+
+def two_levels(first, second, labels, classes=2):
+    """Of which capsule each image chooses in either"""
+    of = [torch.nn.functional.one_hot(torch.tensor(chosen), classes).double() for chosen in (first, second)]
+    levels = tuple(level_of(b, labels, classes, level) for level, b in enumerate(of))
+    return Specialization(levels, torch.zeros(0), torch.zeros(0))
+
+
+def test_a_change_within_its_interval_is_told_as_none():
+    # 41 and 42 of 50 in either class: one image more a class is no rise
+    def chosen(right):
+        return [0] * right + [1] * 50 + [0] * (50 - right)
+
+    labels = [0] * 50 + [1] * 50
+    same = two_levels(chosen(41), [0] * 42 + [1] * 8 + [0] * 8 + [1] * 42, labels)
+    (step,) = same.steps
+    assert (step.before, step.after) == (0, 1)
+    assert abs(step.change) < step.margin
+    assert "does not change from level to level by more than the noise" in same.trend
+    assert same.summary()["steps"] == [{"from": 1, "to": 2, "change": step.change, "margin": step.margin}]
+
+
+def test_what_each_image_tells_worked_by_hand():
+    # of each class ¾ choose its capsule: P(r, n) / P(r)P(n) = 3/2 or 1/2, in bits .585 and −1; mean ¾ · .585 − ¼
+    labels = [0] * 8 + [1] * 8
+    level = two_levels([0] * 6 + [1] * 8 + [0] * 2, labels, labels).levels[0]
+    told = level.information_chosen_by_image
+    assert told[[0, 7, 8, 15]].tolist() == pytest.approx([math.log2(1.5), -1, math.log2(1.5), -1])
+    assert float(told.mean()) == pytest.approx(level.information_chosen) == pytest.approx(1 - 0.811278, abs=1e-5)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(0, 3)), min_size=2, max_size=40))
+def test_information_is_the_mean_of_what_each_image_tells(images):
+    labels, leads = [r for r, _, _ in images], torch.zeros(len(images), 4, dtype=torch.bool)
+    for row, (_, first, second) in zip(leads, images, strict=True):
+        row[[first, second]] = True  # winners that share
+    level = level_specialization(0, leads / leads.sum(1, keepdim=True), leads, torch.tensor(labels), 3)
+    assert float(level.information_chosen_by_image.mean()) == pytest.approx(level.information_chosen, abs=1e-9)
+
+
+def test_levels_that_tell_the_same_are_seldom_told_to_differ():
+    torch.manual_seed(0)
+    labels = torch.arange(120) % 3
+    chances = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.7, 0.2], [0.2, 0.1, 0.7]])[labels]
+    told = 0
+    for _ in range(100):
+        first, second = (torch.multinomial(chances, 1).flatten().tolist() for _ in range(2))
+        (step,) = two_levels(first, second, labels.tolist(), 3).steps
+        told += step.told
+    assert 0 < told <= 12  # 5 are expected
 
 
 def test_what_few_images_tell_by_chance_is_not_told_as_a_finding():

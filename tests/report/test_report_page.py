@@ -131,6 +131,40 @@ def test_the_routing_carries_means_and_intervals_of_explain(page, facts):
     assert found.trend in page.text
 
 
+@pytest.mark.parametrize("off", [1, 10])
+def test_the_noise_of_a_change_from_level_to_level_is_on_the_page(facts, off):
+    """Both levels choose a capsule a class, the second less surely where more than one image is put off."""
+    labels = facts.seen.survey.labels % 2
+    put_off = labels.clone()
+    put_off[:off] = 1 - labels[:off]
+    weights = tuple(torch.nn.functional.one_hot(chosen, 2).float() * 0.8 + 0.1 for chosen in (labels, put_off))
+    seen = replace(
+        facts.seen.survey, labels=labels, weights=weights, capsules=torch.stack([labels, put_off], 1), routed=()
+    )
+    (step,) = specialization(seen).steps
+    assert step.told == (off > 1)
+    page = Page(run_page(replace(facts, seen=replace(facts.seen, survey=seen))))
+    does = "falls with every level" if off > 1 else "does not change from level to level by more than the noise"
+    assert page.text.count(does) == 2
+    assert f"confidence interval: −{-step.change:.3f} ± {step.margin:.3f}." in page.text
+
+
+@pytest.mark.parametrize(
+    ("confusion", "said"),
+    [
+        ([[4, 0, 0], [2, 2, 0], [0, 1, 3]], True),
+        ([[4, 0, 0], [1, 3, 0], [0, 1, 3]], False),
+        ([[4, 0, 0], [1, 3, 0], [0, 0, 4]], True),
+        ([[4, 0, 0], [0, 4, 0], [0, 0, 4]], False),
+    ],
+)
+def test_a_mistake_is_told_as_the_most_frequent_only_if_no_other_is_as_frequent(facts, confusion, said):
+    results = {"accuracy": 0.5, "images": 12, "errors": 6, "confusion": confusion}
+    page = Page(run_page(replace(facts, subject=replace(facts.subject, results=results))))
+    assert (f"Most often, {NASTY[1]} is taken for {NASTY[0]}" in page.text) == said
+    assert ("Most often" in page.text) == said
+
+
 def test_winners_of_the_last_level_are_those_of_the_best_vector(page):
     assert page.text.count("in how many of all images each capsule has the largest weight.") == 1
     assert page.text.count("in how many of all images each capsule holds the best vector") == 1

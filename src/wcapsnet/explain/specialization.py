@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,6 +41,7 @@ class LevelSpecialization:
     information: float
     information_by_chance: float
     information_chosen: float
+    information_chosen_by_image: Tensor  # (m,): what each image adds to it; it is their mean
     information_chosen_by_chance: float
     information_chosen_most_by_chance: float
     information_set: float
@@ -84,6 +85,20 @@ class LevelSpecialization:
         }
 
 
+class Step(NamedTuple):
+    """From one level that selects to the next: how much more its winner tells of the class, beyond chance"""
+
+    before: int  # levels, counted from 0
+    after: int
+    change: float
+    margin: float  # half the 95 % confidence interval, of images; nan for a single one
+
+    @property
+    def told(self) -> bool:
+        """Whether it is more than the noise"""
+        return abs(self.change) > self.margin
+
+
 @dataclass(frozen=True)
 class Specialization:
     levels: tuple[LevelSpecialization, ...]
@@ -95,19 +110,28 @@ class Specialization:
         return tuple(finding for level in self.levels for finding in level.findings)
 
     @property
+    def selecting(self) -> list[LevelSpecialization]:
+        return [level for level in self.levels if level.capsules > 1]
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """None unless there are two levels that select, and the winner of each tells more than chance."""
+        several = self.selecting
+        if not all(_beyond_chance(level) for level in several):
+            return ()
+        return tuple(_step(before, after) for before, after in itertools.pairwise(several))
+
+    @property
     def trend(self) -> str:
         """Whether deeper levels specialise more, in words and numbers. Levels with one capsule have no part in it."""
-        several = [level for level in self.levels if level.capsules > 1]
+        several = self.selecting
         if len(several) < 2:
             return "There are not two levels that select, so nothing can be said of depth."
-        told = [
-            _beyond(one.information_chosen, one.information_chosen_by_chance, one.information_chosen_most_by_chance)
-            for one in several
-        ]
+        told = [_beyond_chance(level) for level in several]
         if not any(told):
             said = "What the winning capsule tells of the class is not above chance in any level."
         else:
-            does = _course(told) if all(told) else ", by level"
+            does = _course(self.steps) if self.steps else ", by level"
             said = f"What the winning capsule tells of the class beyond chance{does}: {_row(told)}."
         if any(one.shared for one in several):
             together = [
@@ -122,6 +146,10 @@ class Specialization:
         """Plain values, ready for JSON; what is unknown is null."""
         return {
             "trend": self.trend,
+            "steps": [
+                {"from": one.before + 1, "to": one.after + 1, "change": one.change, "margin": _known(one.margin)}
+                for one in self.steps
+            ],
             "levels": [level.summary() for level in self.levels],
             "map_mean": plain(self.map_mean),
             "map_margin": plain(self.map_margin),
@@ -133,12 +161,39 @@ def _beyond(value: float, chance: float, most: float) -> float:
     return max(value - chance, 0) / max(1 - chance, 1e-12) if value > most + 1e-9 else 0.0
 
 
-def _course(values: list[float]) -> str:
-    steps = [after - before for before, after in itertools.pairwise(values)]
-    rises, falls = max(steps) > 0, min(steps) < 0
-    if rises == falls:
-        return " rises and falls" if rises else " is the same in every level"
-    return f" {'rises' if rises else 'falls'}{'' if all(steps) else ', but not'} with every level"
+def _beyond_chance(level: LevelSpecialization) -> float:
+    """What its winner tells"""
+    return _beyond(
+        level.information_chosen, level.information_chosen_by_chance, level.information_chosen_most_by_chance
+    )
+
+
+def _step(before: LevelSpecialization, after: LevelSpecialization) -> Step:
+    """The same images in both: their differences are a sample, the classes' shares and chance taken as given."""
+    mine, theirs = (
+        (level.information_chosen_by_image - level.information_chosen_by_chance)
+        / max(1 - level.information_chosen_by_chance, 1e-12)
+        for level in (after, before)
+    )
+    differences = mine - theirs
+    margin = confidence_margin(differences.var(), torch.tensor(len(differences)))
+    return Step(before.level, after.level, float(differences.mean()), float(margin))
+
+
+def _course(steps: tuple[Step, ...]) -> str:
+    """Nothing that is within the noise is told as a change."""
+    up, down = ([one for one in steps if one.told and (one.change > 0) == rise] for rise in (True, False))
+    if not up and not down:
+        return " does not change from level to level by more than the noise"
+    if len(up) == len(steps) or len(down) == len(steps):
+        return f" {'rises' if up else 'falls'} with every level"
+    ways = [f"{does} {_places(some)}" for does, some in (("rises", up), ("falls", down)) if some]
+    rest = " (else within the noise)" if len(up) + len(down) < len(steps) else ""
+    return f" {' and '.join(ways)}{rest}"
+
+
+def _places(steps: list[Step]) -> str:
+    return " and ".join(f"from level {one.before + 1} to {one.after + 1}" for one in steps)
 
 
 def _row(values: list[float]) -> str:
@@ -149,7 +204,11 @@ def plain(values: Tensor) -> list[Any]:
     """Nested lists, null for nan"""
     if values.dim() > 1:
         return [plain(row) for row in values]
-    return [None if math.isnan(value) else value for value in values.tolist()]
+    return [_known(value) for value in values.tolist()]
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 def specialization(survey: Survey) -> Specialization:
@@ -199,6 +258,7 @@ def level_specialization(index: int, b: Tensor, leads: Tensor, labels: Tensor, c
         information=normalized_information(joint),
         information_by_chance=_mean([normalized_information(_joint(b, other, classes)) for other in shuffled]),
         information_chosen=normalized_information(joint_chosen),
+        information_chosen_by_image=_by_image(wins, labels, joint_chosen),
         information_chosen_by_chance=_mean(chosen_shuffled),
         information_chosen_most_by_chance=max(chosen_shuffled),
         information_set=_set_information(which, labels, classes),
@@ -233,6 +293,15 @@ def normalized_information(joint: Tensor) -> float:
 def _information(joint: Tensor) -> float:
     """I = H(r) + H(n) − H(r, n)"""
     return float(entropy(joint.sum(1)) + entropy(joint.sum(0)) - entropy(joint.flatten()))
+
+
+def _by_image(wins: Tensor, labels: Tensor, joint: Tensor) -> Tensor:
+    """Σ_n P(n | m) ln(P(r, n) / P(r)P(n)) / min(H(r), ln n), r the class of image m: their mean is the information"""
+    p = joint / joint.sum()
+    most = min(float(entropy(p.sum(1))), math.log(p.shape[1]))
+    by_chance = p.sum(1, keepdim=True) * p.sum(0)
+    told = torch.where(p > 0, p / by_chance, 1.0).log()
+    return (wins * told[labels]).sum(1) / most if most >= 1e-12 else torch.zeros(len(wins), dtype=wins.dtype)
 
 
 def _share(part: float, whole: float) -> float:

@@ -56,7 +56,7 @@ def _class_bars(facts: Facts, figures: dict[str, Any]) -> Html:
     title = "Accuracy of each class"
     if len(every) > EXTREMES:
         every = sorted(every, key=lambda one: one[1])[:EXTREMES]
-        title = f"Accuracy of the {EXTREMES} hardest classes"
+        title = f"The {EXTREMES} classes of lowest accuracy"
     intervals = [share_interval(share, images) for _, share, images in every]
     low = beginning(intervals)
     bars = [

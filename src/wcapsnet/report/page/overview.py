@@ -138,11 +138,10 @@ def _findings_in_short(facts: Facts) -> Html | None:
     said: list[str] = []
     figures = facts.figures
     if figures and "confusion" in figures:
-        worst = confusions(figures["confusion"])[:1]
-        said += [
-            f"Most often, {facts.classes[i]} is taken for {facts.classes[j]} ({n} of {total:,})."
-            for n, total, i, j in worst
-        ]
+        worst = confusions(figures["confusion"])[:2]
+        if len({n for n, *_ in worst}) == len(worst) > 0:  # else there is no most frequent one
+            n, total, i, j = worst[0]
+            said.append(f"Most often, {facts.classes[i]} is taken for {facts.classes[j]} ({n} of {total:,}).")
     if facts.seen:
         found = specialization(facts.seen.survey)
         said += [found.trend, *found.findings]

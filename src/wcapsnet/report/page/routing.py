@@ -42,10 +42,18 @@ def _trend(found: Specialization) -> Html | None:
     ]
     high = max(0.1, *(max(bar.value, bar.mark or 0) for bar in bars))
     chart = bar_chart("Information of the winning capsule about the class, by level", bars, high=high, width=440)
+    steps = [f"{text.signed(step.change)} ± {step.margin:.3f}" for step in found.steps]
+    between = (
+        f"Differences between neighbouring levels, beyond chance, with half their {text.percent(0.95, 0)} confidence "
+        f"interval: {', '.join(steps)}. "
+        if steps
+        else ""
+    )
     caption = (
-        f"{found.trend} The bars are normalised mutual information, chance included: 0 if the capsule that wins "
-        "(drawn, where several do) says nothing about the class, 1 if it says as much as that many capsules can. "
-        "Upright lines are chance: what shuffled classes give."
+        f"{found.trend} {between}"
+        "The bars are normalised mutual information, chance included: 0 if the capsule that wins (drawn, where several "
+        "do) says nothing about the class, 1 if it says as much as that many capsules can. Upright lines are chance: "
+        "what shuffled classes give."
     )
     return figure("Do deeper levels specialise more?", chart, caption)
 
