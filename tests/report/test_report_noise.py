@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import betainc
@@ -19,6 +19,7 @@ from wcapsnet.report.noise import (
     quantile,
     student_tail,
 )
+from wcapsnet.report.tables import verdict
 
 
 @pytest.mark.parametrize("freedom", [1, 1.3, 2, 3.7, 10, 29.5, 400])
@@ -108,8 +109,34 @@ def test_two_single_runs_are_held_against_the_test_sets_own_error():
     assert p(0.009).larger_than_noise
     assert compare(Sample((0.9,), 10000), Sample((0.9,), 10000)).p == 1.0
     assert compare(Sample((0.904,), 10000), Sample((0.9,), 10000)).p == pytest.approx(
-        2 * stats.norm.sf(0.004 / math.sqrt(0.09 / 1e4 + 0.904 * 0.096 / 1e4))
+        2 * stats.norm.sf(0.004 / math.sqrt(0.09 / 1e4 + 0.904 * 0.096 / 1e4)), rel=1e-3
     )
+
+
+def test_none_wrong_of_a_few_images_is_no_certainty():
+    # 12 and 9 of 12, a hit and a miss added: 13/14 − 10/14 = .2143;  √(13 · 1/14³ + 10 · 4/14³) = .1390;  z = 1.542
+    found = compare(Sample((1.0,), 12), Sample((0.75,), 12))
+    assert found.difference == 0.25
+    assert found.p == pytest.approx(2 * stats.norm.sf(1.542), abs=1e-3)
+    assert not found.larger_than_noise
+    assert found.margin > 0.25
+    assert verdict(found).startswith("+25.00 [−5.81, +55.81], within the test set's noise")
+    assert compare(Sample((1.0,), 12), Sample((1.0,), 12)).margin > 0
+
+
+@given(st.integers(1, 60), st.data())
+def test_a_difference_is_larger_than_the_test_sets_noise_if_its_interval_leaves_out_0(images, data):
+    one, other = (data.draw(st.integers(0, images)) for _ in range(2))
+    found = compare(Sample((one / images,), images), Sample((other / images,), images))
+    assume(abs(found.p - 0.05) > 1e-9)
+    assert found.larger_than_noise == (abs(found.difference) > found.margin)
+    if found.larger_than_noise:  # the usual test says so too
+        table = [[one, images - one], [other, images - other]]
+        assert stats.chi2_contingency(table, correction=False).pvalue < 0.05
+
+
+def test_an_interval_of_a_difference_ends_at_100_points():
+    assert "+100.00]" in verdict(compare(Sample((1.0,), 3), Sample((0.0,), 3)))
 
 
 def test_seeds_that_agree_by_chance_are_not_taken_for_no_noise_at_all():
@@ -120,4 +147,4 @@ def test_seeds_that_agree_by_chance_are_not_taken_for_no_noise_at_all():
 
 def test_a_perfect_score_does_not_divide_by_zero():
     assert compare(Sample((1.0,), 10), Sample((1.0,), 10)).p == 1.0
-    assert compare(Sample((1.0,), 10), Sample((0.0,), 10)).p == 0.0
+    assert compare(Sample((1.0,), 10), Sample((0.0,), 10)).p < 1e-9

@@ -200,7 +200,7 @@ def test_of_single_runs_nothing_is_bold_and_nothing_corrected(tmp_path):
 def test_random_is_compared_by_its_own_spread_and_lends_it_to_nobody(runs):
     # its weights at evaluation are a draw: seeds of 92.00 and 93.00, s = .71 points
     finished(runs / "r0", "cifar10-random", 9200)
-    assert cell(runs, "IV", "Random", "cifar10")[1].endswith("the test set's noise (z, p = 0.79)")
+    assert cell(runs, "IV", "Random", "cifar10")[1].endswith("the test set's noise (z, p = 0.80)")
     finished(runs / "r1", "cifar10-random", 9300, 1)
     # from WS+CE: 1.00 points, error .7071 √(1/2 + 1/3) = .645, t = 1.549, ν = 1: p = 1 − 2 atan(t)/π
     assert cell(runs, "IV", "Random", "cifar10")[2].endswith("within noise (t, p = 0.36)")

@@ -6,7 +6,8 @@ Two tests, both two-sided:
          three seeds a row, each by itself would say next to nothing of its spread, and a single run nothing at all. It
          asks what other seeds would give on the same test images
     z    where no row has seeds that differ: the binomial standard error √(p(1 − p)/N) of a test set of N images on
-         both sides. It is what one and the same network varies by from one such test set to another, and leaves seeds
+         both sides, a hit and a miss added to either (Agresti & Caffo 2000), or few images without a miss would mean
+         certainty. It is what one and the same network varies by from one such test set to another, and leaves seeds
          out: a larger difference is a reason to run more seeds, not a finding
 """
 
@@ -80,8 +81,10 @@ def compare(one: Sample, other: Sample, spread: Spread | None = None) -> Differe
     spread = spread or pooled((one.accuracies, other.accuracies))
     difference = one.mean - other.mean
     if spread.variance == 0:  # single runs, or seeds that happen to agree to the last image
-        error = math.sqrt(sum(s.mean * (1 - s.mean) / s.images for s in (one, other)))
-        return Difference(difference, "z", normal_tail(_ratio(difference, error)), quantile(normal_tail) * error)
+        p, q = ((s.mean * s.images + 1) / (s.images + 2) for s in (one, other))
+        error = math.sqrt(p * (1 - p) / (one.images + 2) + q * (1 - q) / (other.images + 2))
+        margin = quantile(normal_tail) * error + abs(difference - (p - q))  # about the difference that was measured
+        return Difference(difference, "z", normal_tail((p - q) / error), margin)
     n, m = len(one.accuracies), len(other.accuracies)
     return Difference(difference, "t", spread.p(difference, n, m), spread.margin(n, m))
 

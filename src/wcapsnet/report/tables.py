@@ -139,7 +139,7 @@ def verdict(d: Difference) -> str:
 
 
 def _interval(d: Difference) -> str:
-    return f"[{_points(d.difference - d.margin)}, {_points(d.difference + d.margin)}]"
+    return f"[{_points(max(d.difference - d.margin, -1))}, {_points(min(d.difference + d.margin, 1))}]"
 
 
 def _points(difference: float) -> str:
