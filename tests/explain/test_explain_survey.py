@@ -1,5 +1,6 @@
 """One pass over a data set, and what it says of specialisation."""
 
+import io
 import math
 import re
 
@@ -9,6 +10,7 @@ import torch
 from explain_toys import LAST, Partial, quadrants, split_of, toy
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from twins import close, tiny
 from wcapsnet import Classifier, InputError, Level, RoutingConfig, WCapsNet
@@ -443,6 +445,69 @@ def test_a_data_set_is_shown_however_many_its_classes(classes, capsys):
     assert "Level 1: mean weights" in said
     assert "Level 2: mean weights" not in said
     assert "Level 3: mean weights" in said
+
+
+def shown(width, classes, levels, monkeypatch, m=60):
+    """What is printed of a random network, and what it is of"""
+    torch.manual_seed(0)
+    network = WCapsNet(tiny(classes=len(classes), levels=tuple(Level(n, 2, 3, 1) for n in levels))).eval()
+    seen = survey(network, random_split(network.config, m), routed=True)
+    found, probes, paper = specialization(seen), probe_levels(seen, seen), io.StringIO()
+    monkeypatch.setattr(show, "out", Console(file=paper, width=width, highlight=False, force_terminal=True))
+    show.dataset(found, probes, seen, classes, "test images")
+    return re.sub(r"\x1b\[[0-9;]*m", "", paper.getvalue()), found, probes
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+@pytest.mark.parametrize(
+    "classes", [("cat", "dog"), ("airplane", "a class of a long name", "x" * 50), tuple("0123456789")]
+)
+def test_a_data_set_is_shown_whole_at_80_columns(width, classes, monkeypatch):
+    text, found, probes = shown(width, classes, (16, 8, 4, 1, 2), monkeypatch)
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= width
+    first, *_ = text.partition("Level 1: mean weights")
+    for level, probe in zip(found.levels, probes, strict=True):
+        numbers = [f"{level.effective_chosen:.2f}", f"{level.leaders:.2f}", f"{level.effective:.2f}"]
+        for name in ("information", "information_chosen", "information_set"):
+            numbers.append(f"{getattr(level, name):.3f} ({getattr(level, f'{name}_by_chance'):.3f})")
+        assert all(number in first for number in [*numbers, f"{probe.accuracy:.1%} ("])
+
+
+def test_every_column_but_level_and_capsules_is_explained_in_a_line(monkeypatch):
+    text, *_ = shown(80, tuple("0123456789"), (16, 4), monkeypatch)
+    headings = [line for line in text.splitlines() if line.startswith("┃ level")]
+    assert len(headings) == 2
+    columns = [name.strip() for line in headings for name in line.strip("┃").split("┃")]
+    for name in sorted(set(columns) - {"level", "capsules"}):
+        (line,) = [line for line in text.splitlines() if re.match(f"{name}  +[a-z]", line)]
+        following = text.splitlines()[text.splitlines().index(line) + 1]
+        assert not following.startswith(" "), f"{name} takes more than a line"
+
+
+def test_what_a_winner_gains_is_shown_where_there_is_something_to_compare(capsys):
+    labels = [0] * 50 + [1] * 50
+    found = two_levels([0] * 45 + [1] * 50 + [0] * 5, labels, labels)
+    show._levels_further(found)
+    said = capsys.readouterr().out
+    (step,) = found.steps
+    assert f"+{step.change:.3f} ± {step.margin:.3f}" in said
+    assert "winner gains  on the level before" in said
+    show._levels_further(two_levels([0, 1] * 50, labels, labels))
+    assert "winner gains" not in capsys.readouterr().out
+
+
+def test_intervals_of_mean_weights_have_room_or_are_told_above(monkeypatch):
+    classes = tuple("0123456789")
+    wide, found, _ = shown(200, classes, (16, 8), monkeypatch)
+    narrow, *_ = shown(80, classes, (16, 8), monkeypatch)
+    level = found.levels[1]
+    cell = f"{level.mean[3, 5]:.3f}±{level.margin[3, 5]:.3f}".replace("±0.", "±.")
+    assert cell in wide
+    assert cell not in narrow.partition("Level 2")[2]
+    assert f"{level.mean[3, 5]:.3f}" in narrow.partition("Level 2")[2]
+    assert f"Level 2: mean weights (equal: 0.125), 95 % confidence intervals up to ±{level.margin.max():.3f}" in narrow
+    assert wide.count("then") > narrow.count("then") > 0  # of level 1 as many classes as have room
 
 
 def test_no_probe_is_said_to_read_more_than_everything(capsys):

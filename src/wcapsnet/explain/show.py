@@ -9,7 +9,7 @@ from typing import Any
 from rich.columns import Columns
 from rich.markup import escape
 from rich.panel import Panel
-from rich.table import Table
+from rich.table import Column, Table
 
 from ..rounding import mean_and_deviation, percent
 from ..show import out
@@ -118,68 +118,121 @@ def dataset(
     found: Specialization, probes: Sequence[Probe], seen: Survey, classes: Sequence[str], images: str = "images"
 ) -> None:
     """`images`: what those of the survey are called, such as test images"""
-    names = ("level", "capsules", "in use", "by wins", "winners", "class in weights", "in a winner", "in all winners")
-    table = Table(*names, "in a probe")
-    for level in found.levels:
-        probe = probes[level.level] if probes else None
-        table.add_row(
-            str(level.level + 1),
-            str(level.capsules),
-            f"{level.effective:.2f}",
-            f"{level.effective_chosen:.2f}",
-            f"{level.leaders:.2f}",
-            f"{level.information:.3f} ({level.information_by_chance:.3f})",
-            f"{level.information_chosen:.3f} ({level.information_chosen_by_chance:.3f})",
-            f"{level.information_set:.3f} ({level.information_set_by_chance:.3f})",
-            _probe(probe, len(seen)) if probe else "",
-        )
     out.print(f"{len(seen):,} {images}, accuracy {percent(seen.accuracy)}%")
-    out.print(table)
-    out.print(
-        "In use: effective number of capsules, by weights and by wins. Winners of an image have its largest weight to "
-        "within 1 %, in the last level the best vector; how many there are on average. Class in …: mutual information "
-        "of the class and a capsule drawn by its weight or among the winners, from 0 (none) to 1 (as much as that many "
-        "capsules can tell); of the class and the set of winners, 1 being all of the class; what a linear probe reads, "
-        "with its 95 % confidence interval. In brackets: chance.",
-        soft_wrap=True,
-    )
-    out.print(found.trend, soft_wrap=True)
-    for finding in found.findings:
-        out.print(f"[yellow]{escape(finding)}[/]", soft_wrap=True)
+    _levels_in_short(found, probes, len(seen))
+    for sentence in (found.trend, *(f"[yellow]{escape(finding)}[/]" for finding in found.findings)):
+        out.print(sentence, soft_wrap=not out.is_terminal)  # a pipe gets it as one line
+    _levels_further(found)
     for level in found.levels:
         if level.capsules > 1:
-            equal = f"all equal would be {1 / level.capsules:.3f}"
-            out.print(f"\nLevel {level.level + 1}: mean weights ({equal}), ± half a 95 % confidence interval")
-            small = len(classes) <= WIDEST and level.capsules <= WIDEST // 2
-            out.print(_mean_weights(level, classes) if small else _preferred(level, classes))
+            _mean_weights(level, classes)
+
+
+def _levels_in_short(found: Specialization, probes: Sequence[Probe], images: int) -> None:
+    """Who is in use, whether that has to do with the class, and how well the level knows it"""
+    explained = {
+        "in use": "capsules that win, as an effective number; 1: always the same one",
+        "winners": "of an image: largest weight to within 1 %; last level: best vector",
+        "winner tells": "of the class: 0 nothing, 1 all that so many capsules can; (chance)",
+    }
+    if probes:
+        chance = f"chance {probes[0].by_chance:.1%}"
+        explained["probe reads"] = f"class accuracy of a linear probe (95 % interval); {chance}"
+    rows = [
+        [
+            str(level.level + 1),
+            str(level.capsules),
+            f"{level.effective_chosen:.2f}",
+            f"{level.leaders:.2f}",
+            f"{level.information_chosen:.3f} ({level.information_chosen_by_chance:.3f})",
+            *([_probe(probes[level.level], images)] if probes else []),
+        ]
+        for level in found.levels
+    ]
+    _explained(["level", "capsules"], explained, rows)
+
+
+def _levels_further(found: Specialization) -> None:
+    explained = {
+        "by weight": "capsules in use, by their mean weights instead of their wins",
+        "weights tell": "of the class: like a winner, a capsule drawn by weight; (chance)",
+        "winners tell": "of the class, all those of an image together: 1 is all; (chance)",
+    }
+    steps = {step.after: f"{step.change:+.3f} ± {step.margin:.3f}".replace("-", "−") for step in found.steps}
+    if steps:
+        explained["winner gains"] = "on the level before, beyond chance; ± half a 95 % interval"
+    rows = [
+        [
+            str(level.level + 1),
+            f"{level.effective:.2f}",
+            f"{level.information:.3f} ({level.information_by_chance:.3f})",
+            f"{level.information_set:.3f} ({level.information_set_by_chance:.3f})",
+            *([steps.get(level.level, "")] if steps else []),
+        ]
+        for level in found.levels
+    ]
+    out.print("\nMore of each level")
+    _explained(["level"], explained, rows)
+
+
+def _explained(plain: list[str], explained: dict[str, str], rows: list[list[str]]) -> None:
+    """A table of numbers, and below it what its columns are; those of `plain` go without saying"""
+    table = Table(*(Column(name, no_wrap=True) for name in (*plain, *explained)))
+    for row in rows:
+        table.add_row(*row)
+    lines = Table.grid(Column(no_wrap=True), Column(), padding=(0, 2))
+    for name, meaning in explained.items():
+        lines.add_row(f"[bold]{name}[/]", meaning)
+    out.print(table)
+    out.print(lines)
 
 
 def _probe(probe: Probe, images: int) -> str:
     low, high = share_interval(probe.accuracy, images)
-    return f"{probe.accuracy:.1%}, {100 * low:.1f} to {100 * high:.1f} ({probe.by_chance:.1%})"
+    return f"{probe.accuracy:.1%} ({100 * low:.1f} to {100 * high:.1f})"
 
 
-def _mean_weights(level: LevelSpecialization, classes: Sequence[str]) -> Table:
+def _mean_weights(level: LevelSpecialization, classes: Sequence[str]) -> None:
+    """As much as has room: every class with intervals, without them, or for each capsule the classes that give most"""
+    margins = level.margin[~level.margin.isnan()]
+    each = " ± half a 95 % confidence interval" if len(margins) else ", single images"
+    tables = [(_preferred(level, classes, count), each) for count in (5, 4, 3, 2, 1)]
+    if len(classes) <= WIDEST and level.capsules <= WIDEST // 2:
+        widest = f", 95 % confidence intervals up to ±{float(margins.max()):.3f}" if len(margins) else each
+        tables = [(_by_class(level, classes), each), (_by_class(level, classes, margins=False), widest), *tables]
+    free = out.options.update_width(10_000)
+    table, noise = next((one for one in tables if out.measure(one[0], options=free).maximum <= out.width), tables[-1])
+    out.print(f"\nLevel {level.level + 1}: mean weights (equal: {1 / level.capsules:.3f}){noise}")
+    out.print(table)
+
+
+def _by_class(level: LevelSpecialization, classes: Sequence[str], margins: bool = True) -> Table:
     """A row a class, a column a capsule"""
-    table = Table("class", *(f"{n}" for n in range(level.capsules)))
+    table = Table(_name("class"), *(Column(f"{n}", no_wrap=True) for n in range(level.capsules)))
     for name, mean, margin in zip(classes, level.mean.tolist(), level.margin.tolist(), strict=True):
         if math.isnan(mean[0]):
             table.add_row(escape(name), "no images")
             continue
-        cells = [_with_margin(*pair, bold=pair[0] == max(mean)) for pair in zip(mean, margin, strict=True)]
+        shown = margin if margins else [math.nan] * level.capsules
+        cells = [_with_margin(*pair, bold=pair[0] == max(mean)) for pair in zip(mean, shown, strict=True)]
         table.add_row(escape(name), *cells)
     return table
 
 
-def _preferred(level: LevelSpecialization, classes: Sequence[str], count: int = 5) -> Table:
-    """A row a capsule, with the classes that give it most: for more classes or capsules than a table is wide"""
-    table = Table("capsule", "mean weight", "most from")
+def _preferred(level: LevelSpecialization, classes: Sequence[str], count: int) -> Table:
+    """A row a capsule, with so many of the classes that give it most"""
+    table = Table("capsule", "mean", *(_name(name) for name in ["most from", *["then"] * count][:count]))
     for n in range(level.capsules):
         mean, margin = level.mean[:, n], level.margin[:, n]
         most = mean.nan_to_num(-1).argsort(descending=True)[:count].tolist()
         cells = [f"{escape(classes[r])} {_with_margin(float(mean[r]), float(margin[r]))}" for r in most]
-        table.add_row(str(n), f"{level.usage[n]:.3f}", ", ".join(cells))
+        table.add_row(str(n), f"{level.usage[n]:.3f}", *cells)
     return table
+
+
+def _name(title: str) -> Column:
+    """Of classes, as long as they may be"""
+    return Column(title, overflow="fold", max_width=30)
 
 
 def _with_margin(mean: float, margin: float, bold: bool = False) -> str:
