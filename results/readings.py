@@ -3,6 +3,7 @@
     python results/readings.py --data-dir data                 all on MNIST, 10 epochs, three seeds each
     python results/readings.py --data-dir data --only warm-up  some
     python results/readings.py --table                         what came of them
+    python results/readings.py --data-dir data --recipe cifar10-normalized --epochs 20 --out runs/normalized
 
 The test images are never looked at. Ctrl-C saves every run, and the same command goes on.
 
@@ -32,7 +33,7 @@ from wcapsnet.data import Dataset, default_data_dir, load_dataset
 from wcapsnet.ending import in_a_sentence
 from wcapsnet.errors import InputError
 from wcapsnet.experiment import Experiment, TrainingConfig
-from wcapsnet.network import Output, Routing, WCapsNet, capsules, critic, wcapsnet
+from wcapsnet.network import Output, Routing, WCapsNet, capsules, critic, routing, wcapsnet
 from wcapsnet.network.per_capsule import BatchNorm, PerCapsuleConv2d, shared_over_capsules
 from wcapsnet.objective import Terms, correctness, objective, wasserstein_loss
 from wcapsnet.recipes import recipe
@@ -61,6 +62,7 @@ class Reading:
     settings: tuple[str, ...] = ()
     changed: Callable[[], Any] = nullcontext  # what the code does otherwise as long as this is entered
     plain: bool = False  # the fused kernels do not know it
+    weighting: str | None = None  # only a network with these weights notices
 
 
 def replacing(*changes: tuple[Any, str, Any]) -> Callable[[], Any]:
@@ -153,6 +155,10 @@ def of_the_sum(b: Tensor, c: Tensor, w: Tensor) -> Tensor:
         return F.dropout(total, 0.3, torch.is_grad_enabled()) @ w.float()
 
 
+def votes_as_they_are(a: Tensor) -> Tensor:
+    return a / a.flatten(1).sum(1).view(-1, *[1] * (a.dim() - 1))
+
+
 def rectified(self: critic.Critic, x: Tensor) -> Tensor:
     for layer in self.layers:
         x = F.dropout(F.relu(layer(x)), self.dropout, self.training)
@@ -186,6 +192,12 @@ READINGS = {
         "D6", "reading", changed=replacing((step, "objective", weights_as_given)), plain=True
     ),
     "critic-rectified": Reading("D14", "reading", changed=replacing((critic.Critic, "judge", rectified)), plain=True),
+    "votes-as-they-are": Reading(
+        *("D21", "reading"),
+        changed=replacing((wcapsnet, "WEIGHTINGS", {**routing.WEIGHTINGS, "normalized": votes_as_they_are})),
+        plain=True,
+        weighting="normalized",
+    ),
     "dropout-on-the-sum": Reading(
         "D15", "reading", ("model.projection_dropout=0",), replacing((wcapsnet, "predict", of_the_sum)), plain=True
     ),
@@ -221,9 +233,19 @@ def experiment_of(name: str, base: Experiment, seed: int, precision: str) -> Exp
     return replace(experiment, training=training)
 
 
+def noticed(base: Experiment) -> list[str]:
+    weighting = base.model.routing.weighting
+    return [name for name, reading in READINGS.items() if reading.weighting in (None, weighting)]
+
+
 def train(
     out: Path, names: list[str], base: Experiment, seeds: list[int], dataset: Dataset, device: torch.device
 ) -> None:
+    if missed := [name for name in names if name not in noticed(base)]:
+        raise InputError(
+            f"{missed[0]} is about {READINGS[missed[0]].weighting} weights, which {base.name} does not have; "
+            "choose a --recipe that has."
+        )
     precision, console = "bf16" if device.type == "cuda" else "fp32", Console()
     shared = SharedData(lambda config: dataset, device)
     for name, begun in runs_in(out).items():  # also those that are not asked for: they will share a table
@@ -365,7 +387,7 @@ def _conditions(runs: dict[str, list[Run]], last: dict[str, list[float]], spread
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/readings"))
-    parser.add_argument("--only", nargs="+", default=list(READINGS), choices=READINGS, metavar="READING")
+    parser.add_argument("--only", nargs="+", choices=READINGS, metavar="READING")
     parser.add_argument("--recipe", default="mnist")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--seeds", type=int, default=3)
@@ -377,7 +399,9 @@ def main() -> None:
             base = recipe(asked.recipe)
             base = replace(base, training=base.training.with_epochs(asked.epochs))
             dataset = load_dataset(base.data, data_dir=asked.data_dir)
-            train(asked.out, asked.only, base, list(range(asked.seeds)), dataset, choose_device("auto"))
+            train(
+                asked.out, asked.only or noticed(base), base, list(range(asked.seeds)), dataset, choose_device("auto")
+            )
         print(table(asked.out))
 
 

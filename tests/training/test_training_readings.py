@@ -16,7 +16,8 @@ from wcapsnet.lock import hold
 from wcapsnet.network import Output, Routing, WCapsNet
 from wcapsnet.network.critic import Critic
 from wcapsnet.network.per_capsule import BatchNorm
-from wcapsnet.network.routing import predict
+from wcapsnet.network.routing import normalized_weights, predict
+from wcapsnet.network.wcapsnet import RoutingConfig
 from wcapsnet.objective import ObjectiveConfig, objective
 from wcapsnet.settings import flat, to_dict
 from wcapsnet.training import step
@@ -44,9 +45,9 @@ def last(folder):
 
 def test_every_reading_trains_otherwise_and_leaves_no_trace(readings, tmp_path):
     base, data = toy_experiment(epochs=2), toy_dataset()
-    readings.train(tmp_path, list(readings.READINGS), base, [0], data, CPU)
+    readings.train(tmp_path, readings.noticed(base), base, [0], data, CPU)
     decided = last(tmp_path / "as-decided/seed=0")
-    for name in readings.READINGS:
+    for name in readings.noticed(base):
         weights, folder = last(tmp_path / name / "seed=0"), tmp_path / name / "seed=0"
         same = weights.shape == decided.shape and torch.equal(weights, decided)
         assert same is name.startswith("as-decided"), name  # on a CPU as-decided is computed plainly too
@@ -297,6 +298,7 @@ ABOUT = {
     "b-after-dropout": {"b", "losses", "gradient of critics"},
     "b-not-differentiated": {"gradient of critics"},
     "critic-rectified": {*ANSWERS, *GRADIENTS},
+    "votes-as-they-are": set(),  # of a network with softmax
     "dropout-on-the-sum": {"logits", "losses", *GRADIENTS} - {"gradient of decoder"},
     "batch-norm-last": {*ANSWERS, *GRADIENTS},
 }
@@ -310,6 +312,24 @@ def test_a_reading_changes_what_it_is_about_and_nothing_else(readings, name):
 def test_every_reading_that_changes_the_code_is_held_to_what_it_is_about(readings):
     by_settings = {name for name, r in readings.READINGS.items() if r.settings and r.changed is readings.nullcontext}
     assert set(ABOUT) == set(readings.READINGS) - by_settings - {"as-decided"}
+
+
+def test_votes_below_zero_are_kept_as_they_are(readings):
+    noisy = RoutingConfig(weighting="normalized", noise_share=0.5)
+    assert differing(readings, "votes-as-they-are", tiny(channels=1, routing=noisy)) >= {"b", "logits", *GRADIENTS}
+    a = torch.tensor([[0.5, -0.25, 0.75], [0.2, 0.2, 0.6]])
+    assert torch.allclose(readings.votes_as_they_are(a), torch.tensor([[0.5, -0.25, 0.75], [0.2, 0.2, 0.6]]))
+    clamped = normalized_weights(a)
+    assert torch.allclose(clamped, torch.tensor([[0.4, 0.0, 0.6], [0.2, 0.2, 0.6]]), atol=1e-5)
+
+
+def test_what_a_network_cannot_notice_is_not_tried_on_it(readings, tmp_path):
+    base = toy_experiment()
+    assert "votes-as-they-are" not in readings.noticed(base)
+    with pytest.raises(InputError, match="votes-as-they-are is about normalized weights, which toy does not have"):
+        readings.train(tmp_path, ["votes-as-they-are"], base, [0], toy_dataset(), CPU)
+    normalized = replace(base, model=tiny(channels=1, routing=RoutingConfig(weighting="normalized")))
+    assert readings.noticed(normalized) == list(readings.READINGS)
 
 
 def always_positive(network):
