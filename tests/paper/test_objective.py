@@ -10,6 +10,7 @@ from torch import tensor
 
 from twins import close, correctness_twin, objective_twin, wasserstein_twin
 from wcapsnet.network import BestCapsule, Output, Routing
+from wcapsnet.network.routing import normalized_weights, softmax_weights
 from wcapsnet.objective import ObjectiveConfig, correctness, l2, objective, wasserstein_loss
 
 CONFIG = ObjectiveConfig()
@@ -98,14 +99,78 @@ def test_a_critic_that_cannot_tell_capsules_apart_scores_zero(value, n):
     close(wasserstein_loss(said, tensor([0.1, 0.9, 0.5, 0.3])), tensor(0.0), atol=1e-6)
 
 
-def test_the_order_of_capsules_does_not_matter_to_the_loss():
-    said, cos, order = routing(5, 6), torch.rand(5), torch.randperm(6)
+def test_the_order_of_each_images_capsules_does_not_matter_to_the_loss():
+    said, cos, order = routing(5, 6), torch.rand(5), torch.rand(5, 6).argsort(1)
     close(
-        wasserstein_loss(Routing(said.fitness[:, order], said.weights[:, order]), cos),
+        wasserstein_loss(Routing(said.fitness.gather(1, order), said.weights.gather(1, order)), cos),
         wasserstein_loss(said, cos),
         1e-5,
         1e-6,
     )
+
+
+# What a critic gains that judges every image alike (docs/results.md)
+
+
+def alike(a, weighting):
+    """L̃_WS of each row of a, given to every image, whatever the answers: one right, one half right, one wrong"""
+    cos = tensor([1.0, 0.5, 0.0])
+    return torch.stack([wasserstein_loss(Routing(one.expand(3, -1), weighting(one.expand(3, -1))), cos) for one in a])
+
+
+def fit(n):
+    """Fitness 1 for 1, 2 … n capsules and 0 for the others"""
+    return torch.ones(n, n).tril()
+
+
+@pytest.mark.parametrize("weighting", [softmax_weights, normalized_weights])
+@given(seed=st.integers(0, 10_000))
+def test_judging_every_image_alike_is_worth_half_of_what_selection_gains(weighting, seed):
+    torch.manual_seed(seed)
+    a, cos = torch.rand(1, 5).expand(4, -1), torch.rand(4).clamp(0.01, 0.99)
+    b = weighting(a)
+    selected, others = (b * a).sum(1)[0], ((1 - b) * a).sum(1)[0] / 4
+    close(wasserstein_loss(Routing(a, b), cos), (others - selected) / 2, 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "least"), [(16, 6, -0.131), (8, 3, -0.140), (4, 2, -0.154), (128, 48, -0.123), (98, 37, -0.124)]
+)
+def test_judging_alike_is_best_with_a_fixed_number_of_fit_capsules(n, k, least):
+    losses = alike(fit(n), softmax_weights)
+    assert losses.argmin() + 1 == k
+    assert abs(k - n / (1 + math.exp(0.5))) < 0.5
+    assert losses.min() == pytest.approx(least, abs=5e-4)
+
+
+def test_sure_answers_are_worth_most_with_most_capsules_fit_if_right_and_none_if_wrong():
+    every = torch.cat([torch.zeros(1, 16), fit(16)])  # 0 to 16 capsules
+    for cos, best in ((1.0, 12), (0.0, 0)):
+        pairs = [torch.stack([one, torch.zeros(16)]) for one in every]  # beside an image of the other kind
+        losses = [wasserstein_loss(Routing(a, softmax_weights(a)), tensor([cos, 1 - cos])) for a in pairs]
+        assert torch.stack(losses).argmin() == best
+
+
+@pytest.mark.parametrize("n", [4, 8, 16])
+def test_no_fitness_between_zero_and_one_does_better(n):
+    torch.manual_seed(0)
+    values = torch.randn(32, n, requires_grad=True)
+    optimizer = torch.optim.Adam([values], 0.1)
+    for _ in range(300):
+        optimizer.zero_grad()
+        a = values.sigmoid()
+        wasserstein_loss(Routing(a, softmax_weights(a)), torch.full((32,), 0.5)).backward()  # the mean of 32 critics'
+        optimizer.step()
+    a = values.detach().sigmoid()
+    assert ((a < 0.05) | (a > 0.95)).all()
+    least, found = (float(alike(some, softmax_weights).min()) for some in (fit(n), a))
+    assert least - 1e-6 <= found <= least + 2e-3
+
+
+def test_with_normalised_weights_judging_alike_is_best_with_a_single_fit_capsule():
+    losses = alike(fit(16), normalized_weights)
+    assert losses.argmin() == 0
+    assert losses.min() == pytest.approx(-0.5, abs=1e-4)
 
 
 def test_the_order_and_the_number_of_copies_of_the_samples_do_not_matter_to_the_loss():

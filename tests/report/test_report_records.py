@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from report_helpers import figures, finished
 
+from wcapsnet.classifier import load_tensors
 from wcapsnet.data import DATASETS
 from wcapsnet.errors import InputError
 from wcapsnet.network import WCapsNet
@@ -26,6 +27,7 @@ from wcapsnet.report.records import (
     row_of,
     shipped_records,
 )
+from wcapsnet.report.tables import build
 from wcapsnet.rounding import mean_and_deviation, percent
 from wcapsnet.training.run import Run
 
@@ -244,8 +246,31 @@ def test_the_readmes_headline_is_that_of_the_records():
 
 def test_every_figure_in_the_words_about_the_ablations_is_one_of_the_records():
     text = (ROOT / "docs/results.md").read_text(encoding="utf-8").partition("## What the ablations show")[2]
-    words = text.partition("<!-- end of differences -->")[2]
+    words = text.partition("<!-- end of differences -->")[2].partition("\n## ")[0]
     inside = ROOT / "results/looking-inside"
+    tables = {numeral: build(numeral, shipped_records()).rows for numeral in ("II", "IV")}
+    uniform = [tables["IV"]["Uniform"][dataset].from_reference for dataset in ("cifar10", "mnist")]
+    normalized = [tables["II"]["normalized"][dataset].from_reference for dataset in ("cifar10", "mnist")]
+    paper = {(n, row): PAPER_TABLES[n].rows[row] for n in tables for row in PAPER_TABLES[n].rows}
+    looked = [json.loads(path.read_text()) for path in sorted(inside.glob("*_normalized_*/mnist-*.json"))]
+    (of_softmax,) = (json.loads(path.read_text()) for path in inside.glob("*_wcapsnet-mnist_*/explain.json"))
+    told = sorted(one["levels"][2]["information_chosen"] for one in looked)
+    (again,) = inside.glob("*_normalized_*/reroute-cifar10-normalized-seed-0.json")
+    last = json.loads(again.read_text())["rerouted"]["equal"]["one_level"][3]
+    uses = json.loads(again.with_name("cifar10-normalized-seed-0.json").read_text())["levels"]
+    assert [f"{one['effective_per_image']:.1f}" for one in uses[:2]] == ["6.0", "3.0"], "blocks of levels 1 and 2"
+    of_ablations = [
+        *(percent(one.difference) for one in uniform),
+        *(percent(one.margin - one.difference) for one in uniform),
+        *(f"{paper['IV', 'WS+CE'][d] - paper['IV', 'Uniform'][d]:.2f}" for d in ("cifar10", "mnist")),
+        percent(-normalized[0].difference),
+        f"{paper['II', 'softmax']['cifar10'] - paper['II', 'normalized']['cifar10']:.2f}",
+        percent(-normalized[1].difference),
+        *(percent(last["difference"]), percent(last["margin"])),
+        *(f"{told[0]:.2f}", f"{told[-1]:.2f}", f"{of_softmax['levels'][2]['information_chosen']:.2f}"),
+        percent(-normalized[1].difference),
+    ]
+    assert len(told) == 3
     random = json.loads(next(inside.glob("*_reroute-random_*/cifar10-random-seed-0.json")).read_text())
     (record,) = (r for r in shipped_records() if (r.dataset, r.row, r.seed) == ("cifar10", "random", 0))
     assert random["accuracy"] == record.accuracy
@@ -276,8 +301,26 @@ def test_every_figure_in_the_words_about_the_ablations_is_one_of_the_records():
         margins.append(f"{reached - paper['Uniform'][dataset]:.2f}")
         share, images = reached / 100, DATASETS[dataset].test_images
         errors.append(f"{100 * math.sqrt(share * (1 - share) / images):.2f}")
-    said = [*of_random, *losses, *margins, *errors]
+    said = [*of_ablations, *of_random, *losses, *margins, *errors]
     assert re.findall(r"\d+\.\d+", words) == said, "all others are in the table that is made"
+
+
+def test_the_winners_beside_the_least_loss_are_those_of_the_records():
+    words = (ROOT / "docs/results.md").read_text(encoding="utf-8").partition("## What the Wasserstein loss asks")[2]
+    inside, shipped = "results/looking-inside", ("cifar100", "cifar10", "mnist", "fashion-mnist")
+    found = {
+        "squash on CIFAR-10, seed 0": (f"{inside}/*/cifar10-squash-seed-0.json", "table-III/cifar10/squash/seed=0"),
+        "WS on CIFAR-10, seed 0": (f"{inside}/*/cifar10-ws-seed-0.json", "table-IV/cifar10/ws/seed=0"),
+    }
+    for name in shipped:
+        _, facts = load_tensors(ROOT / pages.WEIGHTS / f"wcapsnet-{name}.safetensors")
+        place = f"table-V/{name}/wcapsnet/seed={facts['experiment']['training']['seed']}"
+        found[f"wcapsnet-{name}"] = (f"{inside}/*_wcapsnet-{name}_*/explain.json", place)
+    for name, (pattern, place) in found.items():
+        (path,) = ROOT.glob(pattern)
+        winners = " | ".join(f"{level['leaders']:.2f}" for level in json.loads(path.read_text())["levels"][:3])
+        term = f"{Run.open(ROOT / 'results' / place).metrics()[-1]['wasserstein']:.3f}".replace("-", "−")
+        assert f"| {name} | {winners} | {term} |" in words
 
 
 def test_the_readmes_figures_of_small_runs_are_those_of_their_records():

@@ -1,5 +1,5 @@
 """What the project says of its own runs, made from `results/` and the shipped weights: the README's tables and list of
-networks, docs/results.md with its training curves, and the records inside the package."""
+networks, docs/results.md with its figures, and the records inside the package."""
 
 from __future__ import annotations
 
@@ -13,14 +13,19 @@ from ..errors import InputError
 from ..recipes.published import PAPER_TABLES
 from ..rounding import percent
 from ..training.progress import clock
-from ..training.run import Run
-from . import curves, tables
+from ..training.run import Run, read_json
+from . import curves, tables, weights
 from .records import NETWORK, Record, in_order, read_record, records_json, run_folders
 
 BEGIN, END = "<!-- {}: made by python -m wcapsnet.report -->", "<!-- end of {} -->"
 WEIGHTS = Path("src/wcapsnet/deploy/weights")
 PACKAGED = Path("src/wcapsnet/report/records.json")
 PAGES = (Path("README.md"), Path("docs/results.md"))
+LEVEL = 3  # whose weights are shown: as in the paper, the level that specialises
+LOOKED = {  # the figure's panels, and what `wcapsnet explain --json` said of these networks
+    "softmax, shipped": "*_wcapsnet-mnist_*/explain.json",
+    **{f"normalised, seed {seed}": f"*_normalized_*/mnist-normalized-seed-{seed}.json" for seed in range(3)},
+}
 PLACES = ("table-II", "table-III", "table-IV", "table-V")
 
 
@@ -57,7 +62,20 @@ def pages(root: Path) -> dict[Path, str]:
     }
     for dataset in _main(records):
         made[Path("docs") / _figure(dataset)] = _figure_of(root / "results", dataset, records)
+    looked = _looked(root / "results" / "looking-inside")
+    if looked:
+        title = f"MNIST, level {LEVEL}: mean routing weights of every class, from white (0) to blue (1)"
+        made[Path("docs/images/weights-mnist.svg")] = weights.svg(title, looked)
     return made
+
+
+def _looked(inside: Path) -> dict[str, weights.Panel]:
+    found = {}
+    for name, pattern in LOOKED.items():
+        for path in inside.glob(pattern):
+            said = read_json(path)
+            found[name] = weights.Panel(said["classes"], said["levels"][LEVEL - 1]["mean"])
+    return found
 
 
 def write(root: Path) -> list[Path]:

@@ -1,0 +1,44 @@
+"""Mean routing weights of a level, networks side by side, as a small SVG file that needs no library."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+from xml.sax.saxutils import escape
+
+CELL = 17
+LEFT, TOP, GAP, BELOW = 58, 44, 22, 36  # room before the first panel, above, between and below panels
+COLOR = "#1f5fa8"
+
+
+class Panel(NamedTuple):
+    classes: Sequence[str]
+    mean: Sequence[Sequence[float]]  # of every class, for every capsule
+
+
+def svg(title: str, panels: Mapping[str, Panel]) -> str:
+    """A row a capsule, a column a class; the darker, the heavier: from white, 0, to full colour, 1."""
+    parts = [f'<text x="8" y="18" font-size="13">{escape(title)}</text>']
+    capsules = len(next(iter(panels.values())).mean[0])
+    for n in range(capsules):
+        y = TOP + CELL * (n + 0.5) + 4
+        parts.append(f'<text x="{LEFT - 6}" y="{y:.1f}" text-anchor="end">capsule {n}</text>')
+    x, bottom = LEFT, TOP + CELL * capsules
+    for name, (classes, mean) in panels.items():
+        width = CELL * len(classes)
+        parts.append(f'<text x="{x}" y="{TOP - 7}">{escape(name)}</text>')
+        for r, (label, weights) in enumerate(zip(classes, mean, strict=True)):
+            middle = x + CELL * (r + 0.5)
+            parts.append(f'<text x="{middle:.1f}" y="{bottom + 14}" text-anchor="middle">{escape(label)}</text>')
+            for n, b in enumerate(weights):
+                place = f'x="{x + CELL * r}" y="{TOP + CELL * n}" width="{CELL}" height="{CELL}"'
+                said = f"<title>{escape(label)}, capsule {n}: {b:.3f}</title>"
+                parts.append(f'<rect {place} fill="{COLOR}" fill-opacity="{b:.3f}" stroke="#ddd">{said}</rect>')
+        x += width + GAP
+    width, height = x - GAP + 12, bottom + BELOW - 12
+    size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
+    inside = "\n".join(parts)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size}>\n<rect width="100%" height="100%" fill="#fff"/>\n'
+        f'<g font-family="sans-serif" font-size="11" fill="#333">\n{inside}\n</g>\n</svg>\n'
+    )
