@@ -392,13 +392,14 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--data-dir", type=Path, default=default_data_dir())
+    parser.add_argument("--download", action="store_true")
     parser.add_argument("--table", action="store_true")
     asked = parser.parse_args()
     with in_a_sentence():
         if not asked.table:
             base = recipe(asked.recipe)
             base = replace(base, training=base.training.with_epochs(asked.epochs))
-            dataset = load_dataset(base.data, data_dir=asked.data_dir)
+            dataset = load_dataset(base.data, data_dir=asked.data_dir, download=asked.download)
             train(
                 asked.out, asked.only or noticed(base), base, list(range(asked.seeds)), dataset, choose_device("auto")
             )

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -415,6 +416,11 @@ def test_data_that_are_not_there_are_a_sentence(readings, tmp_path, monkeypatch,
     assert end.value.code == 2
     assert said.startswith("error: ")
     assert "are not there" in said
+    monkeypatch.setattr("sys.argv", ["readings.py", "--help"])
+    with pytest.raises(SystemExit):
+        readings.main()
+    has = capsys.readouterr().out
+    assert all(option in has for option in re.findall(r"--[a-z-]+", said)), "it advises what the script can do"
 
 
 def test_ctrl_c_says_how_to_go_on(readings, tmp_path, monkeypatch, capsys):
