@@ -541,8 +541,8 @@ def explain(
         typer.Option(
             "--reroute",
             help=f"Data set: answer again by the mean weights of {MEAN_IMAGES:,} validation images (for --split "
-            "validation: training images), by another image's and by equal ones; random weights by equal ones and by "
-            "other draws.",
+            "validation: training images), by another image's, by equal ones and by critics that drop as in training; "
+            "random weights by equal ones and by other draws.",
         ),
     ] = False,
     split: Annotated[

@@ -9,7 +9,7 @@ from wcapsnet import InputError, RoutingConfig, WCapsNet
 from wcapsnet.data.loader import DeviceSplit
 from wcapsnet.data.types import Split
 from wcapsnet.explain import reroute
-from wcapsnet.explain.reroute import DRAWS, Outcome, Rerouted
+from wcapsnet.explain.reroute import DRAWS, Outcome, Rerouted, _with_dropout
 
 CPU = torch.device("cpu")
 
@@ -27,7 +27,7 @@ class Whimsical(nn.Module):
 
 def network():
     torch.manual_seed(3)
-    made = WCapsNet(tiny()).eval()
+    made = WCapsNet(tiny(critic_dropout=0.0)).eval()
     made.routers[0].critic = Whimsical(2, 3, 4)  # (m, n, k, i, j) → (m, n)
     made.routers[1].critic = Whimsical(2)  # → (m, n, i, j)
     return made
@@ -97,6 +97,40 @@ def agree(found, net, x, labels, exchanged):
             expected = [after != before, now & ~was, was & ~now]
             assert list(outcome) == [int(fact.sum()) for fact in expected]
     assert sum(one.changed for outcomes in found.by.values() for one in outcomes) > 0, "or nothing is tested"
+
+
+def listening(**settings):
+    """An untrained network whose critics are listened to"""
+    torch.manual_seed(3)
+    made = WCapsNet(tiny(RoutingConfig(weighting="normalized"), **settings)).eval()
+    with torch.no_grad():
+        for router in made.routers:
+            router.critic.norm.weight.fill_(40.0)
+    return made
+
+
+def test_critics_that_drop_are_those_of_training_and_nothing_else_is():
+    net, split = listening(critic_dropout=0.6), images(16, 1)
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    found = reroute(net, split, images(5, 2), seed=5)
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    assert list(found.by) == ["mean", "other", "equal", "dropout"]
+    assert reroute(net, split, images(5, 2), seed=5) == found, "the seed decides what is dropped"
+    assert reroute(net, split, images(5, 2), seed=6).by["dropout"] != found.by["dropout"]
+    c = torch.randn(6, net.config.levels[-1].capsules, net.config.levels[-1].dimension, 2, 2)
+    critic = net.routers[-1].critic
+    dropping = _with_dropout(critic, torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        assert critic(c).equal(critic(c))
+        assert torch.stack([dropping(c) for _ in range(20)]).std(0).max() > 0.01
+    ones = dropping.drop(torch.ones(1000, 50))
+    assert ones.unique().tolist() == pytest.approx([0, 2.5])
+    assert float(ones.mean()) == pytest.approx(1, abs=0.03)
+
+
+def test_critics_without_dropout_have_nothing_to_drop():
+    found = reroute(listening(critic_dropout=0.0), images(16, 1), images(5, 2))
+    assert list(found.by) == ["mean", "other", "equal"]
 
 
 def test_random_weights_are_exchanged_for_equal_ones_and_other_draws():

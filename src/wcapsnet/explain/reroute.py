@@ -3,6 +3,7 @@
     mean     the mean of many images' weights: one routing for all images
     other    the weights of another image, drawn at random: a routing like the others, for the wrong image
     equal    no routing
+    dropout  the image's own, by critics whose dropout is on as in training: do they judge alike without it?
     draw 1…  random weights, others than the draw that is kept with the network (D16)
 
 Answers that stay by the mean weights do not depend on the image's own. Where weights are random they are the same for
@@ -11,12 +12,13 @@ all images, so that mean and other would change nothing; draws take their place.
 
 from __future__ import annotations
 
+import copy
 import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -24,11 +26,15 @@ from torch import Tensor
 from ..data.loader import DeviceSplit
 from ..errors import InputError
 from ..network import WCapsNet
-from ..network.routing import WEIGHTINGS, predict, route
+from ..network.critic import Critic
+from ..network.routing import WEIGHTINGS, Router, predict, route
 from ..training.cores import good_batch, on_every_core
 from ..training.mode import evaluating
 
 DRAWS = 8
+
+# level, own b of the images, the level's capsules as they are now, random numbers of this batch → b
+Weigh = Callable[[int, Tensor, Tensor, torch.Generator], Tensor]
 
 
 class Outcome(NamedTuple):
@@ -85,8 +91,8 @@ def reroute(
     seed: int = 0,
     progress: Callable[[int], None] | None = None,
 ) -> Rerouted:
-    """`mean_of`: images whose mean weights are taken. `seed` draws who gets whose weights, or the random ones.
-    `progress` is told how many images are done."""
+    """`mean_of`: images whose mean weights are taken. `seed` draws who gets whose weights, what critics drop, or the
+    random weights. `progress` is told how many images are done."""
     if network.config.routing.fitness == "constant":
         raise InputError("This network gives all capsules equal weights, so there is no routing to exchange.")
     if len(split) < 2 or len(mean_of) == 0:
@@ -102,7 +108,9 @@ def reroute(
         @torch.no_grad()  # here: every thread has a mode of its own
         def look(part: Tensor) -> Tensor:
             images, labels = split.take(part)
-            answers = torch.stack(list(_answers(network, images, others.values())))  # (1 + kinds × (1 + levels), m)
+            numbers = torch.Generator(device).manual_seed(seed * 1_000_003 + int(part[0]))  # whichever thread is first
+            answers = torch.stack(list(_answers(network, images, others.values(), numbers)))
+            # (1 + kinds × (1 + levels), m)
             right, was = answers == labels, answers[0] == labels
             facts = (answers != answers[0], right & ~was, ~right & was, right)
             return torch.stack([fact.sum(1) for fact in facts], 1)
@@ -122,19 +130,48 @@ def _size(network: WCapsNet, split: DeviceSplit) -> int:
     return max(2, good_batch(network, split.labels.device))
 
 
-def _others(network: WCapsNet, mean_of: DeviceSplit, seed: int) -> dict[str, list[Tensor] | None]:
-    """kind → b of every level, (n,) or (n, i, j), for all images; None: each gets another's"""
+def _others(network: WCapsNet, mean_of: DeviceSplit, seed: int) -> dict[str, Weigh]:
     if network.config.routing.fitness == "critic":
         means = _mean_weights(network, mean_of)
-        return {"mean": means, "other": None, "equal": _equal(means)}
+        kinds = {"mean": _given(means), "other": _anothers, "equal": _given(_equal(means))}
+        return {**kinds, "dropout": _dropping(network)} if network.config.critic_dropout else kinds
     with torch.no_grad():
         kept = [routing.fitness for routing in network(mean_of.take(slice(0, 1))[0]).routings]
     generator, weighting = torch.Generator().manual_seed(seed), WEIGHTINGS[network.config.routing.weighting]
-    draws: dict[str, list[Tensor] | None] = {}
+    draws = {}
     for draw in range(DRAWS):
         drawn = [weighting(torch.rand(a.shape, generator=generator)) for a in kept]
-        draws[f"draw {draw + 1}"] = [b[0].to(a.device) for a, b in zip(kept, drawn, strict=True)]
-    return {"equal": _equal([a[0] for a in kept]), **draws}
+        draws[f"draw {draw + 1}"] = _given([b[0].to(a.device) for a, b in zip(kept, drawn, strict=True)])
+    return {"equal": _given(_equal([a[0] for a in kept])), **draws}
+
+
+def _given(weights: Sequence[Tensor]) -> Weigh:
+    """b of every level, (n,) or (n, i, j), for all images"""
+    return lambda level, own, c, numbers: weights[level].expand_as(own)
+
+
+def _anothers(level: int, own: Tensor, c: Tensor, numbers: torch.Generator) -> Tensor:
+    return own.roll(1, 0)
+
+
+def _dropping(network: WCapsNet) -> Weigh:
+    def weigh(level: int, own: Tensor, c: Tensor, numbers: torch.Generator) -> Tensor:
+        router = cast(Router, network.routers[level])
+        return router.weighting(_with_dropout(cast(Critic, router.critic), numbers)(c))
+
+    return weigh
+
+
+def _with_dropout(critic: Critic, numbers: torch.Generator) -> Critic:
+    """The same critic, which drops and is otherwise as in evaluation; threads share the network's own"""
+
+    def drop(x: Tensor) -> Tensor:
+        kept = torch.rand(x.shape, generator=numbers, device=x.device) >= critic.dropout
+        return x * kept / (1 - critic.dropout)
+
+    dropping = copy.copy(critic)
+    vars(dropping)["drop"] = drop
+    return dropping
 
 
 def _equal(weights: list[Tensor]) -> list[Tensor]:
@@ -154,7 +191,7 @@ def _mean_weights(network: WCapsNet, split: DeviceSplit) -> list[Tensor]:
     return [torch.stack(level).sum(0).div(len(split)).float() for level in zip(*parts, strict=True)]
 
 
-def _answers(network: WCapsNet, images: Tensor, others: Iterable[list[Tensor] | None]) -> Iterator[Tensor]:
+def _answers(network: WCapsNet, images: Tensor, others: Iterable[Weigh], numbers: torch.Generator) -> Iterator[Tensor]:
     """Predicted classes (m,): by the image's own weights; then by others in all levels, and in one after another"""
     x, capsules, own = network.init_conv(images), [], []
     for blocks, router in zip(network.capsules, network.routers, strict=True):
@@ -162,21 +199,20 @@ def _answers(network: WCapsNet, images: Tensor, others: Iterable[list[Tensor] | 
         own.append(router(capsules[-1]).weights)
         x = _weighed(network, len(own) - 1, own[-1], capsules[-1])
     yield _predicted(network, x)
-    for other in others:
-        weights = [b.roll(1, 0) if other is None else other[level].expand_as(b) for level, b in enumerate(own)]
-        yield _onward(network, 0, weights[0], capsules[0], weights)
-        for level, c in enumerate(capsules):
-            yield _onward(network, level, weights[level], c, None)
 
+    def onward(first: int, weigh: Weigh, levels: Iterable[int]) -> Tensor:
+        """From the first level on that is weighed otherwise: in `levels`; in others as they are routed"""
+        c = capsules[first]
+        for level in range(first, len(capsules)):
+            b = weigh(level, own[level], c, numbers) if level in levels else network.routers[level](c).weights
+            x = _weighed(network, level, b, c)
+            c = network.capsules[level + 1](x) if level + 1 < len(capsules) else c
+        return _predicted(network, x)
 
-def _onward(network: WCapsNet, level: int, b: Tensor, c: Tensor, weights: Sequence[Tensor] | None) -> Tensor:
-    """The answers if a level's capsules c are weighed by b, and those after it by `weights`, or as they are routed"""
-    x = _weighed(network, level, b, c)
-    for later in range(level + 1, len(network.capsules)):
-        c = network.capsules[later](x)
-        b = network.routers[later](c).weights if weights is None else weights[later]
-        x = _weighed(network, later, b, c)
-    return _predicted(network, x)
+    for weigh in others:
+        yield onward(0, weigh, range(len(capsules)))
+        for level in range(len(capsules)):
+            yield onward(level, weigh, (level,))
 
 
 def _weighed(network: WCapsNet, level: int, b: Tensor, c: Tensor) -> Tensor:

@@ -300,6 +300,8 @@ def rerouted(found: Rerouted, images: str, mean_of: str) -> None:
         kinds = (
             f"Mean: of {mean_of}, so all are routed alike. Other: of another image, drawn at random. Equal: no routing."
         )
+        if "dropout" in found.by:
+            kinds += " Dropout: their own, by critics that drop as in training."
     out.print(
         f"{kinds} Points: the difference from their own weights, with half its 95 % confidence interval.",
         soft_wrap=True,

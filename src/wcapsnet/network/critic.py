@@ -65,8 +65,11 @@ class Critic(nn.Module):
     def judge(self, x: Tensor) -> Tensor:
         *hidden, last = self.layers
         for layer in hidden:
-            x = F.dropout(F.relu(layer(x)), self.dropout, self.training)
+            x = self.drop(F.relu(layer(x)))
         return self.norm(last(x)).float().sigmoid()
+
+    def drop(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.dropout, self.training)
 
     def forward(self, c: Tensor) -> Tensor:
         # Detached: a critic judges the capsules, it does not change them. Shared: it sees one capsule at a time.
