@@ -156,6 +156,7 @@ def of_the_sum(b: Tensor, c: Tensor, w: Tensor) -> Tensor:
 
 
 def votes_as_they_are(a: Tensor) -> Tensor:
+    """Where they sum to nearly zero the weights are anything: such a run may diverge."""
     return a / a.flatten(1).sum(1).view(-1, *[1] * (a.dim() - 1))
 
 
@@ -176,6 +177,7 @@ READINGS = {
     "mean-over-levels": Reading("D7", "reading", ("objective.lambda_ws={mean}",)),
     "noise-variance": Reading("D8", "reading", ("model.routing.noise_std=0.7071",)),
     "no-noise": Reading("D8", "departure", ("model.routing.noise_share=0",)),
+    "no-critic-dropout": Reading("D34", "departure", ("model.critic_dropout=0",)),
     "all-weights-decay": Reading(
         "D10", "departure", changed=replacing((WCapsNet, "decayed_parameters", all_parameters))
     ),
@@ -193,7 +195,8 @@ READINGS = {
     ),
     "critic-rectified": Reading("D14", "reading", changed=replacing((critic.Critic, "judge", rectified)), plain=True),
     "votes-as-they-are": Reading(
-        *("D21", "reading"),
+        "D21",
+        "reading",
         changed=replacing((wcapsnet, "WEIGHTINGS", {**routing.WEIGHTINGS, "normalized": votes_as_they_are})),
         plain=True,
         weighting="normalized",
@@ -233,7 +236,7 @@ def experiment_of(name: str, base: Experiment, seed: int, precision: str) -> Exp
     return replace(experiment, training=training)
 
 
-def noticed(base: Experiment) -> list[str]:
+def that_apply_to(base: Experiment) -> list[str]:
     weighting = base.model.routing.weighting
     return [name for name, reading in READINGS.items() if reading.weighting in (None, weighting)]
 
@@ -241,7 +244,7 @@ def noticed(base: Experiment) -> list[str]:
 def train(
     out: Path, names: list[str], base: Experiment, seeds: list[int], dataset: Dataset, device: torch.device
 ) -> None:
-    if missed := [name for name in names if name not in noticed(base)]:
+    if missed := [name for name in names if name not in that_apply_to(base)]:
         raise InputError(
             f"{missed[0]} is about {READINGS[missed[0]].weighting} weights, which {base.name} does not have; "
             "choose a --recipe that has."
@@ -401,7 +404,12 @@ def main() -> None:
             base = replace(base, training=base.training.with_epochs(asked.epochs))
             dataset = load_dataset(base.data, data_dir=asked.data_dir, download=asked.download)
             train(
-                asked.out, asked.only or noticed(base), base, list(range(asked.seeds)), dataset, choose_device("auto")
+                asked.out,
+                asked.only or that_apply_to(base),
+                base,
+                list(range(asked.seeds)),
+                dataset,
+                choose_device("auto"),
             )
         print(table(asked.out))
 

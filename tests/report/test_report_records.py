@@ -244,33 +244,75 @@ def test_the_readmes_headline_is_that_of_the_records():
     assert said in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
 
 
+def _figures_of_rows():
+    """Of Uniform; of other rows without a difference; of normalised weights: how far from the reference row"""
+    rows = {n: build(n, shipped_records()).rows for n in ("II", "III", "IV")}
+    paper = {(n, row): PAPER_TABLES[n].rows[row] for n in rows for row in PAPER_TABLES[n].rows}
+    both = ("cifar10", "mnist")
+    uniform, normalized = (
+        [rows[n][row][dataset].from_reference for dataset in both]
+        for n, row in (("IV", "Uniform"), ("II", "normalized"))
+    )
+    alike = {
+        dataset: [rows[n][row][dataset].from_reference for n, row in (("IV", "CE"), ("IV", "WS"), ("III", "squash"))]
+        for dataset in both
+    }
+    return [
+        *(percent(one.difference) for one in uniform),
+        *(percent(one.margin - one.difference) for one in uniform),
+        *(f"{paper['IV', 'WS+CE'][dataset] - paper['IV', 'Uniform'][dataset]:.2f}" for dataset in both),
+        *(percent(max(abs(one.difference) + one.margin for one in alike[dataset])) for dataset in reversed(both)),
+        percent(-normalized[0].difference),
+        f"{paper['II', 'softmax']['cifar10'] - paper['II', 'normalized']['cifar10']:.2f}",
+        percent(-normalized[1].difference),
+    ]
+
+
+def _figures_inside(inside):
+    """Of networks with normalised weights beside shipped ones"""
+    (folder,) = inside.glob("*_normalized_*")
+
+    def said_of(name):
+        return json.loads((folder / f"{name}.json").read_text())
+
+    shipped = {
+        name: json.loads(next(inside.glob(f"*_wcapsnet-{name}_*/explain.json")).read_text())
+        for name in ("cifar10", "mnist")
+    }
+    normalized = said_of("cifar10-normalized-seed-0")
+    assert [f"{one['effective_per_image']:.1f}" for one in normalized["levels"][:2]] == ["6.0", "3.0"]
+    assert sum(share == 0 for share in normalized["levels"][2]["chosen_overall"]) == 2
+    mine, theirs = (
+        [percent(probe["accuracy"], 1) for probe in one["probes"]] for one in (normalized, shipped["cifar10"])
+    )
+    again = {name: said_of(f"reroute-{name}")["rerouted"] for name in ("cifar10-normalized-seed-0", "wcapsnet-cifar10")}
+    last = [
+        again["cifar10-normalized-seed-0"]["equal"]["one_level"][3],
+        *(one["dropout"]["one_level"][3] for one in again.values()),
+    ]
+    level = [said_of(f"mnist-normalized-seed-{seed}")["levels"][2] for seed in range(3)]
+    softmax = shipped["mnist"]["levels"][2]
+
+    def span(fact, digits=2):
+        values = [one[fact] for one in level]
+        return [f"{min(values):.{digits}f}", f"{max(values):.{digits}f}"]
+
+    return [
+        *(*mine[:3], *theirs[:3], mine[3], theirs[3]),
+        *(figure for one in last for figure in (percent(abs(one["difference"])), percent(one["margin"]))),
+        *(f"{softmax['information_set']:.2f}", *span("information_set")),
+        *(*span("information"), f"{softmax['information']:.2f}"),
+        *(*span("effective_per_image", 1), f"{softmax['effective_per_image']:.1f}"),
+        percent(-build("II", shipped_records()).rows["normalized"]["mnist"].from_reference.difference),
+    ]
+
+
 def test_every_figure_in_the_words_about_the_ablations_is_one_of_the_records():
     text = (ROOT / "docs/results.md").read_text(encoding="utf-8").partition("## What the ablations show")[2]
     words = text.partition("<!-- end of differences -->")[2].partition("\n## ")[0]
     inside = ROOT / "results/looking-inside"
-    tables = {numeral: build(numeral, shipped_records()).rows for numeral in ("II", "IV")}
-    uniform = [tables["IV"]["Uniform"][dataset].from_reference for dataset in ("cifar10", "mnist")]
-    normalized = [tables["II"]["normalized"][dataset].from_reference for dataset in ("cifar10", "mnist")]
-    paper = {(n, row): PAPER_TABLES[n].rows[row] for n in tables for row in PAPER_TABLES[n].rows}
-    looked = [json.loads(path.read_text()) for path in sorted(inside.glob("*_normalized_*/mnist-*.json"))]
-    (of_softmax,) = (json.loads(path.read_text()) for path in inside.glob("*_wcapsnet-mnist_*/explain.json"))
-    told = sorted(one["levels"][2]["information_chosen"] for one in looked)
-    (again,) = inside.glob("*_normalized_*/reroute-cifar10-normalized-seed-0.json")
-    last = json.loads(again.read_text())["rerouted"]["equal"]["one_level"][3]
-    uses = json.loads(again.with_name("cifar10-normalized-seed-0.json").read_text())["levels"]
-    assert [f"{one['effective_per_image']:.1f}" for one in uses[:2]] == ["6.0", "3.0"], "blocks of levels 1 and 2"
-    of_ablations = [
-        *(percent(one.difference) for one in uniform),
-        *(percent(one.margin - one.difference) for one in uniform),
-        *(f"{paper['IV', 'WS+CE'][d] - paper['IV', 'Uniform'][d]:.2f}" for d in ("cifar10", "mnist")),
-        percent(-normalized[0].difference),
-        f"{paper['II', 'softmax']['cifar10'] - paper['II', 'normalized']['cifar10']:.2f}",
-        percent(-normalized[1].difference),
-        *(percent(last["difference"]), percent(last["margin"])),
-        *(f"{told[0]:.2f}", f"{told[-1]:.2f}", f"{of_softmax['levels'][2]['information_chosen']:.2f}"),
-        percent(-normalized[1].difference),
-    ]
-    assert len(told) == 3
+    of_rows = _figures_of_rows()
+    looked = _figures_inside(inside)
     random = json.loads(next(inside.glob("*_reroute-random_*/cifar10-random-seed-0.json")).read_text())
     (record,) = (r for r in shipped_records() if (r.dataset, r.row, r.seed) == ("cifar10", "random", 0))
     assert random["accuracy"] == record.accuracy
@@ -301,7 +343,7 @@ def test_every_figure_in_the_words_about_the_ablations_is_one_of_the_records():
         margins.append(f"{reached - paper['Uniform'][dataset]:.2f}")
         share, images = reached / 100, DATASETS[dataset].test_images
         errors.append(f"{100 * math.sqrt(share * (1 - share) / images):.2f}")
-    said = [*of_ablations, *of_random, *losses, *margins, *errors]
+    said = [*of_rows, *looked, *of_random, *losses, *margins, *errors]
     assert re.findall(r"\d+\.\d+", words) == said, "all others are in the table that is made"
 
 
@@ -311,7 +353,14 @@ def test_the_winners_beside_the_least_loss_are_those_of_the_records():
     found = {
         "squash on CIFAR-10, seed 0": (f"{inside}/*/cifar10-squash-seed-0.json", "table-III/cifar10/squash/seed=0"),
         "WS on CIFAR-10, seed 0": (f"{inside}/*/cifar10-ws-seed-0.json", "table-IV/cifar10/ws/seed=0"),
+        "CE on CIFAR-10, seed 0: without this loss": (
+            f"{inside}/*_normalized_*/cifar10-ce-seed-0.json",
+            "table-IV/cifar10/ce/seed=0",
+        ),
     }
+    for title, dataset, seed in (("CIFAR-10", "cifar10", 0), *(("MNIST", "mnist", seed) for seed in range(3))):
+        place = f"table-II/{dataset}/normalized/seed={seed}"
+        found[f"normalised on {title}, seed {seed}"] = (f"{inside}/*/{dataset}-normalized-seed-{seed}.json", place)
     for name in shipped:
         _, facts = load_tensors(ROOT / pages.WEIGHTS / f"wcapsnet-{name}.safetensors")
         place = f"table-V/{name}/wcapsnet/seed={facts['experiment']['training']['seed']}"
@@ -357,6 +406,23 @@ def test_a_record_that_is_added_or_changed_makes_readme_page_and_package_stale(c
     lines[5] = lines[4].replace('"epoch": 5', '"epoch": 6')
     (place / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     assert pages.write(checkout) == [figure]
+
+
+def test_what_was_seen_inside_of_networks_makes_its_figure_stale_and_must_be_there(checkout):
+    inside, figure = checkout / "results/looking-inside", Path("docs/images/weights-mnist.svg")
+    assert not (checkout / figure).exists()
+    shutil.copytree(ROOT / "results/looking-inside", inside)
+    assert pages.write(checkout) == [figure]
+    assert (checkout / figure).read_text() == (ROOT / figure).read_text()
+    record = inside / pages.LOOKED["normalised, seed 1"]
+    said = json.loads(record.read_text())
+    said["levels"][pages.LEVEL - 1]["mean"][0][0] = 0.123
+    record.write_text(json.dumps(said))
+    assert pages.write(checkout) == [figure]
+    assert "0, block 0: 0.123" in (checkout / figure).read_text()
+    record.unlink()
+    with pytest.raises(InputError, match="mnist-normalized-seed-1"):
+        pages.pages(checkout)
 
 
 def test_a_committed_record_in_a_wrong_place_is_noticed(checkout, tmp_path):

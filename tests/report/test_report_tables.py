@@ -14,7 +14,7 @@ from wcapsnet.network import WCapsNet
 from wcapsnet.recipes import PAPER
 from wcapsnet.recipes.ablations import NUMERALS, PAPER_FIGURES, TABLES
 from wcapsnet.recipes.published import PAPER_COLUMNS, PAPER_TABLES
-from wcapsnet.report import curves, tables, weights
+from wcapsnet.report import curves, tables, weight_map
 from wcapsnet.report.records import read_record, read_records, run_folders
 from wcapsnet.training.run import Run
 
@@ -330,14 +330,14 @@ def test_a_curve_of_hand_worked_points():
 
 def test_weights_are_drawn_by_capsule_and_class_panel_beside_panel():
     panels = {
-        "a < b": weights.Panel(("cat", "dog"), ((1.0, 0.0, 0.0), (0.25, 0.25, 0.5))),
-        "other": weights.Panel(("cat", "dog"), ((0.2, 0.3, 0.5), (0.4, 0.4, 0.2))),
+        "a < b": weight_map.Panel(("cat", "dog"), ((1.0, 0.0, 0.0), (0.25, 0.25, 0.5))),
+        "other": weight_map.Panel(("cat", "dog"), ((0.2, 0.3, 0.5), (None, None, None))),
     }
-    root = ET.fromstring(weights.svg("t & u", panels))
+    root = ET.fromstring(weight_map.svg("t & u", panels))
     cells = [one for one in root.iter("{http://www.w3.org/2000/svg}rect") if one.get("fill-opacity")]
-    assert [float(one.get("fill-opacity")) for one in cells] == [1, 0, 0, 0.25, 0.25, 0.5, 0.2, 0.3, 0.5, 0.4, 0.4, 0.2]
+    assert [float(one.get("fill-opacity")) for one in cells] == [1, 0, 0, 0.25, 0.25, 0.5, 0.2, 0.3, 0.5, 0, 0, 0]
     places = [(float(one.get("x")), float(one.get("y"))) for one in cells]
     assert len(set(places)) == len(cells)
     assert len({x for x, _ in places}) == 4, "a column a class"
-    assert len({y for _, y in places}) == 3, "a row a capsule"
-    assert max(x for x, _ in places) + weights.CELL < float(root.get("width"))
+    assert len({y for _, y in places}) == 3, "a row a block"
+    assert max(x for x, _ in places) + weight_map.CELL < float(root.get("width"))

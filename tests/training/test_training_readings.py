@@ -46,9 +46,9 @@ def last(folder):
 
 def test_every_reading_trains_otherwise_and_leaves_no_trace(readings, tmp_path):
     base, data = toy_experiment(epochs=2), toy_dataset()
-    readings.train(tmp_path, readings.noticed(base), base, [0], data, CPU)
+    readings.train(tmp_path, readings.that_apply_to(base), base, [0], data, CPU)
     decided = last(tmp_path / "as-decided/seed=0")
-    for name in readings.noticed(base):
+    for name in readings.that_apply_to(base):
         weights, folder = last(tmp_path / name / "seed=0"), tmp_path / name / "seed=0"
         same = weights.shape == decided.shape and torch.equal(weights, decided)
         assert same is name.startswith("as-decided"), name  # on a CPU as-decided is computed plainly too
@@ -216,8 +216,8 @@ def test_every_entry_says_whether_the_text_may_mean_it_and_its_decision_is_writt
             assert f"\n| {reading.question} |" in decisions, name
     departures = {name for name, reading in readings.READINGS.items() if reading.kind == "departure"}
     assert departures == {
-        "no-extra-class", "no-noise", "all-weights-decay", "all-kernels-decay", "warm-up", "batch-norm-momentum",
-        "batch-norm-epsilon",
+        "no-extra-class", "no-noise", "no-critic-dropout", "all-weights-decay", "all-kernels-decay", "warm-up",
+        "batch-norm-momentum", "batch-norm-epsilon",
     }  # fmt: skip
 
 
@@ -233,6 +233,7 @@ def test_settings_of_readings_change_nothing_else(readings):
         "mean-over-levels": {"objective.lambda_ws": 0.1},  # two levels
         "noise-variance": {"model.routing.noise_std": 0.7071},
         "no-noise": {"model.routing.noise_share": 0},
+        "no-critic-dropout": {"model.critic_dropout": 0},
         "l2-not-halved": {"training.weight_decay": 2e-4},
         "dropout-on-the-sum": {"model.projection_dropout": 0},
     }
@@ -326,11 +327,11 @@ def test_votes_below_zero_are_kept_as_they_are(readings):
 
 def test_what_a_network_cannot_notice_is_not_tried_on_it(readings, tmp_path):
     base = toy_experiment()
-    assert "votes-as-they-are" not in readings.noticed(base)
+    assert "votes-as-they-are" not in readings.that_apply_to(base)
     with pytest.raises(InputError, match="votes-as-they-are is about normalized weights, which toy does not have"):
         readings.train(tmp_path, ["votes-as-they-are"], base, [0], toy_dataset(), CPU)
     normalized = replace(base, model=tiny(channels=1, routing=RoutingConfig(weighting="normalized")))
-    assert readings.noticed(normalized) == list(readings.READINGS)
+    assert readings.that_apply_to(normalized) == list(readings.READINGS)
 
 
 def always_positive(network):

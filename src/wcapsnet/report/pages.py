@@ -14,7 +14,7 @@ from ..recipes.published import PAPER_TABLES
 from ..rounding import percent
 from ..training.progress import clock
 from ..training.run import Run, read_json
-from . import curves, tables, weights
+from . import curves, tables, weight_map
 from .records import NETWORK, Record, in_order, read_record, records_json, run_folders
 
 BEGIN, END = "<!-- {}: made by python -m wcapsnet.report -->", "<!-- end of {} -->"
@@ -23,8 +23,11 @@ PACKAGED = Path("src/wcapsnet/report/records.json")
 PAGES = (Path("README.md"), Path("docs/results.md"))
 LEVEL = 3  # whose weights are shown: as in the paper, the level that specialises
 LOOKED = {  # the figure's panels, and what `wcapsnet explain --json` said of these networks
-    "softmax, shipped": "*_wcapsnet-mnist_*/explain.json",
-    **{f"normalised, seed {seed}": f"*_normalized_*/mnist-normalized-seed-{seed}.json" for seed in range(3)},
+    "softmax, shipped": "2026-11-15_wcapsnet-mnist_two-cpu-cores/explain.json",
+    **{
+        f"normalised, seed {seed}": f"2026-11-16_normalized_two-cpu-cores/mnist-normalized-seed-{seed}.json"
+        for seed in range(3)
+    },
 }
 PLACES = ("table-II", "table-III", "table-IV", "table-V")
 
@@ -62,19 +65,18 @@ def pages(root: Path) -> dict[Path, str]:
     }
     for dataset in _main(records):
         made[Path("docs") / _figure(dataset)] = _figure_of(root / "results", dataset, records)
-    looked = _looked(root / "results" / "looking-inside")
-    if looked:
+    inside = root / "results" / "looking-inside"
+    if inside.is_dir():
         title = f"MNIST, level {LEVEL}: mean routing weights of every class, from white (0) to blue (1)"
-        made[Path("docs/images/weights-mnist.svg")] = weights.svg(title, looked)
+        made[Path("docs/images/weights-mnist.svg")] = weight_map.svg(title, _looked(inside))
     return made
 
 
-def _looked(inside: Path) -> dict[str, weights.Panel]:
+def _looked(inside: Path) -> dict[str, weight_map.Panel]:
     found = {}
-    for name, pattern in LOOKED.items():
-        for path in inside.glob(pattern):
-            said = read_json(path)
-            found[name] = weights.Panel(said["classes"], said["levels"][LEVEL - 1]["mean"])
+    for name, path in LOOKED.items():
+        said = read_json(inside / path)
+        found[name] = weight_map.Panel(said["classes"], said["levels"][LEVEL - 1]["mean"])
     return found
 
 
