@@ -156,10 +156,11 @@ def test_the_routing_can_be_exchanged_for_others(run):
     facts = facts_of(run, "--reroute")
     parts = json.loads((run / "data.json").read_text())["images"]
     assert (facts["mean_of"], facts["mean_images"]) == ("validation", parts["validation"])
-    assert set(facts["rerouted"]) == {"mean", "other", "equal"}
+    assert set(facts["rerouted"]) == {"mean", "other", "equal", "dropout"}
     assert facts["accuracy"] == json.loads((run / "test.json").read_text())["accuracy"]
     printed = call("explain", run, "--reroute").out
     assert f"Mean: of {parts['validation']} validation images" in printed
+    assert "Dropout: their own, by critics that drop as in training." in printed
     assert f"{facts['images']} test images, accuracy {facts['accuracy']:.2%} by their own weights" in printed
     for one in facts["rerouted"].values():
         everywhere = one["all_levels"]

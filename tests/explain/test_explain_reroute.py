@@ -1,14 +1,17 @@
 """Weights exchanged for others: against hooks on the routers, which know nothing of how it is done here."""
 
+import io
+
 import pytest
 import torch
+from rich.console import Console
 from torch import nn
 
 from twins import tiny
 from wcapsnet import InputError, RoutingConfig, WCapsNet
 from wcapsnet.data.loader import DeviceSplit
 from wcapsnet.data.types import Split
-from wcapsnet.explain import reroute
+from wcapsnet.explain import reroute, show
 from wcapsnet.explain.reroute import DRAWS, Outcome, Rerouted, _with_dropout
 
 CPU = torch.device("cpu")
@@ -183,6 +186,18 @@ def test_the_summary_has_mean_and_deviation_over_draws():
     by = {"equal": [alone] * 2, "draw 1": [Outcome(5, 2, 3), alone], "draw 2": [Outcome(9, 6, 3), alone]}
     found = Rerouted(100, 90, by)  # 89 and 93 of 100: 91 ± √(2² + 2²)
     assert found.summary()["draws"] == {"number": 2, "accuracy": 0.91, "deviation": pytest.approx(0.08**0.5 / 10)}
+
+
+def test_what_becomes_of_answers_is_shown_whole_at_80_columns(monkeypatch):
+    by = {kind: [Outcome(9000, 4000, 3999)] * 5 for kind in ("mean", "other", "equal", "dropout")}
+    paper = io.StringIO()
+    monkeypatch.setattr(show, "out", Console(file=paper, width=80, highlight=False))
+    show.rerouted(Rerouted(10000, 5000, by), "test images", "1,000 validation images")
+    tables = [line for line in paper.getvalue().splitlines() if line[:1] in "┏┃┡│└"]
+    assert len(tables) == 16
+    assert max(map(len, tables)) <= 80
+    assert "…" not in paper.getvalue()
+    assert paper.getvalue().count("+0.01 ± 1.75") == 20
 
 
 def test_one_image_has_nobody_to_exchange_weights_with():

@@ -281,16 +281,18 @@ def rerouted(found: Rerouted, images: str, mean_of: str) -> None:
     own = found.correct / found.images
     out.print(f"{found.images:,} {images}, accuracy {percent(own)}% by their own weights; by others:")
     levels = len(next(iter(found.by.values()))) - 1
-    alone = [f"in level {level + 1} alone" for level in range(levels)] if levels > 1 else []
-    table = Table("weights", "in all levels", "points", "changed answers", *alone)
+    table = Table("weights", "accuracy", "points", "changed answers")
+    alone = Table("weights", *(f"level {level + 1}" for level in range(levels)))
     for kind, outcomes in found.by.items():
         differences = [found.difference(outcome) for outcome in outcomes]
         points = [f"{percent(d, sign='+')} ± {percent(margin)}".replace("-", "−") for d, margin in differences]
-        changed = outcomes[0].changed / found.images
-        table.add_row(
-            kind, f"{percent(own + differences[0][0])}%", points[0], f"{changed:.1%}", *points[1 : len(alone) + 1]
-        )
+        changed = f"{outcomes[0].changed / found.images:.1%}"
+        table.add_row(kind, f"{percent(own + differences[0][0])}%", points[0], changed)
+        alone.add_row(kind, *points[1:])
     out.print(table)
+    if levels > 1:
+        out.print("In one level alone, points:")
+        out.print(alone)
     if found.draws:
         out.print(
             f"Over the {len(found.draws)} draws: accuracy {mean_and_deviation(found.draws)} % (standard deviation)"
