@@ -297,12 +297,21 @@ def _figures_inside(inside):
         values = [one[fact] for one in level]
         return [f"{min(values):.{digits}f}", f"{max(values):.{digits}f}"]
 
+    exchanged = [said_of(f"reroute-mnist-normalized-seed-{seed}")["rerouted"] for seed in range(3)]
+    (before,) = inside.glob("*_reroute_*/wcapsnet-mnist.json")
+    own = json.loads(before.read_text())["rerouted"]["other"]["all_levels"]
+
+    def losses(kind):
+        lost = [-one[kind]["all_levels"]["difference"] for one in exchanged]
+        return [percent(min(lost)), percent(max(lost))]
+
     return [
         *(*mine[:3], *theirs[:3], mine[3], theirs[3]),
         *(figure for one in last for figure in (percent(abs(one["difference"])), percent(one["margin"]))),
         *(f"{softmax['information_set']:.2f}", *span("information_set")),
         *(*span("information"), f"{softmax['information']:.2f}"),
         *(*span("effective_per_image", 1), f"{softmax['effective_per_image']:.1f}"),
+        *(*losses("other"), percent(-own["difference"]), percent(own["margin"]), *losses("mean")),
         percent(-build("II", shipped_records()).rows["normalized"]["mnist"].from_reference.difference),
     ]
 
