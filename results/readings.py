@@ -162,7 +162,7 @@ def votes_as_they_are(a: Tensor) -> Tensor:
 
 def rectified(self: critic.Critic, x: Tensor) -> Tensor:
     for layer in self.layers:
-        x = F.dropout(F.relu(layer(x)), self.dropout, self.training)
+        x = self.drop(F.relu(layer(x)))
     return self.norm(x).float().sigmoid()
 
 

@@ -109,8 +109,8 @@ def reroute(
         def look(part: Tensor) -> Tensor:
             images, labels = split.take(part)
             numbers = torch.Generator(device).manual_seed(seed * 1_000_003 + int(part[0]))  # whichever thread is first
-            answers = torch.stack(list(_answers(network, images, others.values(), numbers)))
-            # (1 + kinds × (1 + levels), m)
+            each = _answers(network, images, others.values(), numbers)
+            answers = torch.stack(list(each))  # (1 + kinds × (1 + levels), m)
             right, was = answers == labels, answers[0] == labels
             facts = (answers != answers[0], right & ~was, ~right & was, right)
             return torch.stack([fact.sum(1) for fact in facts], 1)

@@ -7,6 +7,8 @@ from itertools import pairwise
 from typing import Any
 from xml.sax.saxutils import escape
 
+from .drawing import document
+
 WIDTH, HEIGHT = 640, 300
 LEFT, RIGHT, TOP, BOTTOM = 46, 96, 34, 34  # room around the panel
 COLORS = ("#c8102e", "#1f5fa8", "#2e8b57", "#c98a1b", "#8a6fb0", "#777777")
@@ -51,10 +53,4 @@ def svg(title: str, runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
             style = f'stroke="{color}" stroke-width="{width}" opacity="{opacity}"'
             parts.append(f'<polyline fill="none" points="{points}" {style}/>')
         parts.append(f'<text x="{WIDTH - RIGHT + 8}" y="{TOP + 10 + 15 * number}" fill="{color}">{escape(name)}</text>')
-    size = f'width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}"'
-    font = 'font-family="sans-serif" font-size="11" fill="#333"'
-    inside = "\n".join(parts)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size}>\n<rect width="100%" height="100%" fill="#fff"/>\n'
-        f"<g {font}>\n{inside}\n</g>\n</svg>\n"
-    )
+    return document(WIDTH, HEIGHT, parts)

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
+from .drawing import document
+
 CELL = 17
 LEFT, TOP, GAP, RIGHT, BELOW = 58, 44, 22, 12, 24  # room around and between panels
 COLOR = "#1f5fa8"
@@ -37,10 +39,4 @@ def svg(title: str, panels: Mapping[str, Panel]) -> str:
                     f'<rect {place} fill="{COLOR}" fill-opacity="{weight or 0:.3f}" stroke="#ddd">{said}</rect>'
                 )
         x += CELL * len(classes) + GAP
-    width, height = x - GAP + RIGHT, bottom + BELOW
-    size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
-    inside = "\n".join(parts)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size}>\n<rect width="100%" height="100%" fill="#fff"/>\n'
-        f'<g font-family="sans-serif" font-size="11" fill="#333">\n{inside}\n</g>\n</svg>\n'
-    )
+    return document(x - GAP + RIGHT, bottom + BELOW, parts)

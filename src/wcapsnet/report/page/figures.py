@@ -173,9 +173,9 @@ def _classes(facts: Facts, figures: dict[str, Any]) -> Any:
 
 
 def _sides(shares: Sequence[float], intervals: Sequence[tuple[float, float]]) -> list[list[float]]:
-    """How far the intervals reach below and above, in %; rounding must not make that negative"""
+    """How far the intervals reach below and above, in %"""
     pairs = list(zip(shares, intervals, strict=True))
-    return [[100 * max(a - low, 0) for a, (low, _) in pairs], [100 * max(high - a, 0) for a, (_, high) in pairs]]
+    return [[100 * (share - low) for share, (low, _) in pairs], [100 * (high - share) for share, (_, high) in pairs]]
 
 
 def _level(level: LevelSpecialization, classes: Sequence[str]) -> Any:
