@@ -4,6 +4,7 @@
     python results/readings.py --data-dir data --only warm-up  some
     python results/readings.py --table                         what came of them
     python results/readings.py --data-dir data --recipe cifar10-normalized --epochs 20 --out runs/normalized
+    python results/readings.py --keep results/readings/mnist   the records of what is over go there; then its table
 
 The test images are never looked at. Ctrl-C saves every run, and the same command goes on.
 
@@ -27,18 +28,18 @@ from unittest.mock import patch
 import torch
 import torch.nn.functional as F
 from rich.console import Console
-from torch import Tensor
+from torch import Tensor, nn
 
 from wcapsnet.data import Dataset, default_data_dir, load_dataset
 from wcapsnet.ending import in_a_sentence
 from wcapsnet.errors import InputError
 from wcapsnet.experiment import Experiment, TrainingConfig
 from wcapsnet.network import Output, Routing, WCapsNet, capsules, critic, routing, wcapsnet
-from wcapsnet.network.per_capsule import BatchNorm, PerCapsuleConv2d, shared_over_capsules
+from wcapsnet.network.per_capsule import BatchNorm, PerCapsuleConv2d, PerCapsuleShortcut, shared_over_capsules
 from wcapsnet.objective import Terms, correctness, objective, wasserstein_loss
 from wcapsnet.recipes import recipe
 from wcapsnet.report.noise import LEVEL, Difference, Spread, pooled
-from wcapsnet.report.records import in_all
+from wcapsnet.report.records import in_all, keep_training
 from wcapsnet.report.tables import verdict
 from wcapsnet.rounding import mean_and_deviation, percent
 from wcapsnet.settings import differing, with_setting
@@ -47,7 +48,7 @@ from wcapsnet.training import step
 from wcapsnet.training.board import make_board
 from wcapsnet.training.precision import choose_device
 from wcapsnet.training.progress import Progress
-from wcapsnet.training.run import Run, describe_environment, read_json
+from wcapsnet.training.run import Run, describe_environment, read_json, write_json
 from wcapsnet.training.together import SharedData, train_together
 from wcapsnet.training.trainer import Measure, Trainer
 
@@ -113,7 +114,69 @@ def all_kernels(self: WCapsNet) -> list[torch.nn.Parameter]:
 
 
 def warming_up(self: TrainingConfig, epoch: int) -> float:
-    return self.lr * (epoch + 1) / 4 if epoch < 3 else self.lr * self.decay ** sum(epoch >= m for m in self.milestones)
+    """Over three epochs, or as many as there are before the rate falls: a short run keeps its falls."""
+    rising = min((3, *self.milestones))
+    share = (epoch + 1) / (rising + 1) if epoch < rising else self.decay ** sum(epoch >= m for m in self.milestones)
+    return self.lr * share
+
+
+def where_strided(change: Callable[[capsules.CapsuleBlocks, PerCapsuleShortcut], None]) -> Callable[[], Any]:
+    """What is drawn for the rest of the network stays the same."""
+
+    def every(network: WCapsNet) -> None:
+        for blocks in network.capsules:
+            if isinstance(blocks.dense.shortcut, PerCapsuleShortcut):
+                change(blocks, blocks.dense.shortcut)
+
+    return after_building(every)
+
+
+def shortcut_conv_plus(blocks: capsules.CapsuleBlocks, shortcut: PerCapsuleShortcut) -> None:
+    n, channels = shortcut.weight.shape[:2]
+    blocks.dense.shortcut = capsules.ConvPlus(n, channels, channels, shortcut.stride, shortcut.stride)
+    blocks.dense.shortcut.conv = shortcut
+
+
+class PerChannel(nn.Module):
+    """Channels take the place of capsules: each has a kernel of its own and sees no other."""
+
+    def __init__(self, capsules: int, channels: int, stride: int):
+        super().__init__()
+        self.conv = PerCapsuleShortcut(capsules * channels, 1, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(x.flatten(1, 2).unsqueeze(2)).squeeze(2).unflatten(1, x.shape[1:3])
+
+
+def shortcut_per_channel(blocks: capsules.CapsuleBlocks, shortcut: PerCapsuleShortcut) -> None:
+    blocks.dense.shortcut = PerChannel(*shortcut.weight.shape[:2], shortcut.stride)
+
+
+class MeanPool(nn.Module):
+    def __init__(self, stride: int):
+        super().__init__()
+        self.stride = stride
+
+    def forward(self, x: Tensor) -> Tensor:
+        return shared_over_capsules(lambda c: F.avg_pool2d(c, self.stride, ceil_mode=True), x)
+
+
+def shortcut_pooled(blocks: capsules.CapsuleBlocks, shortcut: PerCapsuleShortcut) -> None:
+    blocks.dense.shortcut = MeanPool(shortcut.stride)
+
+
+def strided_kernel_as_the_stride(blocks: capsules.CapsuleBlocks, shortcut: PerCapsuleShortcut) -> None:
+    first = blocks.dense.layers[0]
+    n, growth, channels = first.conv.weight.shape[:3]
+    narrow = PerCapsuleShortcut(n, channels, shortcut.stride)
+    narrow.weight = nn.Parameter(narrow.weight[:, :growth].clone())
+    first.conv = narrow
+
+
+def stride_in_transition(blocks: capsules.CapsuleBlocks, shortcut: PerCapsuleShortcut) -> None:
+    """DenseNet's place for it: after the 1×1 convolution, by a mean"""
+    blocks.dense.shortcut, blocks.dense.layers[0].conv.stride = nn.Identity(), 1
+    blocks.trans.conv_plus = nn.Sequential(blocks.trans.conv_plus, MeanPool(shortcut.stride))
 
 
 def not_detached(output: Output, images: Tensor, labels: Tensor, config: Any) -> Terms:
@@ -207,6 +270,11 @@ READINGS = {
     "batch-norm-last": Reading(
         "D27", "reading", changed=replacing((capsules.CapsTrans, "forward", normed_last)), plain=True
     ),
+    "shortcut-conv-plus": Reading("D35", "reading", changed=where_strided(shortcut_conv_plus), plain=True),
+    "shortcut-per-channel": Reading("D35", "reading", changed=where_strided(shortcut_per_channel), plain=True),
+    "shortcut-pooled": Reading("D35", "departure", changed=where_strided(shortcut_pooled), plain=True),
+    "strided-kernel": Reading("D35", "reading", changed=where_strided(strided_kernel_as_the_stride), plain=True),
+    "stride-in-transition": Reading("D35", "departure", changed=where_strided(stride_in_transition), plain=True),
 }
 
 
@@ -280,6 +348,12 @@ def runs_in(out: Path) -> dict[str, list[Run]]:
     return {name: [Run.open(path.parent) for path in some] for name, some in paths.items() if some}
 
 
+def _some_runs_in(out: Path) -> dict[str, list[Run]]:
+    if not (runs := runs_in(out)):
+        raise InputError(f"There are no runs of readings in {out}.")
+    return runs
+
+
 def computed_by(run: Run) -> str:
     return str(in_all(read_json(run.file("environment.json")), "computed_by"))
 
@@ -315,6 +389,24 @@ def _difference(one: Sequence[float], other: Sequence[float], spread: Spread) ->
     return verdict(Difference(difference, "t", spread.p(difference, n, m), spread.margin(n, m)))
 
 
+def keep(out: Path, results: Path) -> None:
+    """The records of runs that are over, without weights and paths"""
+    ends = ("validation.json", "failed.json")
+    over = [run for some in _some_runs_in(out).values() for run in some if any(run.file(end).exists() for end in ends)]
+    for run in over:
+        place = results / run.path.parent.name / run.path.name
+        found = {end: read_json(run.file(end)) for end in ends if run.file(end).exists()}
+        if Run.is_run(place):
+            check_same(place, run.experiment)
+            if found != {end: read_json(place / end) for end in ends if (place / end).exists()}:
+                raise InputError(
+                    f"{place} holds another run that was asked for alike; delete it, or keep {run.path} apart."
+                )
+        keep_training(run, place)
+        for end, content in found.items():
+            write_json(place / end, content)
+
+
 def figures_of(run: Run) -> dict[str, float] | None:
     """Of a run that is over"""
     path = run.file("validation.json")
@@ -329,9 +421,7 @@ def figures_of(run: Run) -> dict[str, float] | None:
 def table(out: Path) -> str:
     """Validation accuracy of the best epoch and mean of the last ones, over seeds, how far that is from what is in use,
     and what became of the Wasserstein term."""
-    runs = runs_in(out)
-    if not runs:
-        raise InputError(f"There are no runs of readings in {out}.")
+    runs = _some_runs_in(out)
     check_comparable(runs)
     reached = {name: [f for run in some if (f := figures_of(run))] for name, some in runs.items()}
     last = {name: [one["last"] for one in some] for name, some in reached.items() if some}
@@ -347,7 +437,7 @@ def table(out: Path) -> str:
                 mean_and_deviation([one["best"] for one in reached[name]]),
                 mean_and_deviation(last[name]),
                 _difference(last[name], last[control], spread) if control in last and name != control else "",
-                f"{statistics.mean(terms):.3f}{deviation}",
+                f"{statistics.mean(terms):.3f}{deviation}".replace("-", "−"),
             ]
         reading = READINGS[name]
         facts = [reading.question, reading.kind, name, computed_by(some[0]), _seeds(some, len(reached[name])), *cells]
@@ -396,10 +486,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--data-dir", type=Path, default=default_data_dir())
     parser.add_argument("--download", action="store_true")
-    parser.add_argument("--table", action="store_true")
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--table", action="store_true")
+    instead.add_argument("--keep", type=Path, metavar="FOLDER")
     asked = parser.parse_args()
     with in_a_sentence():
-        if not asked.table:
+        if asked.keep:
+            keep(asked.out, asked.keep)
+        elif not asked.table:
             base = recipe(asked.recipe)
             base = replace(base, training=base.training.with_epochs(asked.epochs))
             dataset = load_dataset(base.data, data_dir=asked.data_dir, download=asked.download)
@@ -411,7 +505,7 @@ def main() -> None:
                 dataset,
                 choose_device("auto"),
             )
-        print(table(asked.out))
+        print(table(asked.keep or asked.out))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shutil
+import statistics
 from dataclasses import replace
 from pathlib import Path
 
@@ -257,15 +258,30 @@ def _figures_of_rows():
         dataset: [rows[n][row][dataset].from_reference for n, row in (("IV", "CE"), ("IV", "WS"), ("III", "squash"))]
         for dataset in both
     }
+    cifar100 = {row: rows[n][row]["cifar100"] for n, row in (("IV", "CE"), ("IV", "Uniform"), ("III", "squash"))}
+    reference = [r.accuracy for r in shipped_records() if (r.dataset, r.row) == ("cifar100", "wcapsnet")]
+    papers = [paper["III", row]["cifar100"] for row in ("tilt", "squash")]
     return [
         *(percent(one.difference) for one in uniform),
         *(percent(one.margin - one.difference) for one in uniform),
         *(f"{paper['IV', 'WS+CE'][dataset] - paper['IV', 'Uniform'][dataset]:.2f}" for dataset in both),
         *(percent(max(abs(one.difference) + one.margin for one in alike[dataset])) for dataset in reversed(both)),
+        *(percent(r.accuracy) for cell in cifar100.values() for r in cell.records),
+        *(percent(accuracy) for accuracy in reference),
+        percent(-cifar100["squash"].from_reference.difference),
+        f"{papers[0] - papers[1]:.2f}",
+        percent(cifar100["squash"].from_paper.difference),
+        f"{papers[1]:.2f}",
         percent(-normalized[0].difference),
         f"{paper['II', 'softmax']['cifar10'] - paper['II', 'normalized']['cifar10']:.2f}",
         percent(-normalized[1].difference),
     ]
+
+
+def _short_runs(reading):
+    """Of normalised weights on CIFAR-10: validation accuracy of the last epochs, over seeds"""
+    found = (ROOT / "results/readings/cifar10-normalized" / reading).glob("seed=*/validation.json")
+    return statistics.mean(json.loads(path.read_text())["last"] for path in found)
 
 
 def _figures_inside(inside):
@@ -308,6 +324,7 @@ def _figures_inside(inside):
     return [
         *(*mine[:3], *theirs[:3], mine[3], theirs[3]),
         *(figure for one in last for figure in (percent(abs(one["difference"])), percent(one["margin"]))),
+        percent(_short_runs("mean-over-levels") - _short_runs("as-decided")),
         *(f"{softmax['information_set']:.2f}", *span("information_set")),
         *(*span("information"), f"{softmax['information']:.2f}"),
         *(*span("effective_per_image", 1), f"{softmax['effective_per_image']:.1f}"),

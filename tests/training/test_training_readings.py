@@ -14,12 +14,16 @@ from twins.tiny import quiet, tiny
 from wcapsnet.classifier import load_tensors
 from wcapsnet.errors import InputError
 from wcapsnet.lock import hold
-from wcapsnet.network import Output, Routing, WCapsNet
+from wcapsnet.network import Level, Output, Routing, WCapsNet
 from wcapsnet.network.critic import Critic
 from wcapsnet.network.per_capsule import BatchNorm
 from wcapsnet.network.routing import normalized_weights, predict
 from wcapsnet.network.wcapsnet import RoutingConfig
 from wcapsnet.objective import ObjectiveConfig, objective
+from wcapsnet.recipes.published import PAPER_TABLES
+from wcapsnet.report.records import shipped_records
+from wcapsnet.report.tables import build
+from wcapsnet.rounding import percent
 from wcapsnet.settings import flat, to_dict
 from wcapsnet.training import step
 from wcapsnet.training.run import Run
@@ -102,7 +106,7 @@ def test_every_difference_has_its_interval_and_p_from_the_spread_of_all_rows(rea
     # a single run: s √(1/3 + 1) = 0.1054, ± 0.335;  −0.2/0.1054 = −1.897, p = 0.154
     found = readings.table(tmp_path)
     assert rows(found) == {
-        "as-decided": ["–", "–", "fused kernels", "3", "99.20 ± 0.10", "99.10 ± 0.10", "", "-0.510 ± 0.010"],
+        "as-decided": ["–", "–", "fused kernels", "3", "99.20 ± 0.10", "99.10 ± 0.10", "", "−0.510 ± 0.010"],
         "no-noise": [
             "D8",
             "departure",
@@ -111,7 +115,7 @@ def test_every_difference_has_its_interval_and_p_from_the_spread_of_all_rows(rea
             "99.45 ± 0.07",
             "99.35 ± 0.07",
             "+0.25 [−0.02, +0.52], within noise (t, p = 0.058)",
-            "-0.505 ± 0.007",
+            "−0.505 ± 0.007",
         ],
         "warm-up": [
             "D33",
@@ -121,7 +125,7 @@ def test_every_difference_has_its_interval_and_p_from_the_spread_of_all_rows(rea
             "99.00",
             "98.90",
             "−0.20 [−0.54, +0.14], within noise (t, p = 0.15)",
-            "-0.500",
+            "−0.500",
         ],
     }
     above = found.split("|")[0]
@@ -208,8 +212,84 @@ def test_without_as_decided_there_is_a_table_without_differences(readings, tmp_p
         readings.table(tmp_path / "nowhere")
 
 
+def test_records_of_what_is_over_are_kept_without_weights_and_paths(readings, tmp_path):
+    out, kept = tmp_path / "runs", tmp_path / "kept"
+    base = toy_experiment(epochs=1)
+    readings.train(out, ["as-decided", "no-noise"], base, [0], toy_dataset(), CPU)
+    for name in ("fan-out", "warm-up"):  # one diverged, one is under way
+        experiment = readings.experiment_of(name, base, 0, "fp32")
+        run = Run.create(out / name / "seed=0", experiment, {"computed_by": "plain PyTorch"})
+        if name == "fan-out":
+            run.fail("Training diverged.")
+    for _ in range(2):
+        readings.keep(out, kept)
+        found = sorted(str(path.relative_to(kept)) for path in kept.rglob("*.json*"))
+        records = ["environment.json", "experiment.json", "metrics.jsonl", "validation.json"]
+        assert found == [
+            *(f"as-decided/seed=0/{name}" for name in records),
+            *(
+                f"fan-out/seed=0/{name}"
+                for name in ["environment.json", "experiment.json", "failed.json", "metrics.jsonl"]
+            ),
+            *(f"no-noise/seed=0/{name}" for name in records),
+        ]
+    environment = (kept / "no-noise/seed=0/environment.json").read_text()
+    assert str(tmp_path) not in environment
+    assert rows(readings.table(kept)) == {n: row for n, row in rows(readings.table(out)).items() if n != "warm-up"}
+    (out / "no-noise/seed=0/validation.json").write_text('{"best": 0.5, "last": 0.5, "wasserstein": 0.5}')
+    with pytest.raises(InputError, match="holds another run that was asked for alike; delete it"):
+        readings.keep(out, kept)
+    readings.train(tmp_path / "longer", ["no-noise"], toy_experiment(epochs=2), [0], toy_dataset(), CPU)
+    with pytest.raises(InputError, match=r"was begun with another training\.epochs"):
+        readings.keep(tmp_path / "longer", kept)
+    with pytest.raises(InputError, match=f"no runs of readings in {tmp_path}/nowhere"):
+        readings.keep(tmp_path / "nowhere", kept)
+
+
+ROOT = SCRIPT.parents[1]
+PAGE = (ROOT / "docs/readings.md").read_text(encoding="utf-8")
+TABLE = r"<!-- results/(readings/\S+) -->\n\n(.*?)\n\n<!-- end -->"
+
+
+def test_the_tables_of_the_page_are_those_of_the_records(readings):
+    tables = dict(re.findall(TABLE, PAGE, re.S))
+    assert sorted(tables) == sorted(f"readings/{path.name}" for path in (ROOT / "results/readings").iterdir())
+    for folder, shown in tables.items():
+        assert shown == readings.table(ROOT / "results" / folder), f"results/readings.py --table --out results/{folder}"
+
+
+def test_figures_in_the_words_of_the_page_are_those_of_the_tables():
+    _, mnist, normalized = (re.sub(TABLE, "", part, flags=re.S) for part in PAGE.split("\n## "))
+    tables = {folder: rows(shown) for folder, shown in re.findall(TABLE, PAGE, re.S)}
+    away = {name: row[6] for name, row in tables["readings/mnist"].items() if row[6]}
+    cos, fan_out = (away.pop(name).split()[0].strip("−") for name in ("cos-not-detached", "fan-out"))
+    assert all("within noise" in one for one in away.values())
+    intervals = [re.search(r"\[(.*), (.*)\]", one).groups() for one in away.values()]
+    bounds = [float(bound.replace("−", "-")) for interval in intervals for bound in interval]
+    assert max(map(abs, bounds)) <= 0.2
+    of_paper = build("II", shipped_records()).rows
+    short = {dataset: percent(-of_paper[row][dataset].from_paper.difference) for row, dataset in FALLS_SHORT}
+    figures = [cos, fan_out, "0.2", short["mnist"], f"{PAPER_TABLES['II'].rows['softmax']['mnist']:.2f}"]
+    assert re.findall(r"\d+\.\d+", mnist) == figures
+    gains = {name: row[6] for name, row in tables["readings/cifar10-normalized"].items() if "larger" in row[6]}
+    assert list(gains) == ["mean-over-levels"]
+    (folder,) = (ROOT / "results/looking-inside").glob("*_readings-of-normalized_*")
+    names = [f"{reading}-seed-{seed}" for reading in ("as-decided", "mean-over-levels") for seed in (0, 1)]
+    again = [json.loads((folder / f"{name}.json").read_text())["rerouted"] for name in names]
+    last, first = ([one[kind]["one_level"][level] for one in again] for kind, level in (("dropout", 3), ("equal", 0)))
+    assert re.findall(r"\d+\.\d+", normalized) == [
+        short["cifar10"],
+        gains["mean-over-levels"].split()[0].strip("+"),
+        *(percent(figure) for one in last for figure in (one["difference"], one["margin"])),
+        *(percent(-one["difference"]) for one in first),
+    ]
+
+
+FALLS_SHORT = (("softmax", "mnist"), ("normalized", "cifar10"))
+
+
 def test_every_entry_says_whether_the_text_may_mean_it_and_its_decision_is_written_down(readings):
-    decisions = (SCRIPT.parents[1] / "docs" / "decisions.md").read_text()
+    decisions = (ROOT / "docs/decisions.md").read_text(encoding="utf-8")
     for name, reading in readings.READINGS.items():
         if not name.startswith("as-decided"):
             assert reading.kind in ("reading", "departure"), name
@@ -217,7 +297,7 @@ def test_every_entry_says_whether_the_text_may_mean_it_and_its_decision_is_writt
     departures = {name for name, reading in readings.READINGS.items() if reading.kind == "departure"}
     assert departures == {
         "no-extra-class", "no-noise", "no-critic-dropout", "all-weights-decay", "all-kernels-decay", "warm-up",
-        "batch-norm-momentum", "batch-norm-epsilon",
+        "batch-norm-momentum", "batch-norm-epsilon", "shortcut-pooled", "stride-in-transition",
     }  # fmt: skip
 
 
@@ -283,7 +363,11 @@ def parts(network):
 
 def differing(readings, name, model, **circumstances):
     one, other = (facts(readings, n, model, **circumstances) for n in ("as-decided", name))
-    return {fact for fact in one if not torch.allclose(one[fact], other[fact], rtol=1e-5, atol=1e-7)}
+    return {fact for fact in one if not alike(one[fact], other[fact])}
+
+
+def alike(one, other):
+    return one.shape == other.shape and torch.allclose(one, other, rtol=1e-5, atol=1e-7)
 
 
 ANSWERS = {"fitness", "b", "logits", "reconstruction", "losses", "statistics"}
@@ -303,6 +387,12 @@ ABOUT = {
     "votes-as-they-are": set(),  # of a network with softmax
     "dropout-on-the-sum": {"logits", "losses", *GRADIENTS} - {"gradient of decoder"},
     "batch-norm-last": {*ANSWERS, *GRADIENTS},
+    # One more batch norm with parameters and statistics of its own, or kernels of another shape
+    "shortcut-conv-plus": {"weights of capsules", "norms", "decay", *ANSWERS, *GRADIENTS},
+    "shortcut-per-channel": {"weights of capsules", *ANSWERS, *GRADIENTS},
+    "shortcut-pooled": {"weights of capsules", "decay", *ANSWERS, *GRADIENTS},
+    "strided-kernel": {"weights of capsules", *ANSWERS, *GRADIENTS},
+    "stride-in-transition": {"weights of capsules", "decay", *ANSWERS, *GRADIENTS},
 }
 
 
@@ -358,6 +448,56 @@ def without_nonlinearity(network):
 )
 def test_where_its_question_does_not_arise_a_reading_changes_nothing(readings, name, circumstances):
     assert differing(readings, name, quiet(channels=1), **circumstances) == set()
+
+
+STRIDED = ("shortcut-conv-plus", "shortcut-per-channel", "shortcut-pooled", "strided-kernel", "stride-in-transition")
+
+
+@pytest.mark.parametrize("name", STRIDED)
+def test_without_a_stride_there_is_no_shortcut_to_read_otherwise(readings, name):
+    even = tiny(channels=1, levels=(Level(3, 2, 4, 1), Level(2, 2, 3, 1)))
+    assert differing(readings, name, even) == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("as-decided", 723_032),
+        ("shortcut-conv-plus", 723_032 + 2 * (16 * 24 + 4 * 32)),
+        ("shortcut-per-channel", 723_032 - 4 * (16 * 24 * 23 + 4 * 32 * 31)),
+        ("shortcut-pooled", 723_032 - 4 * (16 * 24 * 24 + 4 * 32 * 32)),
+        ("strided-kernel", 723_032 - 8 * (9 - 4) * (16 * 24 + 4 * 32)),
+        ("stride-in-transition", 723_032 - 4 * (16 * 24 * 24 + 4 * 32 * 32)),
+    ],
+)
+def test_what_the_stride_is_made_of_in_the_papers_network(readings, name, parameters):
+    with readings.READINGS[name].changed():
+        network = WCapsNet()
+    assert network.parameter_counts()["classifier"] == parameters  # 16 blocks see 24 channels, 4 see 32
+
+
+def test_a_shortcut_by_channels_and_one_by_means_are_what_they_say(readings):
+    x = torch.randn(2, 3, 4, 5, 6)  # a side that the stride does not divide
+    torch.manual_seed(0)
+    by_channel = readings.PerChannel(3, 4, 2)
+    weight = by_channel.conv.weight.view(3, 4, 2, 2)
+    y = by_channel(x)
+    assert y.shape == (2, 3, 4, 3, 3)
+    assert torch.allclose(y[1, 2, 3, 1, 2], (x[1, 2, 3, 2:4, 4:6] * weight[2, 3]).sum(), atol=1e-6)
+    assert torch.allclose(y[1, 2, 3, 2, 0], (x[1, 2, 3, 4, 0:2] * weight[2, 3, 0]).sum(), atol=1e-6)
+    pooled = readings.MeanPool(2)(x)
+    assert torch.allclose(pooled[1, 2, 3, 1, 2], x[1, 2, 3, 2:4, 4:6].mean(), atol=1e-6)
+    assert torch.allclose(pooled[1, 2, 3, 2, 0], x[1, 2, 3, 4, 0:2].mean(), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "milestones", "rates"),
+    [(6, (5,), [0.25, 0.5, 0.75, 1, 1, 0.1]), (5, (2, 4), [1 / 3, 2 / 3, 0.1, 0.1, 0.01]), (2, (), [0.25, 0.5])],
+)
+def test_a_warm_up_leaves_a_short_run_its_falls(readings, epochs, milestones, rates):
+    training = replace(toy_experiment().training, lr=1.0, epochs=epochs, milestones=milestones)
+    with readings.READINGS["warm-up"].changed():
+        assert [training.learning_rate(epoch) for epoch in range(epochs)] == pytest.approx(rates)
 
 
 def test_dropout_on_the_sum_leaves_the_logits_their_precision(readings):

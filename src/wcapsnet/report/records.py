@@ -207,12 +207,17 @@ def keep(path: Path, results: Path) -> Path:
     place = results / record.place
     if Run.is_run(place) and read_record(place) != record:
         raise InputError(f"{place} holds another run with the seed {record.seed}; train {path} with another seed.")
-    write_json(place / "environment.json", environment_of(run))
-    write_json(place / "experiment.json", read_json(run.file("experiment.json")))
-    write_text(place / "metrics.jsonl", "".join(f"{json.dumps(epoch)}\n" for epoch in history_of(run)))
+    keep_training(run, place)
     facts = (f"  {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}" for name, value in run.results().items())
     write_text(place / "test.json", "{\n" + ",\n".join(facts) + "\n}\n")  # a matrix on a line: a tenth of the size
     return place
+
+
+def keep_training(run: Run, place: Path) -> None:
+    """What was asked, by what it was computed and how it went: no figures of the end."""
+    write_json(place / "environment.json", environment_of(run))
+    write_json(place / "experiment.json", read_json(run.file("experiment.json")))
+    write_text(place / "metrics.jsonl", "".join(f"{json.dumps(epoch)}\n" for epoch in history_of(run)))
 
 
 def history_of(run: Run) -> list[dict[str, Any]]:
