@@ -11,6 +11,9 @@ The test images are never looked at. Ctrl-C saves every run, and the same comman
 Such runs can show what costs or gains MNIST more than the spread over seeds, which is printed above the table; they can
 hardly tell the answers to D1, D2, D6, D7, D8 and D14 apart by accuracy, for leaving the Wasserstein loss out altogether
 hardly changes full runs (CE in docs/results.md). Therefore the Wasserstein term, which these act on, stands there too.
+
+A run folder has the weights and the reading's name, not what the code did otherwise: load it within
+READINGS[name].changed(), or it is another network.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,9 +41,9 @@ from wcapsnet.network import Output, Routing, WCapsNet, capsules, critic, routin
 from wcapsnet.network.per_capsule import BatchNorm, PerCapsuleConv2d, PerCapsuleShortcut, shared_over_capsules
 from wcapsnet.objective import Terms, correctness, objective, wasserstein_loss
 from wcapsnet.recipes import recipe
-from wcapsnet.report.noise import LEVEL, Difference, Spread, pooled
-from wcapsnet.report.records import in_all, keep_training
-from wcapsnet.report.tables import verdict
+from wcapsnet.report.noise import LEVEL, Difference, Spread, holm, pooled
+from wcapsnet.report.records import environment_of, in_all, keep_training
+from wcapsnet.report.tables import with_correction
 from wcapsnet.rounding import mean_and_deviation, percent
 from wcapsnet.settings import differing, with_setting
 from wcapsnet.sweep import check_same
@@ -114,8 +117,8 @@ def all_kernels(self: WCapsNet) -> list[torch.nn.Parameter]:
 
 
 def warming_up(self: TrainingConfig, epoch: int) -> float:
-    """Over three epochs, or as many as there are before the rate falls: a short run keeps its falls."""
-    rising = min((3, *self.milestones))
+    """Over three epochs, or as many as leave a short run one at the full rate before it falls."""
+    rising = min((3, *(milestone - 1 for milestone in self.milestones)))
     share = (epoch + 1) / (rising + 1) if epoch < rising else self.decay ** sum(epoch >= m for m in self.milestones)
     return self.lr * share
 
@@ -332,7 +335,8 @@ def train(
             if Run.is_run(run.path):
                 run.hold()
             trainer = Untested(run, shared.of(run.experiment.data), device, progress)
-            run.start(describe_environment(device, None, len(seeds), trainer.computed_by), trainer.state.epoch)
+            environment = describe_environment(device, None, len(seeds), trainer.computed_by)
+            run.start(environment | {"reading": run.path.parent.name}, trainer.state.epoch)
             return trainer
 
         board = make_board(console, runs)
@@ -345,7 +349,12 @@ def train(
 
 def runs_in(out: Path) -> dict[str, list[Run]]:
     paths = {name: sorted((out / name).glob("seed=*/experiment.json")) for name in READINGS}
-    return {name: [Run.open(path.parent) for path in some] for name, some in paths.items() if some}
+    runs = {name: [Run.open(path.parent) for path in some] for name, some in paths.items() if some}
+    for name, run in ((name, run) for name, some in runs.items() for run in some):
+        reading = environment_of(run).get("reading", name)  # those of 2026-11-16 had none
+        if reading != name:
+            raise InputError(f"{run.path} is a run of {reading}; it belongs into {out / reading}.")
+    return runs
 
 
 def _some_runs_in(out: Path) -> dict[str, list[Run]]:
@@ -381,30 +390,48 @@ def check_comparable(runs: dict[str, list[Run]]) -> None:
             )
 
 
-def _difference(one: Sequence[float], other: Sequence[float], spread: Spread) -> str:
-    difference = statistics.mean(one) - statistics.mean(other)
-    if not spread.variance:  # single seeds, or such that agree to the last image
-        return f"{percent(difference, sign='+')}, spread over seeds not known"
-    n, m = len(one), len(other)
-    return verdict(Difference(difference, "t", spread.p(difference, n, m), spread.margin(n, m)))
+def _differences(last: dict[str, list[float]], spread: Spread) -> dict[str, str]:
+    """Of every reading from what is in use and computed alike"""
+    found, said = {}, {}
+    for name, one in last.items():
+        control = AS_DECIDED_PLAIN if READINGS[name].plain and name != AS_DECIDED_PLAIN else AS_DECIDED
+        if control not in last or name == control:
+            continue
+        other, n, m = last[control], len(one), len(last[control])
+        difference = statistics.mean(one) - statistics.mean(other)
+        if spread.variance:
+            found[name] = Difference(difference, "t", spread.p(difference, n, m), spread.margin(n, m))
+        else:  # single seeds, or such that agree to the last image
+            said[name] = f"{percent(difference, sign='+')}, spread over seeds not known"
+    for (name, one), worth in zip(found.items(), holm([one.p for one in found.values()]), strict=True):
+        said[name] = ", ".join(with_correction(one, worth))
+    return said
 
 
 def keep(out: Path, results: Path) -> None:
-    """The records of runs that are over, without weights and paths"""
-    ends = ("validation.json", "failed.json")
-    over = [run for some in _some_runs_in(out).values() for run in some if any(run.file(end).exists() for end in ends)]
-    for run in over:
-        place = results / run.path.parent.name / run.path.name
-        found = {end: read_json(run.file(end)) for end in ends if run.file(end).exists()}
-        if Run.is_run(place):
-            check_same(place, run.experiment)
-            if found != {end: read_json(place / end) for end in ends if (place / end).exists()}:
-                raise InputError(
-                    f"{place} holds another run that was asked for alike; delete it, or keep {run.path} apart."
-                )
-        keep_training(run, place)
-        for end, content in found.items():
-            write_json(place / end, content)
+    """The records of runs that are over, without weights and paths; all or, if one may not stand there, none"""
+    over = {place: run for place, run in _by_place(_some_runs_in(out)).items() if _ends(run)}
+    kept = _by_place(runs_in(results))
+    for place, run in over.items():
+        there = kept.setdefault(place, run)
+        if (there.experiment, _ends(there)) != (run.experiment, _ends(run)):
+            raise InputError(f"{there.path} is another run than {run.path}; choose another folder with --keep.")
+    check_comparable({name: [run for (other, _), run in kept.items() if other == name] for name, _ in kept})
+    for (name, seed), run in over.items():
+        ends = _ends(run)
+        keep_training(run, results / name / seed)
+        write_json(results / name / seed / "environment.json", environment_of(run) | {"reading": name})
+        for end, content in ends.items():
+            write_json(results / name / seed / end, content)
+
+
+def _by_place(runs: dict[str, list[Run]]) -> dict[tuple[str, str], Run]:
+    return {(name, run.path.name): run for name, some in runs.items() for run in some}
+
+
+def _ends(run: Run) -> dict[str, Any]:
+    """How it ended, if it has"""
+    return {end: read_json(run.file(end)) for end in ("validation.json", "failed.json") if run.file(end).exists()}
 
 
 def figures_of(run: Run) -> dict[str, float] | None:
@@ -426,17 +453,17 @@ def table(out: Path) -> str:
     reached = {name: [f for run in some if (f := figures_of(run))] for name, some in runs.items()}
     last = {name: [one["last"] for one in some] for name, some in reached.items() if some}
     spread = pooled(last.values())
+    differences = _differences(last, spread)
     lines = []
     for name, some in runs.items():
         cells = ["", "", "", ""]
         if name in last:
             terms = [one["wasserstein"] for one in reached[name]]
             deviation = f" ± {statistics.stdev(terms):.3f}" if len(terms) > 1 else ""
-            control = AS_DECIDED_PLAIN if READINGS[name].plain and name != AS_DECIDED_PLAIN else AS_DECIDED
             cells = [
                 mean_and_deviation([one["best"] for one in reached[name]]),
                 mean_and_deviation(last[name]),
-                _difference(last[name], last[control], spread) if control in last and name != control else "",
+                differences.get(name, ""),
                 f"{statistics.mean(terms):.3f}{deviation}".replace("-", "−"),
             ]
         reading = READINGS[name]
@@ -471,24 +498,35 @@ def _conditions(runs: dict[str, list[Run]], last: dict[str, list[float]], spread
         n = max(map(len, last.values()))
         said.append(
             f"A single run varies by {percent(math.sqrt(spread.variance), 3)} ({spread.freedom} degrees of freedom): "
-            f"between {n} seeds and {n} a difference of {percent(spread.margin(n, n), 3)} would show. Of twenty "
-            f"differences that are none, one has p < {LEVEL}."
+            f"between {n} seeds and {n} a single difference of {percent(spread.margin(n, n), 3)} would show. Beside p "
+            f"stands p corrected by Holm for the number of differences in the table; bold where that is below {LEVEL}."
         )
     return said
 
 
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 1 on")
+    return int(text)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("runs/readings"))
-    parser.add_argument("--only", nargs="+", choices=READINGS, metavar="READING")
-    parser.add_argument("--recipe", default="mnist")
-    parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--data-dir", type=Path, default=default_data_dir())
-    parser.add_argument("--download", action="store_true")
+    tried = "\n".join(f"  {name:22} {reading.question:4} {reading.kind}" for name, reading in READINGS.items())
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog=f"readings, by the question of docs/decisions.md:\n{tried}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--out", type=Path, default=Path("runs/readings"), help="folder of the runs (%(default)s)")
+    parser.add_argument("--only", nargs="+", choices=READINGS, metavar="READING", help="these, not all that apply")
+    parser.add_argument("--recipe", default="mnist", help="what is trained otherwise (%(default)s)")
+    parser.add_argument("--epochs", type=_positive, default=10, help="length of the schedule (%(default)s)")
+    parser.add_argument("--seeds", type=_positive, default=3, help="how many (%(default)s)")
+    parser.add_argument("--data-dir", type=Path, default=default_data_dir(), help="where data sets lie")
+    parser.add_argument("--download", action="store_true", help="fetch the data set if it is not there")
     instead = parser.add_mutually_exclusive_group()
-    instead.add_argument("--table", action="store_true")
-    instead.add_argument("--keep", type=Path, metavar="FOLDER")
+    instead.add_argument("--table", action="store_true", help="train nothing, print what came of the runs in --out")
+    instead.add_argument("--keep", type=Path, metavar="FOLDER", help="train nothing, keep their records there")
     asked = parser.parse_args()
     with in_a_sentence():
         if asked.keep:

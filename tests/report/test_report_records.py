@@ -266,6 +266,7 @@ def _figures_of_rows():
         *(percent(one.margin - one.difference) for one in uniform),
         *(f"{paper['IV', 'WS+CE'][dataset] - paper['IV', 'Uniform'][dataset]:.2f}" for dataset in both),
         *(percent(max(abs(one.difference) + one.margin for one in alike[dataset])) for dataset in reversed(both)),
+        *(percent(rows["IV"][row]["cifar10"].from_paper.difference) for row in ("Uniform", "CE", "WS", "WS+CE")),
         *(percent(r.accuracy) for cell in cifar100.values() for r in cell.records),
         *(percent(accuracy) for accuracy in reference),
         percent(-cifar100["squash"].from_reference.difference),

@@ -199,13 +199,20 @@ def _difference(table: Table, row: str, dataset: str, worth: float | None) -> st
     ours, reference = table.rows[row][dataset], table.rows[table.reference][dataset]
     said = DASH
     if d := ours.from_reference:
-        mark = "**" if worth is not None and worth < LEVEL else ""
-        runs = f"{len(ours.records)} and {len(reference.records)} runs"
-        said = f"{mark}{_points(d.difference)}{mark} {_interval(d)}<br>{runs}, {d.test}, p {_probability(d.p)}"
-        said += f", corrected {_probability(worth).removeprefix('= ')}" if worth is not None else ""
+        figure, test = with_correction(d, worth)
+        said = f"{figure}<br>{len(ours.records)} and {len(reference.records)} runs, {test}"
     if ours.paper is not None and reference.paper is not None:
         said += f"<br>paper {_points((ours.paper - reference.paper) / 100)}"
     return said
+
+
+def with_correction(d: Difference, worth: float | None) -> tuple[str, str]:
+    """A difference, bold where it is larger than the noise though others are looked at too; and its test.
+
+    `worth`: p corrected for the others."""
+    mark = "**" if worth is not None and worth < LEVEL else ""
+    corrected = f", corrected {_probability(worth).removeprefix('= ')}" if worth is not None else ""
+    return f"{mark}{_points(d.difference)}{mark} {_interval(d)}", f"{d.test}, p {_probability(d.p)}{corrected}"
 
 
 def as_json(tables: Sequence[Table]) -> dict[str, Any]:
