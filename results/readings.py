@@ -236,6 +236,26 @@ def normed_last(self: capsules.CapsTrans, x: Tensor) -> Tensor:
     return shared_over_capsules(self.norm, self.nonlinearity(self.conv_plus(x)))
 
 
+class OwnStatistics(BatchNorm):
+    """Each of n capsules is normalised by statistics of its own; γ and β stay shared."""
+
+    def __init__(self, n: int, shared: BatchNorm):
+        super().__init__(n, *shared.shape, momentum=shared.momentum, eps=shared.eps)
+        self.weight, self.bias = shared.weight, shared.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        c = x.unflatten(0, (-1, self.shape[0]))  # (m·n, k, i, j) → (m, n, k, i, j)
+        own = [parameter.repeat(self.shape[0]) for parameter in (self.weight, self.bias)]
+        statistics = (self.running_mean.view(-1), self.running_var.view(-1))
+        normed = F.batch_norm(c.flatten(1, 2), *statistics, *own, self.training, self.momentum, self.eps)
+        return normed.view(x.shape)
+
+
+def statistics_of_their_own(network: WCapsNet) -> None:
+    for blocks in network.capsules:
+        blocks.trans.norm = OwnStatistics(blocks.capsules, blocks.trans.norm)
+
+
 AS_DECIDED, AS_DECIDED_PLAIN = "as-decided", "as-decided-plain"
 READINGS = {
     AS_DECIDED: Reading("–", "–"),
@@ -254,6 +274,7 @@ READINGS = {
     "warm-up": Reading("D33", "departure", changed=replacing((TrainingConfig, "learning_rate", warming_up))),
     AS_DECIDED_PLAIN: Reading("–", "–", plain=True),
     "batch-norm-epsilon": Reading("D20", "departure", changed=after_building(batch_norms(eps=1e-3)), plain=True),
+    "statistics-per-capsule": Reading("D4", "reading", changed=after_building(statistics_of_their_own), plain=True),
     "cos-not-detached": Reading("D1", "reading", changed=replacing((step, "objective", not_detached)), plain=True),
     "b-after-dropout": Reading("D2", "reading", changed=replacing((WCapsNet, "plain", weights_as_used)), plain=True),
     "b-not-differentiated": Reading(

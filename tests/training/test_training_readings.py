@@ -16,7 +16,7 @@ from wcapsnet.errors import InputError
 from wcapsnet.lock import hold
 from wcapsnet.network import Level, Output, Routing, WCapsNet
 from wcapsnet.network.critic import Critic
-from wcapsnet.network.per_capsule import BatchNorm
+from wcapsnet.network.per_capsule import BatchNorm, shared_over_capsules
 from wcapsnet.network.routing import normalized_weights, predict
 from wcapsnet.network.wcapsnet import RoutingConfig
 from wcapsnet.objective import ObjectiveConfig, objective
@@ -398,6 +398,7 @@ ABOUT = {
     "batch-norm-momentum": {"norms", "statistics", "evaluation"},
     "warm-up": {"rates"},
     "batch-norm-epsilon": {"norms", *ANSWERS, *GRADIENTS},
+    "statistics-per-capsule": {*ANSWERS, *GRADIENTS},
     "cos-not-detached": GRADIENTS - {"gradient of decoder"},
     "b-after-dropout": {"b", "losses", "gradient of critics"},
     "b-not-differentiated": {"gradient of critics"},
@@ -469,6 +470,27 @@ def test_where_its_question_does_not_arise_a_reading_changes_nothing(readings, n
 
 
 STRIDED = ("shortcut-conv-plus", "shortcut-per-channel", "shortcut-pooled", "strided-kernel", "stride-in-transition")
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_statistics_of_their_own_are_a_batch_norm_for_every_capsule(readings, training):
+    torch.manual_seed(0)
+    shared = BatchNorm(4, momentum=0.2, eps=1e-4)
+    torch.nn.init.uniform_(shared.weight)
+    torch.nn.init.uniform_(shared.bias)
+    own = readings.OwnStatistics(3, shared).train(training)
+    torch.nn.init.uniform_(own.running_mean)
+    torch.nn.init.uniform_(own.running_var)
+    alone = [torch.nn.BatchNorm2d(4, momentum=0.2, eps=1e-4).train(training) for _ in range(3)]
+    for one, mean, var in zip(alone, own.running_mean, own.running_var, strict=True):
+        one.load_state_dict(
+            {"weight": shared.weight, "bias": shared.bias, "running_mean": mean, "running_var": var}, strict=False
+        )
+    c = torch.randn(5, 3, 4, 6, 6)
+    expected = torch.stack([one(c[:, n]) for n, one in enumerate(alone)], dim=1)
+    assert torch.allclose(shared_over_capsules(own, c), expected, atol=1e-5)
+    assert torch.allclose(own.running_mean, torch.stack([one.running_mean for one in alone]), atol=1e-6)
+    assert sum(1 for _ in own.parameters()) == 2
 
 
 @pytest.mark.parametrize("name", STRIDED)
