@@ -1,14 +1,18 @@
 """One image: weights, contributions, heat maps, blocks switched off."""
 
+import io
 import json
+import re
+from dataclasses import replace
 
 import pytest
 import torch
 from explain_toys import LAST, quadrants, toy
+from rich.console import Console
 
 from twins import close, quiet
 from wcapsnet import Level, RoutingConfig, WCapsNet
-from wcapsnet.explain import explain_image, explain_images, over_image, without_each_block
+from wcapsnet.explain import explain_image, explain_images, over_image, show, without_each_block
 from wcapsnet.network.routing import kept
 
 VARIANTS = {
@@ -219,6 +223,23 @@ def test_heat_maps_are_as_large_as_the_image_and_keep_what_is_even():
     close(over_image(torch.tensor([[[0.0, 1.0]]]), (1, 4), 2), torch.tensor([[[0.0, 0.25, 0.75, 1.0]]]), 1e-6)
     # a position that reaches over the border is cut there, and does not move the others
     close(over_image(torch.tensor([[[0.0, 1.0]]]), (1, 3), 2), torch.tensor([[[0.0, 0.25, 0.75]]]), 1e-6)
+
+
+def test_every_capsule_of_an_image_is_a_line_at_80_columns(monkeypatch):
+    network = network_of(levels=(Level(16, 2, 4, 2), Level(2, 2, 3, 1)), classes=10)
+    one = explain_image(network, images_for(network)[0])
+    one = replace(one, logits=one.logits - 60, without_logits=[values - 99 for values in one.without_logits])
+    paper = io.StringIO()
+    monkeypatch.setattr(show, "out", Console(file=paper, width=80, highlight=False, force_terminal=True, no_color=True))
+    show.image(one, [f"a class of pictures {r}" for r in range(10)], 0, "photo.png")
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in paper.getvalue().splitlines()]
+    capsules = [line for line in lines if re.match(r"│ \d\.\d+ ", line)]
+    assert [line.split()[1] for line in capsules] == [*(f"1.{n}" for n in range(16)), "2.0", "2.1"]
+    for level, n, line in zip([0] * 16 + [1] * 2, [*range(16), 0, 1], capsules, strict=True):
+        assert re.search(rf"% \([+-].*{one.without_logits[level][n, 0]:.3f} \([+-][\d.]+\) │$", line), "one line each"
+        assert ("◀" in line) == (n in one.winners[level])
+    tables = [line for line in lines if line[:1] in set("┏┃┡│├└╭╰")]
+    assert max(map(len, tables)) <= 80
 
 
 @pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)

@@ -43,7 +43,7 @@ def image(one: ImageExplanation, classes: Sequence[str], target: int, source: st
 
 def _levels(one: ImageExplanation, classes: Sequence[str], target: int) -> None:
     now, logit = float(one.probabilities[target]), float(one.logits[target])
-    table = Table("level", "capsule", "fitness", "weight", "", "probability without", "logit without")
+    table = Table("capsule", "fitness", "weight", "", "probability\nwithout", "logit\nwithout")
     for level, a in enumerate(one.fitness):
         weights, largest = one.block_weights(level), float(one.block_weights(level).max())
         for n, (fitness, weight) in enumerate(zip(a.flatten(1).mean(1) if a.dim() > 1 else a, weights, strict=True)):
@@ -51,17 +51,17 @@ def _levels(one: ImageExplanation, classes: Sequence[str], target: int) -> None:
             only = math.isnan(without)
             mark = " ◀" if n in one.winners[level] else ""
             table.add_row(
-                str(level + 1) if n == 0 else "",
-                f"{n}{mark}",
+                f"{level + 1}.{n}{mark}",
                 f"{fitness:.3f}",
                 f"{weight:.3f}",
-                "█" * round(12 * float(weight) / largest),
+                "█" * round(8 * float(weight) / largest),
                 "" if only else f"{probability:.2%} ({100 * (probability - now):+.2f})",
                 "" if only else f"{without:.3f} ({without - logit:+.3f})",
                 end_section=n == len(weights) - 1,
             )
     out.print(table)
     out.print(
+        "Capsule 2.1 is capsule 1 of level 2, counted from 0 in its level. "
         f"Without: what becomes of {escape(classes[target])} ({now:.2%}, logit {logit:.3f}) when a capsule is switched "
         "off and the others share its weight.\n"
         "Last level: fitness is the mean over positions, weight the sum. ◀ wins: it has the largest weight (to within "
@@ -314,7 +314,7 @@ def faithfulness(found: dict[str, Faithfulness], baseline: str) -> None:
     images = len(next(iter(found.values())).deletion)
     several = f"{images} images" if images > 1 else "one image"
     out.print(f"Areas below deletion and insertion curves, {several}; in place of a region: {baseline}")
-    table = Table("ranked by", "deletion (less is better)", "insertion (more is better)")
+    table = Table("ranked by", "deletion\n(less is better)", "insertion\n(more is better)")
     for name, one in found.items():
         areas = [mean_and_margin(area) for area in (one.deletion_area, one.insertion_area)]
         table.add_row(name, *(f"{m:.3f}" if math.isnan(e) else f"{m:.3f} ± {e:.3f}" for m, e in areas))
