@@ -245,10 +245,9 @@ class OwnStatistics(BatchNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         c = x.unflatten(0, (-1, self.shape[0]))  # (m·n, k, i, j) → (m, n, k, i, j)
-        own = [parameter.repeat(self.shape[0]) for parameter in (self.weight, self.bias)]
-        statistics = (self.running_mean.view(-1), self.running_var.view(-1))
-        normed = F.batch_norm(c.flatten(1, 2), *statistics, *own, self.training, self.momentum, self.eps)
-        return normed.view(x.shape)
+        own = (self.running_mean.view(-1), self.running_var.view(-1))
+        affine = (parameter.repeat(self.shape[0]) for parameter in (self.weight, self.bias))
+        return F.batch_norm(c.flatten(1, 2), *own, *affine, self.training, self.momentum, self.eps).view(x.shape)
 
 
 def statistics_of_their_own(network: WCapsNet) -> None:
@@ -372,7 +371,7 @@ def runs_in(out: Path) -> dict[str, list[Run]]:
     paths = {name: sorted((out / name).glob("seed=*/experiment.json")) for name in READINGS}
     runs = {name: [Run.open(path.parent) for path in some] for name, some in paths.items() if some}
     for name, run in ((name, run) for name, some in runs.items() for run in some):
-        reading = environment_of(run).get("reading", name)  # those of 2026-11-16 had none
+        reading = environment_of(run).get("reading", name)  # the first runs do not say
         if reading != name:
             raise InputError(f"{run.path} is a run of {reading}; it belongs into {out / reading}.")
     return runs
@@ -439,10 +438,8 @@ def keep(out: Path, results: Path) -> None:
             raise InputError(f"{there.path} is another run than {run.path}; choose another folder with --keep.")
     check_comparable({name: [run for (other, _), run in kept.items() if other == name] for name, _ in kept})
     for (name, seed), run in over.items():
-        ends = _ends(run)
-        keep_training(run, results / name / seed)
-        write_json(results / name / seed / "environment.json", environment_of(run) | {"reading": name})
-        for end, content in ends.items():
+        keep_training(run, results / name / seed, reading=name)
+        for end, content in _ends(run).items():
             write_json(results / name / seed / end, content)
 
 

@@ -253,6 +253,7 @@ def test_records_of_what_is_over_are_kept_without_weights_and_paths(readings, tm
 
 ROOT = SCRIPT.parents[1]
 PAGE = (ROOT / "docs/readings.md").read_text(encoding="utf-8")
+FALLS_SHORT = (("softmax", "mnist"), ("normalized", "cifar10"))
 TABLE = r"<!-- results/(readings/\S+) -->\n\n(.*?)\n\n<!-- end -->"
 
 
@@ -292,9 +293,6 @@ def test_figures_in_the_words_of_the_page_are_those_of_the_tables():
         *(f"{number:.1f}" for number in blocks),
         *(percent(one[fact]).replace("-", "−") for one in changes for fact in ("difference", "margin")),
     ]
-
-
-FALLS_SHORT = (("softmax", "mnist"), ("normalized", "cifar10"))
 
 
 def test_a_run_that_lies_under_another_readings_name_is_noticed(readings, tmp_path):
@@ -469,9 +467,6 @@ def test_where_its_question_does_not_arise_a_reading_changes_nothing(readings, n
     assert differing(readings, name, quiet(channels=1), **circumstances) == set()
 
 
-STRIDED = ("shortcut-conv-plus", "shortcut-per-channel", "shortcut-pooled", "strided-kernel", "stride-in-transition")
-
-
 @pytest.mark.parametrize("training", [True, False])
 def test_statistics_of_their_own_are_a_batch_norm_for_every_capsule(readings, training):
     torch.manual_seed(0)
@@ -491,6 +486,9 @@ def test_statistics_of_their_own_are_a_batch_norm_for_every_capsule(readings, tr
     assert torch.allclose(shared_over_capsules(own, c), expected, atol=1e-5)
     assert torch.allclose(own.running_mean, torch.stack([one.running_mean for one in alone]), atol=1e-6)
     assert sum(1 for _ in own.parameters()) == 2
+
+
+STRIDED = ("shortcut-conv-plus", "shortcut-per-channel", "shortcut-pooled", "strided-kernel", "stride-in-transition")
 
 
 @pytest.mark.parametrize("name", STRIDED)

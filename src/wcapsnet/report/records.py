@@ -213,9 +213,9 @@ def keep(path: Path, results: Path) -> Path:
     return place
 
 
-def keep_training(run: Run, place: Path) -> None:
-    """What was asked, by what it was computed and how it went: no figures of the end."""
-    write_json(place / "environment.json", environment_of(run))
+def keep_training(run: Run, place: Path, **facts: Any) -> None:
+    """What was asked, by what it was computed (and other facts of that), how it went: no figures of the end."""
+    write_json(place / "environment.json", environment_of(run) | facts)
     write_json(place / "experiment.json", read_json(run.file("experiment.json")))
     write_text(place / "metrics.jsonl", "".join(f"{json.dumps(epoch)}\n" for epoch in history_of(run)))
 
