@@ -17,6 +17,7 @@ from wcapsnet.report.noise import (
     normal_tail,
     pooled,
     quantile,
+    spreads,
     student_tail,
 )
 from wcapsnet.report.tables import verdict
@@ -82,6 +83,50 @@ def test_the_spread_of_all_rows_is_the_residual_variance_of_an_analysis_of_varia
     assert found.test == "t"
     assert found.p == pytest.approx(2 * stats.t.sf(0.02 / math.sqrt(8e-4 / 3), 3))
     assert found.margin == pytest.approx(stats.t.ppf(0.975, 3) * math.sqrt(8e-4 / 3))
+
+
+WIDE = {"normalized": (0.9031, 0.9264), "wcapsnet": (0.9353, 0.9368, 0.9351), "uniform": (0.9404, 0.9373, 0.9359)}
+
+
+def test_a_row_whose_seeds_lie_much_wider_stands_apart():
+    own, rest = 2.33e-2**2 / 2, pooled([WIDE["wcapsnet"], WIDE["uniform"]])
+    assert stats.f.sf(own / rest.variance, 1, 4) < 0.001
+    assert spreads({**WIDE, "ce": (0.9377,)}) == {
+        "normalized": Spread(pytest.approx(own), 1),
+        **dict.fromkeys(("wcapsnet", "uniform", "ce"), rest),
+    }
+    # an F-test: a row just as wide as chance has it once in a hundred times is the limit
+    limit = math.sqrt(2 * stats.f.isf(0.01, 1, 4) * rest.variance)
+    for factor, apart in ((0.999, False), (1.001, True)):
+        found = spreads({**WIDE, "normalized": (0.9, 0.9 + factor * limit)})
+        assert (found["normalized"] != found["wcapsnet"]) is apart
+
+
+def test_of_several_wide_rows_the_widest_hides_no_other():
+    rows = {**WIDE, "ws": (0.80, 0.99), "squash": (0.9350, 0.9360, 0.9355)}
+    found = spreads(rows)
+    assert found["ws"] == pooled([rows["ws"]])
+    assert found["normalized"] == pooled([rows["normalized"]])
+    assert found["squash"] == found["wcapsnet"] == pooled([rows[name] for name in ("wcapsnet", "uniform", "squash")])
+
+
+def test_where_nothing_is_known_of_the_others_no_row_stands_apart():
+    assert spreads({}) == {}
+    assert spreads({"a": (0.9, 0.95)}) == {"a": pooled([(0.9, 0.95)])}
+    alike = {"a": (0.9, 0.95), "b": (0.9,), "c": (0.9, 0.9)}  # c by chance: few images
+    assert set(spreads(alike).values()) == {pooled(alike.values())}
+
+
+def test_rows_with_spreads_of_their_own_are_compared_by_welchs_test():
+    one, other = WIDE["normalized"], WIDE["wcapsnet"]
+    found = compare(Sample(one, 10000), Sample(other, 10000), pooled([one]), pooled([other]))
+    scipys = stats.ttest_ind(one, other, equal_var=False)
+    assert found.p == pytest.approx(scipys.pvalue)
+    interval = scipys.confidence_interval(0.95)
+    ours = (found.difference - found.margin, found.difference + found.margin)
+    assert ours == pytest.approx((interval.low, interval.high))
+    alone = compare(Sample(one, 10000), Sample((0.93,), 10000), pooled([one]), Spread(0.0, 0))
+    assert alone == compare(Sample(one, 10000), Sample((0.93,), 10000), pooled([one])), "taken to be as wide"
 
 
 @given(st.floats(1, 300), st.floats(1e-4, 0.9))

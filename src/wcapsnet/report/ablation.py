@@ -8,7 +8,7 @@ from ..recipes.ablations import NUMERALS
 from ..recipes.published import PAPER_TABLES
 from ..sweep import Sweep
 from ..training.run import Run
-from .noise import Difference, Sample, compare, spread_of
+from .noise import Difference, Sample, compare, spreads
 from .records import NETWORK, row_of
 
 
@@ -34,11 +34,11 @@ def rows(sweep: Sweep, table: str) -> list[Row]:
         runs.setdefault(planned.settings["row"], []).append(run)
     samples = {name: _sample([run for run in of if run.finished]) for name, of in runs.items()}
     reference = samples.get(published.reference)
-    accuracies = {name: sample.accuracies for name, sample in samples.items() if sample}
+    spread = spreads({name: sample.accuracies for name, sample in samples.items() if sample})
     found = []
     for name, of in runs.items():
         sample, (dataset, row) = samples[name], row_of(of[0].experiment) or ("", "")
-        spread = spread_of(name, accuracies)
+        own, others = spread.get(name), spread.get(published.reference)
         fair = row == (NETWORK if name == published.reference else name.lower())
         paper = published.rows[name].get(dataset) if fair else None
         found.append(
@@ -48,8 +48,10 @@ def rows(sweep: Sweep, table: str) -> list[Row]:
                 sum(run.failure is not None for run in of),
                 paper,
                 sample,
-                compare(sample, Sample((paper / 100,), sample.images), spread) if sample and paper else None,
-                compare(sample, reference, spread) if sample and reference and name != published.reference else None,
+                compare(sample, Sample((paper / 100,), sample.images), own) if sample and paper else None,
+                compare(sample, reference, own, others)
+                if sample and reference and name != published.reference
+                else None,
             )
         )
     return found

@@ -4,7 +4,8 @@ Two tests, both two-sided:
 
     t    Student's, with one spread over seeds for all rows on the same data: their variances, pooled. With two or
          three seeds a row, each by itself would say next to nothing of its spread, and a single run nothing at all. It
-         asks what other seeds would give on the same test images
+         asks what other seeds would give on the same test images. A row that stands apart, since its seeds lie wider
+         than the others' by more than chance (an F-test), keeps its spread to itself and is compared by Welch's test
     z    where no row has seeds that differ: the binomial standard error √(p(1 − p)/N) of a test set of N images on
          both sides, a hit and a miss added to either (Agresti & Caffo 2000), or few images without a miss would mean
          certainty. It is what one and the same network varies by from one such test set to another, and leaves seeds
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 LEVEL = 0.05
+WIDER = 0.01  # a row whose seeds lie as wide by chance less often than this stands apart
 RANDOM = "random"
 
 
@@ -39,16 +41,23 @@ class Spread(NamedTuple):
     variance: float
     freedom: int  # degrees of it; with 0 nothing is known
 
-    def p(self, difference: float, n: int, m: int) -> float:
-        """Student's, of a difference between means over n and m seeds"""
-        return student_tail(_ratio(difference, self._error(n, m)), self.freedom)
+    def p(self, difference: float, n: int, m: int, other: Spread | None = None) -> float:
+        """Student's, of a difference between means over n and m seeds; Welch's, if the m have another spread"""
+        error, freedom = self._error(n, m, other)
+        return student_tail(_ratio(difference, error), freedom)
 
-    def margin(self, n: int, m: int) -> float:
+    def margin(self, n: int, m: int, other: Spread | None = None) -> float:
         """Half of its 95 % confidence interval: what a difference must be to be larger than noise"""
-        return quantile(lambda t: student_tail(t, self.freedom)) * self._error(n, m)
+        error, freedom = self._error(n, m, other)
+        return quantile(lambda t: student_tail(t, freedom)) * error
 
-    def _error(self, n: int, m: int) -> float:
-        return math.sqrt(self.variance * (1 / n + 1 / m))
+    def _error(self, n: int, m: int, other: Spread | None) -> tuple[float, float]:
+        """The standard error, and its degrees of freedom: for two spreads those of Welch and Satterthwaite"""
+        if other is None or other == self:
+            return math.sqrt(self.variance * (1 / n + 1 / m)), self.freedom
+        own, others = self.variance / n, other.variance / m
+        freedom = (own + others) ** 2 / (own**2 / self.freedom + others**2 / other.freedom)
+        return math.sqrt(own + others), freedom
 
 
 class Difference(NamedTuple):
@@ -70,14 +79,33 @@ def pooled(rows: Iterable[Sequence[float]]) -> Spread:
     return Spread(squares / freedom if freedom else 0.0, freedom)
 
 
-def spread_of(row: str, rows: Mapping[str, Sequence[float]]) -> Spread:
-    """What a row is compared by: that of all, but for Random, whose weights at evaluation are a draw too (D16)."""
-    alone = row.lower() == RANDOM
-    return pooled(accuracies for name, accuracies in rows.items() if (name.lower() == RANDOM) == alone)
+def spreads(rows: Mapping[str, Sequence[float]]) -> dict[str, Spread]:
+    """Of every row: that of all, but for those that stand apart. Random does, for its weights at evaluation are a draw
+    too (D16); others one by one, the widest first, as long as those that are left vary so much less."""
+    apart = {name for name in rows if name.lower() == RANDOM}
+    while True:
+        others = {name: accuracies for name, accuracies in rows.items() if name not in apart}
+        chance = {name: _as_wide(own, [a for n, a in others.items() if n != name]) for name, own in others.items()}
+        widest = min(chance, key=chance.__getitem__, default=None)
+        if widest is None or chance[widest] >= WIDER:
+            break
+        apart.add(widest)
+    common = pooled(others.values())
+    return {name: pooled([own]) if name in apart else common for name, own in rows.items()}
 
 
-def compare(one: Sample, other: Sample, spread: Spread | None = None) -> Difference:
-    """`spread`: of the rows to which the two belong; of the two alone without."""
+def _as_wide(own: Sequence[float], others: Iterable[Sequence[float]]) -> float:
+    """P(F ≥ f) of a row's variance over that of the others; 1 where one of them is not known"""
+    mine, theirs = pooled([own]), pooled(others)
+    if not mine.freedom or not theirs.variance:
+        return 1.0
+    x = theirs.freedom / (theirs.freedom + mine.freedom * mine.variance / theirs.variance)
+    return incomplete_beta(theirs.freedom / 2, mine.freedom / 2, x)
+
+
+def compare(one: Sample, other: Sample, spread: Spread | None = None, of_other: Spread | None = None) -> Difference:
+    """`spread`: of the rows to which the two belong, or of `one`; of the two alone without. What is not known of
+    `other` is taken to be as it is of `one`."""
     spread = spread or pooled((one.accuracies, other.accuracies))
     difference = one.mean - other.mean
     if spread.variance == 0:  # single runs, or seeds that happen to agree to the last image
@@ -85,8 +113,10 @@ def compare(one: Sample, other: Sample, spread: Spread | None = None) -> Differe
         error = math.sqrt(p * (1 - p) / (one.images + 2) + q * (1 - q) / (other.images + 2))
         margin = quantile(normal_tail) * error + abs(difference - (p - q))  # about the difference that was measured
         return Difference(difference, "z", normal_tail((p - q) / error), margin)
+    if of_other is not None and of_other.variance == 0:
+        of_other = None
     n, m = len(one.accuracies), len(other.accuracies)
-    return Difference(difference, "t", spread.p(difference, n, m), spread.margin(n, m))
+    return Difference(difference, "t", spread.p(difference, n, m, of_other), spread.margin(n, m, of_other))
 
 
 def holm(ps: Sequence[float]) -> list[float]:

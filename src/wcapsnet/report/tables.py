@@ -10,7 +10,7 @@ from typing import Any
 from ..data import DATASETS
 from ..recipes.published import PAPER_COLUMNS, PAPER_TABLES
 from ..rounding import mean_and_deviation, percent
-from .noise import LEVEL, Difference, Sample, Spread, compare, holm, spread_of
+from .noise import LEVEL, WIDER, Difference, Sample, Spread, compare, holm, spreads
 from .records import NETWORK, Record
 
 NOT_AT_HAND = {"svhn": "not measured: data set not at hand"}
@@ -22,8 +22,10 @@ LEGEND = (
     f"In brackets the 95 % interval of a difference. Larger than noise: p < {LEVEL}, two-sided, not corrected for the "
     "number of comparisons.",
     "t: Student's t-test, with one spread over seeds for all rows on the same data, their variances pooled; also for "
-    "rows, and the paper's figures, that are single runs. Random, whose weights at evaluation are a draw too, has a "
-    "spread of its own and none without several seeds.",
+    "rows, and the paper's figures, that are single runs. A row whose seeds lie so much wider than the others' that "
+    f"chance would make it less than once in {1 / WIDER:.0f} times (F-test) has a spread of its own and is compared by "
+    "Welch's test; so is Random, whose weights at evaluation are a draw too and whose spread is not known without "
+    "several seeds.",
     "z: no such row has several seeds (or they agree to the last image), so the spread over seeds is unknown; the "
     "binomial standard error of the test set stands in for it. A difference above it asks for more seeds; it is no "
     "finding yet.",
@@ -71,7 +73,7 @@ def build(numeral: str, records: Sequence[Record], project: bool = True) -> Tabl
     }
     found = {r.dataset for row, own in of.items() for r in own if numeral == "V" or row != paper.reference}
     columns = (*PAPER_COLUMNS, *(name for name in DATASETS if name in found and name not in PAPER_COLUMNS))
-    accuracies = {dataset: _accuracies(records, dataset) for dataset in columns}
+    spread = {dataset: spreads(_accuracies(records, dataset)) for dataset in columns}
     rows: dict[str, dict[str, Cell]] = {}
     for row, figures in paper.rows.items():
         rows[row] = {}
@@ -79,7 +81,7 @@ def build(numeral: str, records: Sequence[Record], project: bool = True) -> Tabl
             ours = [record for record in of[row] if record.dataset == dataset]
             reference = [record for record in of[paper.reference] if record.dataset == dataset]
             held_against = [] if row == paper.reference else reference
-            rows[row][dataset] = _cell(figures.get(dataset), ours, held_against, spread_of(row, accuracies[dataset]))
+            rows[row][dataset] = _cell(figures.get(dataset), ours, held_against, spread[dataset])
     return Table(numeral, columns, rows, project)
 
 
@@ -92,15 +94,15 @@ def _accuracies(records: Sequence[Record], dataset: str) -> dict[str, list[float
     return rows
 
 
-def _cell(paper: float | None, ours: list[Record], reference: list[Record], spread: Spread) -> Cell:
+def _cell(paper: float | None, ours: list[Record], reference: list[Record], spread: dict[str, Spread]) -> Cell:
     if not ours:
         return Cell(paper)
-    sample = _sample(ours)
+    sample, own = _sample(ours), spread[ours[0].row]
     return Cell(
         paper,
         tuple(ours),
-        compare(sample, Sample((paper / 100,), sample.images), spread) if paper is not None else None,
-        compare(sample, _sample(reference), spread) if reference else None,
+        compare(sample, Sample((paper / 100,), sample.images), own) if paper is not None else None,
+        compare(sample, _sample(reference), own, spread[NETWORK]) if reference else None,
     )
 
 

@@ -11,7 +11,7 @@ from ...explain.probes import share_interval
 from ...rounding import mean_and_deviation, percent
 from ...settings import flat, to_dict
 from ...training.run import read_json
-from ..noise import Difference, Sample, compare, pooled
+from ..noise import Difference, Sample, compare, spreads
 from ..tables import LEGEND, verdict
 from . import text
 from .answers import class_accuracies
@@ -73,9 +73,9 @@ def groups(runs: Mapping[str, Facts]) -> tuple[list[Group], list[str]]:
     for names in found.values():
         results = [runs[name].subject.results or {} for name in names]
         samples.append((tuple(names), Sample(tuple(r["accuracy"] for r in results), results[0]["images"])))
-    spread = pooled(sample.accuracies for _, sample in samples)
+    spread = [*spreads({str(names): sample.accuracies for names, sample in samples}).values()]
     return [
-        Group(names, sample, compare(sample, samples[0][1], spread) if number else None)
+        Group(names, sample, compare(sample, samples[0][1], spread[number], spread[0]) if number else None)
         for number, (names, sample) in enumerate(samples)
     ], left_out
 
