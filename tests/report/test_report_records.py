@@ -250,10 +250,7 @@ def _figures_of_rows():
     rows = {n: build(n, shipped_records()).rows for n in ("II", "III", "IV")}
     paper = {(n, row): PAPER_TABLES[n].rows[row] for n in rows for row in PAPER_TABLES[n].rows}
     both = ("cifar10", "mnist")
-    uniform, normalized = (
-        [rows[n][row][dataset].from_reference for dataset in both]
-        for n, row in (("IV", "Uniform"), ("II", "normalized"))
-    )
+    uniform = [rows["IV"]["Uniform"][dataset].from_reference for dataset in both]
     alike = {
         dataset: [rows[n][row][dataset].from_reference for n, row in (("IV", "CE"), ("IV", "WS"), ("III", "squash"))]
         for dataset in both
@@ -273,9 +270,10 @@ def _figures_of_rows():
         f"{papers[0] - papers[1]:.2f}",
         percent(cifar100["squash"].from_paper.difference),
         f"{papers[1]:.2f}",
-        percent(-normalized[0].difference),
-        f"{paper['II', 'softmax']['cifar10'] - paper['II', 'normalized']['cifar10']:.2f}",
-        percent(-normalized[1].difference),
+        *(percent(r.accuracy) for r in rows["II"]["normalized"]["cifar10"].records),
+        f"{paper['II', 'normalized']['cifar10']:.2f}",
+        *mean_and_deviation([r.accuracy for r in rows["II"]["softmax"]["cifar10"].records]).split(" ± "),
+        percent(-rows["II"]["normalized"]["mnist"].from_reference.difference),
     ]
 
 
@@ -287,26 +285,28 @@ def _short_runs(reading):
 
 def _figures_inside(inside):
     """Of networks with normalised weights beside shipped ones"""
-    (folder,) = inside.glob("*_normalized_*")
 
     def said_of(name):
-        return json.loads((folder / f"{name}.json").read_text())
+        (path,) = inside.glob(f"*normalized_*/{name}.json")
+        return json.loads(path.read_text())
 
     shipped = {
         name: json.loads(next(inside.glob(f"*_wcapsnet-{name}_*/explain.json")).read_text())
         for name in ("cifar10", "mnist")
     }
-    normalized = said_of("cifar10-normalized-seed-0")
-    assert [f"{one['effective_per_image']:.1f}" for one in normalized["levels"][:2]] == ["6.0", "3.0"]
-    assert sum(share == 0 for share in normalized["levels"][2]["chosen_overall"]) == 2
+    normalized, second = (said_of(f"cifar10-normalized-seed-{seed}") for seed in range(2))
+    for one, blocks in ((normalized, ["6.0", "3.0"]), (second, ["7.0", "3.0"])):
+        assert [f"{level['effective_per_image']:.1f}" for level in one["levels"][:2]] == blocks
+        assert sum(share == 0 for share in one["levels"][2]["chosen_overall"]) == 2
     mine, theirs = (
         [percent(probe["accuracy"], 1) for probe in one["probes"]] for one in (normalized, shipped["cifar10"])
     )
-    again = {name: said_of(f"reroute-{name}")["rerouted"] for name in ("cifar10-normalized-seed-0", "wcapsnet-cifar10")}
-    last = [
-        again["cifar10-normalized-seed-0"]["equal"]["one_level"][3],
-        *(one["dropout"]["one_level"][3] for one in again.values()),
-    ]
+    first, other, shipped_one = (
+        said_of(f"reroute-{name}")["rerouted"]
+        for name in ("cifar10-normalized-seed-0", "cifar10-normalized-seed-1", "wcapsnet-cifar10")
+    )
+    both = [(one, kind) for one in (first, other) for kind in ("equal", "dropout")]
+    last = [one[kind]["one_level"][3] for one, kind in (*both, (shipped_one, "dropout"))]
     level = [said_of(f"mnist-normalized-seed-{seed}")["levels"][2] for seed in range(3)]
     softmax = shipped["mnist"]["levels"][2]
 
@@ -322,10 +322,15 @@ def _figures_inside(inside):
         lost = [-one[kind]["all_levels"]["difference"] for one in exchanged]
         return [percent(min(lost)), percent(max(lost))]
 
+    sums = build("II", shipped_records()).rows["normalized"]["cifar10"]
+    mean = Run.open(ROOT / "results/readings-full-length/cifar10-normalized/mean-over-levels/seed=0").results()
     return [
         *(*mine[:3], *theirs[:3], mine[3], theirs[3]),
         *(figure for one in last for figure in (percent(abs(one["difference"])), percent(one["margin"]))),
         percent(_short_runs("mean-over-levels") - _short_runs("as-decided")),
+        *(percent(mean[fact]) for fact in ("accuracy", "validation_accuracy")),
+        *(percent(one.validation_accuracy) for one in sums.records),
+        f"{sums.paper - 100 * mean['accuracy']:.2f}",
         *(f"{softmax['information_set']:.2f}", *span("information_set")),
         *(*span("information"), f"{softmax['information']:.2f}"),
         *(*span("effective_per_image", 1), f"{softmax['effective_per_image']:.1f}"),
@@ -385,7 +390,8 @@ def test_the_winners_beside_the_least_loss_are_those_of_the_records():
             "table-IV/cifar10/ce/seed=0",
         ),
     }
-    for title, dataset, seed in (("CIFAR-10", "cifar10", 0), *(("MNIST", "mnist", seed) for seed in range(3))):
+    normalized = {("CIFAR-10", "cifar10"): 2, ("MNIST", "mnist"): 3}
+    for title, dataset, seed in ((*names, seed) for names, seeds in normalized.items() for seed in range(seeds)):
         place = f"table-II/{dataset}/normalized/seed={seed}"
         found[f"normalised on {title}, seed {seed}"] = (f"{inside}/*/{dataset}-normalized-seed-{seed}.json", place)
     for name in shipped:
