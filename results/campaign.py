@@ -21,9 +21,10 @@ from wcapsnet.sweep import Planned, Sweep
 from wcapsnet.training.precision import choose_device
 
 OTHER_ROWS = ("normalized", "squash", "ws", "ce", "random", "uniform")
+ON_CIFAR10 = {"normalized": "0,1", "uniform": "0,1,2"}
 ALL = (
     *("cifar10:0,1,2", "mnist:0,1,2", "cifar100:0,1,2", "fashion-mnist:0"),
-    *(f"cifar10-{row}:0{',1,2' * (row == 'uniform')}" for row in OTHER_ROWS),
+    *(f"cifar10-{row}:{ON_CIFAR10.get(row, '0')}" for row in OTHER_ROWS),
     *(f"mnist-{row}:0,1,2" for row in OTHER_ROWS),
     *(f"cifar100-{row}:0" for row in ("squash", "uniform", "ce")),
 )

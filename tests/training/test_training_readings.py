@@ -426,7 +426,7 @@ def differing(readings, name, model, **circumstances):
 
 
 def alike(one, other):
-    # What nothing was changed of is the same to the bit. Of fan-out, batch norms leave next to nothing but what ε makes.
+    # What nothing was changed of is the same to the bit. Of fan-out batch norms leave next to nothing but what ε makes.
     return one.shape == other.shape and torch.allclose(one, other, rtol=1e-6, atol=1e-8)
 
 
