@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import re
+import statistics
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from wcapsnet.report.tables import build
 from wcapsnet.rounding import percent
 from wcapsnet.settings import flat, to_dict
 from wcapsnet.training import step
-from wcapsnet.training.run import Run
+from wcapsnet.training.run import Run, read_json
 from wcapsnet.training.trainer import Interrupted
 
 SCRIPT = Path(__file__).parents[2] / "results" / "readings.py"
@@ -313,12 +314,19 @@ def test_figures_in_the_words_about_normalised_weights_are_those_of_the_records(
     mean = Run.open(ROOT / "results/readings-full-length/cifar10-normalized/mean-over-levels/seed=0")
     reached = (mean.results()["validation_accuracy"], first.validation_accuracy, second.validation_accuracy)
 
+    def advance(*seeds):
+        of_mean, of_sum = (
+            [read_json(ROOT / f"results/readings/cifar10-normalized/{name}/seed={s}/validation.json") for s in seeds]
+            for name in ("mean-over-levels", "as-decided")
+        )
+        return percent(statistics.mean(m["last"] - s["last"] for m, s in zip(of_mean, of_sum, strict=True)))
+
     def points(some):
         return [percent(one[fact]).replace("-", "−") for one in some for fact in ("difference", "margin")]
 
     assert re.findall(r"−?\d+\.\d+", WORDS[2]) == [
         *(percent(second.accuracy - first.accuracy), f"{cell.paper - 100 * first.accuracy:.2f}"),
-        *(gain, f"{room:.1f}", plain),
+        *(gain, advance(0, 1), advance(2, 3), f"{room:.1f}", plain),
         *(epoch(f"{left}/votes-as-they-are/seed=0", 8), *(epoch(f"{short}/seed={seed}", 8) for seed in (0, 1))),
         *(epoch(f"{left}/b-not-differentiated/seed={seed}", 7) for seed in (0, 1)),
         *(epoch(f"{short}/seed={seed}", 7) for seed in (0, 1)),
