@@ -41,7 +41,7 @@ from wcapsnet.network import Output, Routing, WCapsNet, capsules, critic, routin
 from wcapsnet.network.per_capsule import BatchNorm, PerCapsuleConv2d, PerCapsuleShortcut, shared_over_capsules
 from wcapsnet.objective import Terms, correctness, objective, wasserstein_loss
 from wcapsnet.recipes import recipe
-from wcapsnet.report.noise import LEVEL, Difference, Spread, holm, pooled
+from wcapsnet.report.noise import LEVEL, apart, between, holm, pooled, spreads
 from wcapsnet.report.records import environment_of, in_all, keep_training
 from wcapsnet.report.tables import with_correction
 from wcapsnet.rounding import mean_and_deviation, percent
@@ -410,17 +410,17 @@ def check_comparable(runs: dict[str, list[Run]]) -> None:
             )
 
 
-def _differences(last: dict[str, list[float]], spread: Spread) -> dict[str, str]:
+def _differences(last: dict[str, list[float]]) -> dict[str, str]:
     """Of every reading from what is in use and computed alike"""
-    found, said = {}, {}
+    found, said, spread = {}, {}, spreads(last)
     for name, one in last.items():
         control = AS_DECIDED_PLAIN if READINGS[name].plain and name != AS_DECIDED_PLAIN else AS_DECIDED
         if control not in last or name == control:
             continue
         other, n, m = last[control], len(one), len(last[control])
         difference = statistics.mean(one) - statistics.mean(other)
-        if spread.variance:
-            found[name] = Difference(difference, "t", spread.p(difference, n, m), spread.margin(n, m))
+        if spread[name].variance:
+            found[name] = between(difference, n, m, spread[name], spread[control])
         else:  # single seeds, or such that agree to the last image
             said[name] = f"{percent(difference, sign='+')}, spread over seeds not known"
     for (name, one), worth in zip(found.items(), holm([one.p for one in found.values()]), strict=True):
@@ -470,8 +470,7 @@ def table(out: Path) -> str:
     check_comparable(runs)
     reached = {name: [f for run in some if (f := figures_of(run))] for name, some in runs.items()}
     last = {name: [one["last"] for one in some] for name, some in reached.items() if some}
-    spread = pooled(last.values())
-    differences = _differences(last, spread)
+    differences = _differences(last)
     lines = []
     for name, some in runs.items():
         cells = ["", "", "", ""]
@@ -490,7 +489,7 @@ def table(out: Path) -> str:
     columns = ["question", "kind", "reading", "computed by", "seeds", "best epoch", f"last {LAST} epochs"]
     columns += ["these, from as-decided", f"Wasserstein term, last {LAST} epochs"]
     heading = [f"| {' | '.join(columns)} |", "|" + " --- |" * len(columns)]
-    return "\n".join([*_conditions(runs, last, spread), "", *heading, *lines])
+    return "\n".join([*_conditions(runs, last), "", *heading, *lines])
 
 
 def _seeds(runs: list[Run], reached: int) -> str:
@@ -501,7 +500,7 @@ def _seeds(runs: list[Run], reached: int) -> str:
     return ", ".join([f"{reached} of {len(runs)}", *others]) if others else str(reached)
 
 
-def _conditions(runs: dict[str, list[Run]], last: dict[str, list[float]], spread: Spread) -> list[str]:
+def _conditions(runs: dict[str, list[Run]], last: dict[str, list[float]]) -> list[str]:
     """What all rows have in common, and what a difference must be to mean anything."""
     every = [run for some in runs.values() for run in some]
     experiment, seeds = every[0].experiment, sorted({run.experiment.training.seed for run in every})
@@ -512,6 +511,8 @@ def _conditions(runs: dict[str, list[Run]], last: dict[str, list[float]], spread
         f"Differences are of the last {LAST} epochs, in points, with the 95 % interval (Student's t, the variance "
         f"over seeds pooled over all rows); plain readings from {AS_DECIDED_PLAIN}, as they are computed alike.",
     ]
+    wide = apart(last)
+    spread = pooled(accuracies for name, accuracies in last.items() if name not in wide)
     if spread.variance:
         n = max(map(len, last.values()))
         said.append(
@@ -519,6 +520,9 @@ def _conditions(runs: dict[str, list[Run]], last: dict[str, list[float]], spread
             f"between {n} seeds and {n} a single difference of {percent(spread.margin(n, n), 3)} would show. Beside p "
             f"stands p corrected by Holm for the number of differences in the table; bold where that is below {LEVEL}."
         )
+    for name in sorted(wide):
+        own = percent(statistics.stdev(last[name]), 3)
+        said.append(f"{name} varies by {own}, by more than chance more than others: compared by Welch's test.")
     return said
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from page_helpers import Page, facts_of, toy
 
+from wcapsnet.network import RoutingConfig
 from wcapsnet.report.noise import Sample, compare
 from wcapsnet.report.page import comparison_page, figures, named
 from wcapsnet.report.page.compare import groups
@@ -40,6 +41,15 @@ def test_runs_that_differ_in_their_seed_are_one_sample(runs):
         "elsewhere was tested on other images than first.",
         "begun is not finished, so it has not been tested.",
     ]
+
+
+def test_random_weights_lend_their_spread_to_nobody(runs, tmp_path):
+    made = toy(tmp_path / "drawn", routing=RoutingConfig(fitness="random", weighting="normalized", noise_share=0.0))
+    found, _ = groups({**runs, **named([facts_of(made[0], None)])})
+    assert found[2].names == ("drawn",)
+    known = len(set(found[0].sample.accuracies)) > 1  # of seeds that do not happen to agree
+    assert found[1].difference.test == ("t" if known else "z")
+    assert found[2].difference.test == "z", "of one draw the spread is not known"
 
 
 def test_the_page_says_figures_differences_and_what_differs(runs):

@@ -19,6 +19,7 @@ from wcapsnet.recipes import ABLATIONS, PAPER, recipe
 from wcapsnet.recipes.published import PAPER_TABLES
 from wcapsnet.report import pages
 from wcapsnet.report.__main__ import main
+from wcapsnet.report.noise import apart
 from wcapsnet.report.records import (
     NETWORK,
     keep,
@@ -326,7 +327,7 @@ def _figures_inside(inside):
     mean = Run.open(ROOT / "results/readings-full-length/cifar10-normalized/mean-over-levels/seed=0").results()
     return [
         *(*mine[:3], *theirs[:3], mine[3], theirs[3]),
-        *(figure for one in last for figure in (percent(abs(one["difference"])), percent(one["margin"]))),
+        *(figure for one in last for figure in (percent(one["difference"]).replace("-", "−"), percent(one["margin"]))),
         percent(_short_runs("mean-over-levels") - _short_runs("as-decided")),
         *(percent(mean[fact]) for fact in ("accuracy", "validation_accuracy")),
         *(percent(one.validation_accuracy) for one in sums.records),
@@ -376,7 +377,20 @@ def test_every_figure_in_the_words_about_the_ablations_is_one_of_the_records():
         share, images = reached / 100, DATASETS[dataset].test_images
         errors.append(f"{100 * math.sqrt(share * (1 - share) / images):.2f}")
     said = [*of_rows, *looked, *of_random, *losses, *margins, *errors]
-    assert re.findall(r"\d+\.\d+", words) == said, "all others are in the table that is made"
+    assert re.findall(r"−?\d+\.\d+", words) == said, "all others are in the table that is made"
+
+
+def test_the_rows_that_stand_apart_are_named():
+    words = (ROOT / "docs/results.md").read_text(encoding="utf-8").partition("## When a difference is larger")[2]
+    found = set()
+    for dataset in DATASETS:
+        accuracies = {}
+        for record in shipped_records():
+            if record.dataset == dataset:
+                accuracies.setdefault(record.row, []).append(record.accuracy)
+        found |= {(dataset, row) for row in apart(accuracies)}
+    assert found == {("cifar10", "normalized")}
+    assert "The first is so far normalised weights on CIFAR-10." in words
 
 
 def test_the_winners_beside_the_least_loss_are_those_of_the_records():

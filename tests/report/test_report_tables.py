@@ -203,7 +203,7 @@ def test_random_is_compared_by_its_own_spread_and_lends_it_to_nobody(runs):
     assert cell(runs, "IV", "Random", "cifar10")[1].endswith("the test set's noise (z, p = 0.80)")
     finished(runs / "r1", "cifar10-random", 9300, 1)
     # from WS+CE, whose seeds have s = .10: Welch's error √(.7071²/2 + .10²/3) = .503, t = 1.987, ν = 1.03
-    assert cell(runs, "IV", "Random", "cifar10")[2].endswith("within noise (t, p = 0.29)")
+    assert cell(runs, "IV", "Random", "cifar10")[2].endswith("within noise (Welch, p = 0.29)")
     assert cell(runs, "IV", "Uniform", "cifar10")[2] == "WS+CE: −0.50 [−0.73, −0.27], larger than noise (t, p = 0.004)"
 
 
@@ -213,7 +213,7 @@ def test_a_row_whose_seeds_lie_wide_is_compared_by_its_own_spread_and_lends_it_t
     assert cell(runs, "II", "normalized", "cifar10")[2].endswith("larger than noise (t, p < 0.001)"), "as others vary"
     finished(runs / "n1", "cifar10-normalized", 9260, 1)
     # from softmax: 91.45 − 93.50 = −2.05, Welch's error √(1.626²/2 + .10²/3) = 1.15, ν = 1.005
-    assert cell(runs, "II", "normalized", "cifar10")[2].endswith("within noise (t, p = 0.32)")
+    assert cell(runs, "II", "normalized", "cifar10")[2].endswith("within noise (Welch, p = 0.32)")
     # from the paper's 93.04, a run of such a row too: −1.59, error 1.626 √(1/2 + 1) = 1.99, ν = 1: p = 1 − 2 atan(t)/π
     assert cell(runs, "II", "normalized", "cifar10")[1].endswith("within noise (t, p = 0.57)")
     assert cell(runs, "IV", "Uniform", "cifar10") == before

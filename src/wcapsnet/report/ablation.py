@@ -34,7 +34,7 @@ def rows(sweep: Sweep, table: str) -> list[Row]:
         runs.setdefault(planned.settings["row"], []).append(run)
     samples = {name: _sample([run for run in of if run.finished]) for name, of in runs.items()}
     reference = samples.get(published.reference)
-    spread = spreads({name: sample.accuracies for name, sample in samples.items() if sample})
+    spread = spreads({name: sample.accuracies for name, sample in samples.items() if sample}, ("Random",))
     found = []
     for name, of in runs.items():
         sample, (dataset, row) = samples[name], row_of(of[0].experiment) or ("", "")

@@ -1,27 +1,29 @@
 """Is a difference between two accuracies larger than the noise?
 
-Two tests, both two-sided:
+Three tests, all two-sided:
 
-    t    Student's, with one spread over seeds for all rows on the same data: their variances, pooled. With two or
-         three seeds a row, each by itself would say next to nothing of its spread, and a single run nothing at all. It
-         asks what other seeds would give on the same test images. A row that stands apart, since its seeds lie wider
-         than the others' by more than chance (an F-test), keeps its spread to itself and is compared by Welch's test
-    z    where no row has seeds that differ: the binomial standard error √(p(1 − p)/N) of a test set of N images on
-         both sides, a hit and a miss added to either (Agresti & Caffo 2000), or few images without a miss would mean
-         certainty. It is what one and the same network varies by from one such test set to another, and leaves seeds
-         out: a larger difference is a reason to run more seeds, not a finding
+    t      Student's, with one spread over seeds for all rows on the same data: their variances, pooled. With two or
+           three seeds a row, each by itself would say next to nothing of its spread, and a single run nothing at all.
+           It asks what other seeds would give on the same test images
+    Welch  where a row stands apart, for its seeds lie wider than the others' by more than chance (an F-test): it keeps
+           its spread to itself
+    z      where no row has seeds that differ: the binomial standard error √(p(1 − p)/N) of a test set of N images on
+           both sides, a hit and a miss added to either (Agresti & Caffo 2000), or few images without a miss would mean
+           certainty. It is what one and the same network varies by from one such test set to another, and leaves seeds
+           out: a larger difference is a reason to run more seeds, not a finding
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 LEVEL = 0.05
-WIDER = 0.01  # a row whose seeds lie as wide by chance less often than this stands apart
-RANDOM = "random"
+
+
+Row = TypeVar("Row")
 
 
 class Sample(NamedTuple):
@@ -53,7 +55,7 @@ class Spread(NamedTuple):
 
     def _error(self, n: int, m: int, other: Spread | None) -> tuple[float, float]:
         """The standard error, and its degrees of freedom: for two spreads those of Welch and Satterthwaite"""
-        if other is None or other == self:
+        if other is None or other is self:  # equal figures of two rows would still be two that were estimated
             return math.sqrt(self.variance * (1 / n + 1 / m)), self.freedom
         own, others = self.variance / n, other.variance / m
         freedom = (own + others) ** 2 / (own**2 / self.freedom + others**2 / other.freedom)
@@ -62,7 +64,7 @@ class Spread(NamedTuple):
 
 class Difference(NamedTuple):
     difference: float
-    test: str  # t, z
+    test: str  # t, Welch, z
     p: float  # probability of a difference as large as this or larger, were there none
     margin: float  # half of the 95 % confidence interval
 
@@ -79,28 +81,33 @@ def pooled(rows: Iterable[Sequence[float]]) -> Spread:
     return Spread(squares / freedom if freedom else 0.0, freedom)
 
 
-def spreads(rows: Mapping[str, Sequence[float]]) -> dict[str, Spread]:
-    """Of every row: that of all, but for those that stand apart. Random does, for its weights at evaluation are a draw
-    too (D16); others one by one, the widest first, as long as those that are left vary so much less."""
-    apart = {name for name in rows if name.lower() == RANDOM}
+def apart(rows: Mapping[Row, Sequence[float]], drawn: Collection[Row] = ()) -> set[Row]:
+    """Rows with a spread of their own: those of `drawn`, whose weights at evaluation are a draw too (D16), and those
+    whose seeds lie wider than the others' by more than chance, though so many are looked at; the widest first."""
+    found = {name for name in rows if name in drawn}
     while True:
-        others = {name: accuracies for name, accuracies in rows.items() if name not in apart}
+        others = {name: own for name, own in rows.items() if name not in found and len(own) > 1}
         chance = {name: _as_wide(own, [a for n, a in others.items() if n != name]) for name, own in others.items()}
         widest = min(chance, key=chance.__getitem__, default=None)
-        if widest is None or chance[widest] >= WIDER:
-            break
-        apart.add(widest)
-    common = pooled(others.values())
-    return {name: pooled([own]) if name in apart else common for name, own in rows.items()}
+        if widest is None or len(others) * chance[widest] >= LEVEL:
+            return found
+        found.add(widest)
 
 
 def _as_wide(own: Sequence[float], others: Iterable[Sequence[float]]) -> float:
-    """P(F ≥ f) of a row's variance over that of the others; 1 where one of them is not known"""
+    """P(F ≥ f) of a row's variance over that of the others; 1 where theirs is not known"""
     mine, theirs = pooled([own]), pooled(others)
-    if not mine.freedom or not theirs.variance:
+    if not theirs.variance:
         return 1.0
     x = theirs.freedom / (theirs.freedom + mine.freedom * mine.variance / theirs.variance)
     return incomplete_beta(theirs.freedom / 2, mine.freedom / 2, x)
+
+
+def spreads(rows: Mapping[Row, Sequence[float]], drawn: Collection[Row] = ()) -> dict[Row, Spread]:
+    """Of every row: one and the same for all but those that stand apart"""
+    own = apart(rows, drawn)
+    common = pooled(accuracies for name, accuracies in rows.items() if name not in own)
+    return {name: pooled([accuracies]) if name in own else common for name, accuracies in rows.items()}
 
 
 def compare(one: Sample, other: Sample, spread: Spread | None = None, of_other: Spread | None = None) -> Difference:
@@ -113,10 +120,15 @@ def compare(one: Sample, other: Sample, spread: Spread | None = None, of_other: 
         error = math.sqrt(p * (1 - p) / (one.images + 2) + q * (1 - q) / (other.images + 2))
         margin = quantile(normal_tail) * error + abs(difference - (p - q))  # about the difference that was measured
         return Difference(difference, "z", normal_tail((p - q) / error), margin)
+    return between(difference, len(one.accuracies), len(other.accuracies), spread, of_other)
+
+
+def between(difference: float, n: int, m: int, spread: Spread, of_other: Spread | None = None) -> Difference:
+    """Of means over n and m seeds, with spreads that are known; at least that of the n"""
     if of_other is not None and of_other.variance == 0:
         of_other = None
-    n, m = len(one.accuracies), len(other.accuracies)
-    return Difference(difference, "t", spread.p(difference, n, m, of_other), spread.margin(n, m, of_other))
+    test = "t" if of_other is None or of_other is spread else "Welch"
+    return Difference(difference, test, spread.p(difference, n, m, of_other), spread.margin(n, m, of_other))
 
 
 def holm(ps: Sequence[float]) -> list[float]:

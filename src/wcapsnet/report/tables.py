@@ -10,7 +10,7 @@ from typing import Any
 from ..data import DATASETS
 from ..recipes.published import PAPER_COLUMNS, PAPER_TABLES
 from ..rounding import mean_and_deviation, percent
-from .noise import LEVEL, WIDER, Difference, Sample, Spread, compare, holm, spreads
+from .noise import LEVEL, Difference, Sample, Spread, compare, holm, spreads
 from .records import NETWORK, Record
 
 NOT_AT_HAND = {"svhn": "not measured: data set not at hand"}
@@ -22,10 +22,10 @@ LEGEND = (
     f"In brackets the 95 % interval of a difference. Larger than noise: p < {LEVEL}, two-sided, not corrected for the "
     "number of comparisons.",
     "t: Student's t-test, with one spread over seeds for all rows on the same data, their variances pooled; also for "
-    "rows, and the paper's figures, that are single runs. A row whose seeds lie so much wider than the others' that "
-    f"chance would make it less than once in {1 / WIDER:.0f} times (F-test) has a spread of its own and is compared by "
-    "Welch's test; so is Random, whose weights at evaluation are a draw too and whose spread is not known without "
-    "several seeds.",
+    "rows, and the paper's figures, that are single runs, though such a row may vary more than others do.",
+    "Welch: Welch's t-test. A row whose seeds lie wider than the others' by more than chance (F-test, corrected for "
+    "the number of rows) has a spread of its own; so has Random, whose weights at evaluation are a draw too, and none "
+    "without several seeds.",
     "z: no such row has several seeds (or they agree to the last image), so the spread over seeds is unknown; the "
     "binomial standard error of the test set stands in for it. A difference above it asks for more seeds; it is no "
     "finding yet.",
@@ -73,7 +73,7 @@ def build(numeral: str, records: Sequence[Record], project: bool = True) -> Tabl
     }
     found = {r.dataset for row, own in of.items() for r in own if numeral == "V" or row != paper.reference}
     columns = (*PAPER_COLUMNS, *(name for name in DATASETS if name in found and name not in PAPER_COLUMNS))
-    spread = {dataset: spreads(_accuracies(records, dataset)) for dataset in columns}
+    spread = {dataset: spreads(_accuracies(records, dataset), ("random",)) for dataset in columns}
     rows: dict[str, dict[str, Cell]] = {}
     for row, figures in paper.rows.items():
         rows[row] = {}
@@ -135,7 +135,7 @@ def _mixture(records: Sequence[Record]) -> str:
 
 
 def verdict(d: Difference) -> str:
-    noise = "noise" if d.test == "t" else "the test set's noise"
+    noise = "the test set's noise" if d.test == "z" else "noise"
     said = f"larger than {noise}" if d.larger_than_noise else f"within {noise}"
     return f"{_points(d.difference)} {_interval(d)}, {said} ({d.test}, p {_probability(d.p)})"
 
@@ -185,7 +185,7 @@ def differences(records: Sequence[Record]) -> str:
     made = [build(numeral, records) for numeral in ("II", "III", "IV")]
     places = [(t, row, dataset) for t in made for row in t.rows for dataset in PAPER_COLUMNS]
     found = {(row, dataset): d for t, row, dataset in places if (d := t.rows[row][dataset].from_reference)}
-    tested = {place: d.p for place, d in found.items() if d.test == "t"}  # z is no finding
+    tested = {place: d.p for place, d in found.items() if d.test != "z"}  # which is no finding
     worth = dict(zip(tested, holm(list(tested.values())), strict=True))
     names = [DATASETS[dataset].title for dataset in PAPER_COLUMNS]
     text = [f"| | {' | '.join(names)} |", f"| --- |{' --- |' * len(names)}"]

@@ -73,9 +73,10 @@ def groups(runs: Mapping[str, Facts]) -> tuple[list[Group], list[str]]:
     for names in found.values():
         results = [runs[name].subject.results or {} for name in names]
         samples.append((tuple(names), Sample(tuple(r["accuracy"] for r in results), results[0]["images"])))
-    spread = [*spreads({str(names): sample.accuracies for names, sample in samples}).values()]
+    drawn = [names for names, _ in samples if runs[names[0]].subject.experiment.model.routing.fitness == "random"]
+    spread = spreads({names: sample.accuracies for names, sample in samples}, drawn)
     return [
-        Group(names, sample, compare(sample, samples[0][1], spread[number], spread[0]) if number else None)
+        Group(names, sample, compare(sample, samples[0][1], spread[names], spread[samples[0][0]]) if number else None)
         for number, (names, sample) in enumerate(samples)
     ], left_out
 
