@@ -8,9 +8,10 @@
 
 The test images are never looked at. Ctrl-C saves every run, and the same command goes on.
 
-Such runs can show what costs or gains MNIST more than the spread over seeds, which is printed above the table; they can
-hardly tell the answers to D1, D2, D6, D7, D8 and D14 apart by accuracy, for leaving the Wasserstein loss out altogether
-hardly changes full runs (CE in docs/results.md). Therefore the Wasserstein term, which these act on, stands there too.
+Such runs can show what costs or gains more than the spread over seeds, which is printed above the table. With softmax
+they can hardly tell the answers to D2, D6, D7, D8 and D14 apart by accuracy, for leaving the Wasserstein loss out
+altogether hardly changes full runs (CE in docs/results.md). Therefore the Wasserstein term, which these act on, stands
+there too.
 
 A run folder has the weights and the reading's name, not what the code did otherwise: load it within
 READINGS[name].changed(), or it is another network.

@@ -29,7 +29,7 @@ from wcapsnet.report.records import (
     row_of,
     shipped_records,
 )
-from wcapsnet.report.tables import build
+from wcapsnet.report.tables import accuracies_of, build
 from wcapsnet.rounding import mean_and_deviation, percent
 from wcapsnet.training.run import Run
 
@@ -382,14 +382,8 @@ def test_every_figure_in_the_words_about_the_ablations_is_one_of_the_records():
 
 def test_the_rows_that_stand_apart_are_named():
     words = (ROOT / "docs/results.md").read_text(encoding="utf-8").partition("## When a difference is larger")[2]
-    found = set()
-    for dataset in DATASETS:
-        accuracies = {}
-        for record in shipped_records():
-            if record.dataset == dataset:
-                accuracies.setdefault(record.row, []).append(record.accuracy)
-        found |= {(dataset, row) for row in apart(accuracies)}
-    assert found == {("cifar10", "normalized")}
+    rows = {dataset: accuracies_of(shipped_records(), dataset) for dataset in DATASETS}
+    assert {(dataset, row) for dataset in rows for row in apart(rows[dataset])} == {("cifar10", "normalized")}
     assert "The first is so far normalised weights on CIFAR-10." in words
 
 

@@ -134,6 +134,19 @@ def test_every_difference_has_its_interval_and_p_from_the_spread_of_all_rows(rea
     assert "between 3 seeds and 3 a single difference of 0.237 would show" in above  # 3.182 · 0.0913 · √(2/3)
 
 
+def test_a_reading_whose_seeds_lie_wide_keeps_its_spread_to_itself_and_is_named(readings, tmp_path):
+    write(readings, tmp_path, "as-decided", [0.9900, 0.9904])
+    write(readings, tmp_path, "no-noise", [0.9902, 0.9906])
+    write(readings, tmp_path, "fan-out", [0.9700, 0.9800])
+    found = readings.table(tmp_path)
+    # s = 0.028 points of the first two, 0.707 of fan-out: F = 625 with 1 and 2 degrees of freedom, p = 0.0016 of 3 rows
+    assert "varies by 0.028 (2 degrees of freedom)" in found
+    assert "fan-out varies by 0.707, by more than chance more than others: compared by Welch's test." in found
+    assert ", t, p = " in rows(found)["no-noise"][6]
+    # −1.52 / √(0.707²/2 + 0.028²/2) = −3.04 with 1.003 degrees of freedom
+    assert rows(found)["fan-out"][6] == "−1.52 [−7.83, +4.79], Welch, p = 0.20, corrected 0.40"
+
+
 def test_without_seeds_nothing_is_said_of_noise(readings, tmp_path):
     write(readings, tmp_path, "as-decided", [0.990])
     write(readings, tmp_path, "no-noise", [0.993])

@@ -38,7 +38,7 @@ def rows(sweep: Sweep, table: str) -> list[Row]:
     found = []
     for name, of in runs.items():
         sample, (dataset, row) = samples[name], row_of(of[0].experiment) or ("", "")
-        own, others = spread.get(name), spread.get(published.reference)
+        own, of_reference = spread.get(name), spread.get(published.reference)
         fair = row == (NETWORK if name == published.reference else name.lower())
         paper = published.rows[name].get(dataset) if fair else None
         found.append(
@@ -49,7 +49,7 @@ def rows(sweep: Sweep, table: str) -> list[Row]:
                 paper,
                 sample,
                 compare(sample, Sample((paper / 100,), sample.images), own) if sample and paper else None,
-                compare(sample, reference, own, others)
+                compare(sample, reference, own, of_reference)
                 if sample and reference and name != published.reference
                 else None,
             )

@@ -24,8 +24,8 @@ LEGEND = (
     "t: Student's t-test, with one spread over seeds for all rows on the same data, their variances pooled; also for "
     "rows, and the paper's figures, that are single runs, though such a row may vary more than others do.",
     "Welch: Welch's t-test. A row whose seeds lie wider than the others' by more than chance (F-test, corrected for "
-    "the number of rows) has a spread of its own; so has Random, whose weights at evaluation are a draw too, and none "
-    "without several seeds.",
+    "the number of rows) has a spread of its own, which is taken for the paper's run of it too (t); so has Random, "
+    "whose weights at evaluation are a draw too, and none without several seeds.",
     "z: no such row has several seeds (or they agree to the last image), so the spread over seeds is unknown; the "
     "binomial standard error of the test set stands in for it. A difference above it asks for more seeds; it is no "
     "finding yet.",
@@ -73,7 +73,7 @@ def build(numeral: str, records: Sequence[Record], project: bool = True) -> Tabl
     }
     found = {r.dataset for row, own in of.items() for r in own if numeral == "V" or row != paper.reference}
     columns = (*PAPER_COLUMNS, *(name for name in DATASETS if name in found and name not in PAPER_COLUMNS))
-    spread = {dataset: spreads(_accuracies(records, dataset), ("random",)) for dataset in columns}
+    spread = {dataset: spreads(accuracies_of(records, dataset), ("random",)) for dataset in columns}
     rows: dict[str, dict[str, Cell]] = {}
     for row, figures in paper.rows.items():
         rows[row] = {}
@@ -85,7 +85,7 @@ def build(numeral: str, records: Sequence[Record], project: bool = True) -> Tabl
     return Table(numeral, columns, rows, project)
 
 
-def _accuracies(records: Sequence[Record], dataset: str) -> dict[str, list[float]]:
+def accuracies_of(records: Sequence[Record], dataset: str) -> dict[str, list[float]]:
     """Of all rows of all tables, over seeds"""
     rows: dict[str, list[float]] = {}
     for record in records:
