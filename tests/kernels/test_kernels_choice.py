@@ -1,5 +1,6 @@
 """The Python side of the kernels, without a compiler: who computes, what is launched, what is kept on disk."""
 
+import copy
 import ctypes
 import shutil
 import subprocess
@@ -7,16 +8,26 @@ from dataclasses import replace
 
 import pytest
 import torch
-from kernel_helpers import bf16
+from kernel_helpers import bf16, error
+from torch import nn
 
 from wcapsnet import kernels
+from wcapsnet.data.loader import DeviceSplit
+from wcapsnet.data.types import Split
 from wcapsnet.errors import InputError
+from wcapsnet.experiment import Experiment, TrainingConfig
 from wcapsnet.kernels import Engine, layout
 from wcapsnet.kernels import compile as compiling
 from wcapsnet.kernels.compile import Cuda, Unavailable, structures
 from wcapsnet.kernels.layout import tiling
-from wcapsnet.network import CIFAR100_LEVELS, Level, WCapsNet, WCapsNetConfig
+from wcapsnet.kernels.supports import NORMALIZED, SQUASHED, unsupported_routing
+from wcapsnet.network import CIFAR100_LEVELS, Level, RoutingConfig, WCapsNet, WCapsNetConfig
+from wcapsnet.network.critic import BlockCritic, VectorCritic
+from wcapsnet.network.nonlinearity import NONLINEARITIES
+from wcapsnet.network.routing import WEIGHTINGS, softmax_weights
+from wcapsnet.network.wcapsnet import FITNESSES
 from wcapsnet.objective import ObjectiveConfig
+from wcapsnet.training.step import Step, wcapsnet_losses
 
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 SMALL = WCapsNetConfig(height=8, width=8, levels=(Level(2, 8, 8, 2), Level(2, 8, 8, 1)), dense_layers=2)
@@ -104,6 +115,155 @@ def test_a_network_of_other_shapes_is_left_to_pytorch_with_a_reason(reason):
     with pytest.raises(InputError) as caught:
         kernels.use(network, "fused", "bf16", CUDA)
     assert one_sentence(str(caught.value))
+
+
+# ── parts that have no kernel ──
+
+
+def cubed(a):
+    return softmax_weights(a**3)
+
+
+def halved(x):
+    return 0.5 * x
+
+
+class OwnJudgement(BlockCritic):
+    def judge(self, x):
+        return 1 - super().judge(x)
+
+
+class OwnVectorJudgement(VectorCritic):
+    def judge(self, x):
+        return 1 - super().judge(x)
+
+
+class OwnFitness(nn.Module):
+    def forward(self, c):
+        return c.float().mean((2, 3, 4)).sigmoid()
+
+
+def with_weighting(network):
+    for router in network.routers:
+        router.weighting = cubed
+
+
+def with_own_critics(network):
+    for router in network.routers:
+        own = OwnJudgement if isinstance(router.critic, BlockCritic) else OwnVectorJudgement
+        router.critic.__class__ = own
+
+
+def with_own_fitness(network):
+    for router in network.routers[:-1]:
+        router.critic = OwnFitness()
+
+
+def with_hook(network):
+    network.routers[0].critic.register_forward_hook(lambda module, given, answer: 1 - answer)
+
+
+def with_replaced_method(network):
+    critic = network.routers[0].critic
+    own = critic.judge
+    critic.judge = lambda x: 1 - own(x)
+
+
+ROUTED_BY_PYTORCH = [with_weighting, with_own_critics, with_own_fitness, with_hook, with_replaced_method]
+
+
+def with_nonlinearity(network):
+    for blocks in network.capsules:
+        blocks.trans.nonlinearity = halved
+
+
+def with_epsilon(network):
+    network.capsules[0].trans.norm.eps = 1e-3
+
+
+def with_own_shortcut(network):
+    first = network.capsules[0].dense
+    first.shortcut = nn.Sequential(first.shortcut)
+
+
+COMPUTED_BY_PYTORCH = [with_nonlinearity, with_epsilon, with_own_shortcut]
+
+
+@pytest.mark.parametrize("change", ROUTED_BY_PYTORCH)
+def test_routing_without_a_kernel_is_computed_by_its_own_modules(change, emulator):
+    """What trains is the part that was put in: outputs and gradients are the changed network's, not the paper's."""
+    torch.manual_seed(3)
+    quiet = RoutingConfig(noise_share=0.0, dropout=0.0)
+    network = WCapsNet(replace(SMALL, routing=quiet, critic_dropout=0.0, projection_dropout=0.0))
+    paper, plain = copy.deepcopy(network), copy.deepcopy(network)
+    change(network)
+    change(plain)
+    network.engine, paper.engine = Engine(network), Engine(paper)
+    assert "routing in PyTorch" in network.engine.description
+    assert paper.engine.description == "fused kernels"
+    images = torch.randn(4, 3, 8, 8)
+    torch.set_autocast_enabled("cuda", True)
+    try:
+        with bf16():
+            ours, expected, other = network(images), plain(images), paper(images)
+    finally:
+        torch.set_autocast_enabled("cuda", False)
+    for one, two, three in zip(ours.routings, expected.routings, other.routings, strict=True):
+        assert error(one.weights, two.weights) < 0.02
+        if not torch.allclose(two.weights, three.weights, atol=0.02):
+            assert error(one.weights, two.weights) < 0.3 * error(three.weights, two.weights)
+    ours.logits.sum().backward()
+    expected.logits.sum().backward()
+    for (name, p), q in zip(network.named_parameters(), plain.parameters(), strict=True):
+        assert (p.grad is None) == (q.grad is None), name
+
+
+@pytest.mark.parametrize("change", COMPUTED_BY_PYTORCH)
+def test_blocks_without_a_kernel_leave_the_network_to_pytorch(change, a_card):
+    network = WCapsNet(SMALL)
+    change(network)
+    answer = kernels.use(network, "auto", "bf16", CUDA)
+    assert answer.startswith("plain PyTorch (")
+    assert network.engine is None
+
+
+def test_a_subclass_of_the_network_is_left_to_pytorch(a_card):
+    class Own(WCapsNet):
+        pass
+
+    assert kernels.use(Own(SMALL), "auto", "bf16", CUDA) == "plain PyTorch (no kernel for Own)"
+
+
+def test_every_registered_part_has_a_kernel_or_is_known_to_have_none():
+    assert set(WEIGHTINGS.values()) == set(NORMALIZED)
+    assert set(NONLINEARITIES.values()) == set(SQUASHED)
+    for fitness in FITNESSES:
+        network = WCapsNet(replace(SMALL, routing=RoutingConfig(fitness=fitness)))
+        assert unsupported_routing(network) is None
+
+
+def test_a_loss_and_an_augmentation_of_ones_own_are_used_with_the_kernels(emulator):
+    """Step bypasses neither: the fused objective and the fused batch stand in for the paper's alone."""
+    network = WCapsNet(SMALL)
+    network.engine = Engine(network)
+    experiment = Experiment("own", model=SMALL, training=TrainingConfig(batch_size=4, precision="bf16"))
+    split = Split(torch.randint(0, 256, (8, 3, 8, 8), dtype=torch.uint8), torch.randint(0, 10, (8,)))
+    data = DeviceSplit(split, (0.5,) * 3, (0.25,) * 3, CPU)
+    seen = []
+
+    def losses(network, images, labels, config):
+        terms, logits = wcapsnet_losses(network, images, labels, config)
+        return terms._replace(total=terms.total * 0 + 7), logits
+
+    def augmentation(images, **given):
+        seen.append(given)
+        return images * 0
+
+    optimizer = torch.optim.SGD(network.parameters(), lr=torch.tensor(0.1))
+    step = Step(experiment, network, optimizer, data, losses, augmentation)
+    step(torch.arange(4))
+    assert seen == [{"mirroring": experiment.data.mirror, "shifting": experiment.data.shift}]
+    assert float(step.sums[0]) == 7
 
 
 # ── what is launched ──

@@ -47,20 +47,25 @@ class Last(nn.Module):
         self.router = Router(shaken(VectorCritic(k, base, dropout)), weighting, share, std)
         self.projection = nn.Parameter(torch.randn(k, outputs) * k**-0.5)
 
+    def best(self, fitness, c):
+        """By the weights without noise; the last output stands for "none of these"."""
+        return best_capsule(self.router.weights(fitness.detach()), c, self.projection[:, :-1])
+
     def forward(self, c, detach):
         routing = self.router(c)
         with torch.autocast("cpu", enabled=False):
             b = routing.weights.detach() if detach else routing.weights
             logits = torch.einsum("mnij,mnkij,kr->mr", b.to(self.projection), c.to(self.projection), self.projection)
-        return routing, logits, best_capsule(routing.weights, c)
+        return routing, logits, self.best(routing.fitness, c)
 
 
 class Fused:
     def __init__(self, last, height, width, detach=False, dropout=0.0, projection_dropout=0.0):
         self.critic, self.spectral = fused_critic(last.router.critic, height, width)
         self.head = FusedHead(
-            last.router, self.critic, last.projection, height, width, detach, dropout, projection_dropout, 300
-        )
+            last.router, self.critic, last.projection, last.projection.shape[1] - 1, height, width, detach, dropout,
+            projection_dropout, 300,
+        )  # fmt: skip
 
     def __call__(self, c, training=True, seed=SEED):
         self.spectral.forward(training)
@@ -113,7 +118,7 @@ def test_prediction_and_best_capsule_agree_with_their_modules(case):
     report.add("b", routing.weights, expected[0].weights, yardstick[0].weights)
     report.add("logits", logits, expected[1], yardstick[1])
     # The best of its own weights; rounding may make another one the best of the truth's.
-    own = best_capsule(routing.weights.detach(), c)
+    own = last.best(routing.fitness, c)
     assert torch.equal(best.place, own.place)
     torch.testing.assert_close(best.position, own.position)
     assert torch.equal(best.vector, own.vector)
@@ -139,7 +144,7 @@ def test_prediction_and_best_capsule_agree_with_their_modules(case):
         expected = truth(c.double(), detach)
         routing, logits, best = fused(leaf.detach(), training=False)
     report.add("logits in evaluation", logits, expected[1], yardstick[1])
-    assert torch.equal(best.place, best_capsule(routing.weights, c).place)
+    assert torch.equal(best.place, last.best(routing.fitness, c).place)
     report.check()
     for name, value in last.state_dict().items():
         assert torch.equal(value, before[name]), name
@@ -167,12 +172,33 @@ def test_without_gradients_of_fitness_weights_and_vector():
 
 
 @pytest.mark.usefixtures("guarded")
-def test_the_first_of_equally_heavy_capsules_is_the_best():
+def test_identical_vectors_decode_to_the_first_of_them():
     last = Last(8, 5, softmax_weights)
-    c = rounded(2, 1, 8, 1, 1).expand(2, 3, 8, 8, 8).contiguous()  # no vector of a sample differs from another
+    c = rounded(2, 1, 8, 1, 1).expand(2, 3, 8, 8, 8).contiguous()
     _, _, best = Fused(last, 8, 8)(to_vectors(c).bfloat16())
     assert best.place.tolist() == [[0, 0, 0]] * 2
     assert best.position.tolist() == [[-1.0, -1.0]] * 2
+
+
+@pytest.mark.usefixtures("guarded")
+@pytest.mark.parametrize("weighting", [softmax_weights, normalized_weights])
+def test_of_equally_heavy_vectors_the_one_that_adds_most_to_the_predicted_class_is_best(weighting):
+    """A saturated critic gives every vector the fitness 1; whatever their order, the same vector is chosen."""
+    last = Last(8, 5, weighting, share=0.5)
+    with torch.no_grad():
+        last.router.critic.norm.bias.fill_(60.0)
+    fused, c = Fused(last, 4, 4), rounded(6, 2, 8, 4, 4)
+    routing, _, best = fused(to_vectors(c).bfloat16())
+    assert bool((routing.fitness == 1).all())
+    predicted_class = c.mean((1, 3, 4)) @ last.projection[:, :-1]
+    votes = torch.einsum("mnkij,km->mnij", c, last.projection[:, predicted_class.argmax(1)]).flatten(1)
+    assert (best.place @ torch.tensor([16, 4, 1])).tolist() == votes.argmax(1).tolist()
+
+    moved = torch.randperm(32)
+    vectors = to_vectors(c).flatten(1, 2)[:, moved].view(6, 2, 16, 8)
+    again = fused(vectors.bfloat16(), seed=torch.tensor([7]))[2]
+    assert torch.equal(moved[again.place @ torch.tensor([16, 4, 1])], best.place @ torch.tensor([16, 4, 1]))
+    assert torch.equal(again.vector, best.vector)
 
 
 @pytest.mark.usefixtures("guarded")
@@ -223,7 +249,7 @@ def test_dropout_and_noise_are_the_same_forward_and_backward(weighting):
     expected = torch.einsum("mnij,mnkij,kr->mr", noisy * mask_b, exact * mask_c, truth.projection)
     assert error(logits, expected) < 0.01
     assert error(routing.fitness, answer.fitness) < 0.02
-    assert torch.equal(best.place, best_capsule(routing.weights.detach(), c).place)  # by the weights before dropout
+    assert torch.equal(best.place, last.best(routing.fitness, c).place)  # without noise and dropout
 
     # And the gradients of the critic: b as the kernels have it is what the noise made of a.
     a = answer.fitness

@@ -10,7 +10,7 @@ from kernel_helpers import Report, bf16, error, one_of_five, rounded, three
 from wcapsnet import kernels
 from wcapsnet.kernels import Engine
 from wcapsnet.network import Level, RoutingConfig, WCapsNet, WCapsNetConfig
-from wcapsnet.network.routing import predict, route
+from wcapsnet.network.routing import heaviest, predict, route
 from wcapsnet.objective import ObjectiveConfig, objective
 
 QUIET = RoutingConfig(noise_share=0.0, dropout=0.0)
@@ -97,11 +97,10 @@ def compiled(emulator):
     emulator.compile_together([lambda m=m, config=config: play(m, config) for m, config in NETWORKS.values()])
 
 
-def best_is_best(output):
-    place = output.best.place
+def decodes_one_of_the_heaviest(output):
+    n, i, j = output.best.place.unbind(1)
     b = output.routings[-1].weights
-    flat = (place[:, 0] * b.shape[2] + place[:, 1]) * b.shape[3] + place[:, 2]
-    return torch.equal(flat, b.flatten(1).argmax(1))
+    return bool(heaviest(b.flatten(1)).view_as(b)[torch.arange(len(b)), n, i, j].all())
 
 
 def three_steps(name, monkeypatch):
@@ -136,7 +135,7 @@ def test_a_network_agrees_with_its_modules(name, monkeypatch):
             break
     else:
         pytest.fail("the kernels never choose the best capsule that the modules choose")
-    assert best_is_best(output)
+    assert decodes_one_of_the_heaviest(output)
     report = Report(factor=2)
     report.add("logits", output.logits, expected.logits, yardstick.logits)
     for index, (one, other, third) in enumerate(
@@ -161,7 +160,7 @@ def test_a_network_agrees_with_its_modules(name, monkeypatch):
         with bf16():
             output, yardstick = network(images), half(images)
     report.add("logits in evaluation", output.logits, expected.logits, yardstick.logits)
-    assert best_is_best(output)
+    assert decodes_one_of_the_heaviest(output)
     report.check()
 
 

@@ -15,7 +15,7 @@ def test_the_best_capsule_worked_by_hand():
     b = torch.zeros(1, 2, 2, 3)
     b[0, 1, 0, 2] = 1
     c = torch.arange(24.0).view(1, 2, 2, 2, 3)  # c[n, k, i, j] = 12 n + 6 k + 3 i + j
-    best = best_capsule(b, c)
+    best = best_capsule(b, c, torch.eye(2))
     assert best.vector.tolist() == [[14, 20]]
     assert best.place.tolist() == [[1, 0, 2]]
     assert best.position.tolist() == [[1, -1]]  # x to the right, y down
@@ -28,39 +28,61 @@ def test_the_best_capsule_worked_by_hand():
 def test_corners_and_centre_of_the_map_lie_at_one_and_zero(i, j, x, y):
     b = torch.zeros(1, 1, 3, 5)
     b[0, 0, i, j] = 1
-    assert best_capsule(b, torch.zeros(1, 1, 2, 3, 5)).position.tolist() == [[x, y]]
+    assert best_capsule(b, torch.zeros(1, 1, 2, 3, 5), torch.eye(2)).position.tolist() == [[x, y]]
 
 
 def test_the_only_place_of_a_map_is_its_centre():
-    assert best_capsule(torch.ones(1, 2, 1, 1), torch.zeros(1, 2, 3, 1, 1)).position.tolist() == [[0, 0]]
+    best = best_capsule(torch.ones(1, 2, 1, 1), torch.zeros(1, 2, 3, 1, 1), torch.eye(3))
+    assert best.position.tolist() == [[0, 0]]
 
 
-def test_of_equal_weights_the_first_is_taken():
-    assert best_capsule(torch.ones(2, 2, 3, 3), torch.zeros(2, 2, 3, 3, 3)).place.tolist() == [[0, 0, 0]] * 2
+def test_of_equal_weights_the_vector_that_adds_most_to_the_predicted_class_is_taken():
+    # Four vectors at one position each; their mean (1, 0.75) predicts class 0, to which the third adds most.
+    c = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [3.0, 0.0], [1.0, 3.0]]).view(1, 4, 2, 1, 1)
+    assert best_capsule(torch.full((1, 4, 1, 1), 0.25), c, torch.eye(2)).place.tolist() == [[2, 0, 0]]
+    # A weight within a hundredth of the largest counts as equal, a smaller one does not.
+    b = torch.tensor([0.3, 0.1, 0.298, 0.302]).view(1, 4, 1, 1)
+    assert best_capsule(b, c, torch.eye(2)).place.tolist() == [[3, 0, 0]]  # Σ b c = (1.396, 0.906): class 0
+    assert best_capsule(b, c, torch.tensor([[1.0, -1.0], [-0.1, 0.0]])).place.tolist() == [[0, 0, 0]]  # 0.3 > 0.211
+
+
+@pytest.mark.parametrize("b", [torch.full((6, 3, 4, 5), 1 / 60), torch.rand(6, 3, 4, 5).clamp_max(0.9)])
+def test_the_choice_moves_with_blocks_and_positions(b):
+    c, w = torch.randn(6, 3, 8, 4, 5), torch.randn(8, 4)
+    blocks, rows, columns = torch.randperm(3), torch.randperm(4), torch.randperm(5)
+    best = best_capsule(b, c, w)
+    moved = best_capsule(
+        b[:, blocks][:, :, rows][:, :, :, columns], c[:, blocks][:, :, :, rows][:, :, :, :, columns], w
+    )
+    n, i, j = moved.place.unbind(1)
+    assert torch.equal(torch.stack([blocks[n], rows[i], columns[j]], dim=1), best.place)
+    assert torch.equal(moved.vector, best.vector)
 
 
 def test_the_best_capsule_is_found_sample_by_sample():
-    b, c = torch.rand(5, 2, 3, 3), torch.randn(5, 2, 4, 3, 3)
-    together = best_capsule(b, c)
+    b, c, w = torch.rand(5, 2, 3, 3), torch.randn(5, 2, 4, 3, 3), torch.randn(4, 3)
+    together = best_capsule(b, c, w)
     for m in range(5):
-        for all_, one in zip(together, best_capsule(b[m : m + 1], c[m : m + 1]), strict=True):
+        for all_, one in zip(together, best_capsule(b[m : m + 1], c[m : m + 1], w), strict=True):
             assert torch.equal(all_[m : m + 1], one)
 
 
 def test_the_gradient_reaches_the_best_vector_and_no_other():
     b, c = torch.rand(2, 2, 3, 3, requires_grad=True), torch.randn(2, 2, 4, 3, 3, requires_grad=True)
-    best = best_capsule(b, c)
+    w = torch.randn(4, 3, requires_grad=True)
+    best = best_capsule(b, c, w)
     best.vector.sum().backward()
     assert b.grad is None
+    assert w.grad is None
     touched = c.grad.sum(2).nonzero()  # over k
     assert touched[:, 1:].tolist() == best.place.tolist()
 
 
 @pytest.mark.parametrize("size", [(3, 4), (1, 3), (1, 1)])
 def test_the_best_capsule_agrees_with_looking_at_each(size):
-    b = torch.rand(4, 3, *size, dtype=torch.float64)
-    c = torch.randn(4, 3, 2, *size, dtype=torch.float64)
-    for got, expected in zip(best_capsule(b, c), best_capsule_twin(b, c), strict=True):
+    b = torch.rand(4, 3, *size, dtype=torch.float64).clamp_max(0.6)
+    c, w = torch.randn(4, 3, 2, *size, dtype=torch.float64), torch.randn(2, 3, dtype=torch.float64)
+    for got, expected in zip(best_capsule(b, c, w), best_capsule_twin(b, c, w), strict=True):
         close(got, expected, 1e-6, 1e-7)
 
 

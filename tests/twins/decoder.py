@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from .compare import Tensors, Twin, norm_tensors, prefixed
 
 
-def best_capsule_twin(b: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The vector with the largest weight, its x and y in [-1, 1], and its place n, i, j: found by looking at each."""
+def best_capsule_twin(b: Tensor, c: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The best vector, its x and y in [-1, 1], and its place n, i, j: found by looking at each (D36)."""
     _, capsules, _, height, width = c.shape
 
     def coordinate(at: int, size: int) -> float:
@@ -17,13 +17,12 @@ def best_capsule_twin(b: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
     vectors, positions, places = [], [], []
     for m in range(len(c)):
-        best = None
-        for n in range(capsules):
-            for i in range(height):
-                for j in range(width):
-                    if best is None or b[m, n, i, j].item() > b[(m, *best)].item():
-                        best = (n, i, j)
-        n, i, j = best
+        everywhere = [(n, i, j) for n in range(capsules) for i in range(height) for j in range(width)]
+        adds = {(n, i, j): b[m, n, i, j] * (c[m, n, :, i, j] @ w) for n, i, j in everywhere}  # to every class
+        predicted = int(sum(adds.values()).argmax())
+        largest = max(b[(m, *place)].item() for place in everywhere)
+        heaviest = [place for place in everywhere if b[(m, *place)].item() >= 0.99 * largest]
+        n, i, j = max(heaviest, key=lambda place: adds[place][predicted].item())
         vectors.append(c[m, n, :, i, j])
         positions.append(torch.tensor([coordinate(j, width), coordinate(i, height)], dtype=c.dtype))
         places.append(torch.tensor([n, i, j]))

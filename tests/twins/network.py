@@ -59,7 +59,7 @@ class NetworkTwin(Twin):
         b = self.weighting(a)
         routings.append(Routing(a, b))
         logits = predict_twin(self.used(b), c, self.projection)
-        vector, position, place = best_capsule_twin(b, c)
+        vector, position, place = best_capsule_twin(b, c, self.projection[:, : self.config.classes])
         return Output(logits, self.decoder(vector, position), tuple(routings), BestCapsule(vector, position, place))
 
     def used(self, b: Tensor) -> Tensor:

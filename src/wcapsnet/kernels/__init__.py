@@ -30,7 +30,7 @@ def use(network: WCapsNet, wanted: str, precision: str, device: torch.device) ->
         if wanted == "fused":
             raise InputError(f"The fused kernels cannot be used: {reason}; choose --kernels auto or plain.") from None
         return f"plain PyTorch ({reason})" if device.type == "cuda" else "plain PyTorch"
-    return "fused kernels"
+    return str(network.engine.description)
 
 
 def _check(precision: str, device: torch.device) -> None:

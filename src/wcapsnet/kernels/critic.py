@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..network.critic import Critic, SpectralConv2d
-from ..network.routing import Router, Routing, normalized_weights
+from ..network.routing import Router, Routing
 from .aside import Aside
 from .compile import Kernel, Unavailable, structures
 from .layout import (
@@ -26,6 +26,7 @@ from .layout import (
 )
 from .level import finish, launch_convolve, launch_weigh
 from .prepare import Entry, Prepared, Zeros, gather
+from .supports import NORMALIZED
 
 for _file in ("spectral.cu", "route.cu"):
     STRUCTURES[_file] = structures(_file)
@@ -271,7 +272,7 @@ class FusedRouter:
         self.router, self.critic = router, critic
         self.zeros = zeros or (critic.zeros if critic else Zeros())
         self.detach, self.dropout, self.salt = detach, dropout, salt
-        self.normalized = router.weighting is normalized_weights
+        self.normalized = NORMALIZED[router.weighting]
 
     def parameters(self) -> list[nn.Parameter]:
         return [] if self.critic is None else self.critic.all_parameters()

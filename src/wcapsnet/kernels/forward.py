@@ -20,6 +20,7 @@ from .head import FusedHead, predicted
 from .images import FusedInit, draw, first_convolution
 from .level import FusedLevel, capsule_blocks, to_chunks
 from .prepare import Prepared, Zeros
+from .supports import check_network, unsupported_decoder, unsupported_routing
 
 
 class Engine:
@@ -27,6 +28,7 @@ class Engine:
 
     def __init__(self, network: WCapsNet):
         config = network.config
+        check_network(network)
         capsules: Any = network.capsules
         routers: Any = network.routers
         maps = config.maps()
@@ -48,16 +50,17 @@ class Engine:
             FusedLevel(blocks, *size, self.aside, self.zeros) for blocks, size in zip(capsules, inputs, strict=True)
         ]
         self.decoder: FusedDecoder | None = None
-        if config.channels <= 8 and all(width % 8 == 0 for width in config.decoder_channels):
+        self.left = {"routing": unsupported_routing(network), "decoder": unsupported_decoder(network)}
+        if not self.left["decoder"]:
             self.decoder = FusedDecoder(network.decoder, self.aside, self.zeros)
         critics = [router.critic for router in routers]
-        few = all(level.capsules <= 64 for level in config.levels)
-        learned = few and all(isinstance(critic, Critic) for critic in critics)
+        routes = not self.left["routing"]
+        learned = routes and all(isinstance(critic, Critic) for critic in critics)
         self.compiled: set[tuple[int, bool]] = set()
         self.spectral = Spectral([conv for critic in critics for conv in critic.layers] if learned else [])
         if len(self.spectral.convolutions) > 32:
             raise Unavailable("the critics have more convolutions than they know")
-        if few and config.levels[-1].capsules * maps[-1][0] * maps[-1][1] > 20_000:
+        if routes and config.levels[-1].capsules * maps[-1][0] * maps[-1][1] > 20_000:
             raise Unavailable("the last level has more capsule vectors than fit the shared memory")
         self.critics = [
             FusedCritic(critic, self.spectral, *size, salt=100 * index + 10, aside=self.aside, zeros=self.zeros)
@@ -66,7 +69,7 @@ class Engine:
         ]
         self.routers: list[FusedRouter] = []
         self.head: FusedHead | None = None
-        if few:
+        if routes:
             routing = config.routing
             judges: list[FusedCritic | None] = [*self.critics] if learned else [None] * len(routers)
             *features, last = judges
@@ -75,7 +78,7 @@ class Engine:
                     FusedRouter(router, critic, routing.stop_gradient, routing.dropout, 100 * index, self.zeros)
                 )
             self.head = FusedHead(
-                routers[-1], last, network.projection, *maps[-1],
+                routers[-1], last, network.projection, config.classes, *maps[-1],
                 routing.stop_gradient, routing.dropout, config.projection_dropout, 100 * len(maps), self.zeros,
             )  # fmt: skip
 
@@ -85,6 +88,12 @@ class Engine:
             self.entries += self.decoder.entries
 
         self._check_widths()
+
+    @property
+    def description(self) -> str:
+        """What computes this network, for the log."""
+        left = [f"{part} in PyTorch ({reason})" for part, reason in self.left.items() if reason]
+        return "; ".join(["fused kernels", *left])
 
     def _check_widths(self) -> None:
         self.init.layer.check(self.init.size[1])
@@ -167,9 +176,10 @@ class Engine:
         return decoded(self.decoder, best, network.training, prepared)
 
     def _with_plain_routing(self, network: WCapsNet, x: Tensor, sums: Tensor | None, prepared: Prepared) -> Output:
-        """Where capsules are too many, PyTorch routes."""
+        """The blocks by kernels, the routing by its own modules."""
         training, routings = network.training, []
-        *features, last = zip(self.levels, network.routers, strict=True)
+        routers: Any = network.routers
+        *features, last = zip(self.levels, routers, strict=True)
         for level, router in features:
             c = _as_maps(capsule_blocks(level, x, sums, training, prepared), level)
             routing = router(c)
@@ -182,7 +192,7 @@ class Engine:
         routings.append(routing)
         dropped = F.dropout(c, network.config.projection_dropout, training)
         logits = predict(network.applied(routing.weights), dropped, network.projection)
-        best = best_capsule(routing.weights, c)
+        best = best_capsule(router.weights(routing.fitness), c, network.class_projection)
         return Output(logits, self._decode(network, best, prepared), tuple(routings), best)
 
 

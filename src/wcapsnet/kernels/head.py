@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from ..network import BestCapsule
-from ..network.routing import Router, Routing, normalized_weights
+from ..network.routing import Router, Routing
 from .compile import Kernel, structures
 from .critic import FusedCritic, judged
 from .layout import STRUCTURES, SumsAt, build
 from .prepare import Prepared, Zeros
+from .supports import NORMALIZED
 
 STRUCTURES["predict.cu"] = structures("predict.cu")
 
@@ -20,15 +21,17 @@ STRUCTURES["predict.cu"] = structures("predict.cu")
 class FusedHead:
     """c of the last level → a, b, logits and the best capsule. Without a critic the fitness is the router's."""
 
+    BY_LOGIT = False
+
     def __init__(
-        self, router: Router, critic: FusedCritic | None, projection: nn.Parameter, height: int, width: int,
-        detach: bool, dropout: float, projection_dropout: float, salt: int, zeros: Zeros | None = None,
+        self, router: Router, critic: FusedCritic | None, projection: nn.Parameter, classes: int, height: int,
+        width: int, detach: bool, dropout: float, projection_dropout: float, salt: int, zeros: Zeros | None = None,
     ):  # fmt: skip
         self.router, self.critic, self.projection = router, critic, projection
         self.zeros = zeros or (critic.zeros if critic else Zeros())
-        self.height, self.width = height, width
+        self.classes, self.height, self.width = classes, height, width
         self.detach, self.dropout, self.projection_dropout, self.salt = detach, dropout, projection_dropout, salt
-        self.normalized = router.weighting is normalized_weights
+        self.normalized = NORMALIZED[router.weighting]
 
     def parameters(self) -> list[nn.Parameter]:
         return [*(self.critic.all_parameters() if self.critic else []), self.projection]
@@ -59,6 +62,8 @@ class FusedHead:
             "width": self.width,
             "k": k,
             "outputs": outputs,
+            "classes": self.classes,
+            "by_logit": self.BY_LOGIT,
             "running": not training,
             "normalized": self.normalized,
             "detach": self.detach,

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from ..network.capsules import CapsuleBlocks
-from ..network.nonlinearity import squash
 from .aside import Aside
 from .compile import LARGEST_SHARED, Kernel, Unavailable, largest_shared
 from .layout import (
@@ -35,6 +34,7 @@ from .layout import (
     tiling,
 )
 from .prepare import PREPARE, Entry, Prepared, Zeros, gather
+from .supports import SQUASHED
 
 TWO_STAGES = 108 * 1024  # bytes up to which `weigh` has two buffers: others need shared memory too
 
@@ -54,7 +54,7 @@ class FusedLevel:
         self.height, self.width = -(-height // self.stride), -(-width // self.stride)
         self.positions = self.height * self.width
         self.k: int = self.blocks.trans.conv_plus.conv.weight.shape[1]
-        self.squash = blocks.trans.nonlinearity is squash
+        self.squash = SQUASHED[blocks.trans.nonlinearity]
         self.depth = len(self.blocks.dense.layers)
         self.grown_chunks = -(-self.growth // 8)
         self.layers = [

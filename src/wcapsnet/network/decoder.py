@@ -9,25 +9,38 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .per_capsule import BatchNorm
+from .routing import heaviest, predict
 
 
 class BestCapsule(NamedTuple):
-    """The capsule vector of the last level with the largest weight, and where it stands."""
+    """The capsule vector of the last level that is decoded, and its position."""
 
     vector: Tensor  # (m, k)
     position: Tensor  # (m, 2): x and y in [-1, 1]
     place: Tensor  # (m, 3): n, i, j
 
 
-def best_capsule(b: Tensor, c: Tensor) -> BestCapsule:
-    """c_nij for (n, i, j) = argmax b_nij"""
+def best_capsule(b: Tensor, c: Tensor, w: Tensor) -> BestCapsule:
+    """c_nij for (n, i, j) = argmax b_nij; of several heaviest, the one that adds most to the predicted class (D36)
+
+    b (m, n, i, j) are the weights without noise, w (k, r) the projection to the real classes.
+    """
     m, _, _, height, width = c.shape
-    flat = b.flatten(1).argmax(1)  # (m,)
+    flat = _best_place(b.detach().float(), c.detach().float(), w.detach().float())  # (m,)
     vectors = c.permute(0, 1, 3, 4, 2).flatten(1, 3)  # (m, n·i·j, k)
     vector = vectors.gather(1, flat.view(m, 1, 1).expand(-1, -1, vectors.shape[2])).squeeze(1)
     n, i, j = flat // (height * width), flat // width % height, flat % width
     position = torch.stack([_coordinate(j, width), _coordinate(i, height)], dim=1)
     return BestCapsule(vector, position.to(c.dtype), torch.stack([n, i, j], dim=1))
+
+
+def _best_place(b: Tensor, c: Tensor, w: Tensor) -> Tensor:
+    """n·i·j as one index  (m,)"""
+    predicted = predict(b, c, w).argmax(1)  # (m,)
+    with torch.autocast(c.device.type, enabled=False):
+        votes = torch.einsum("mnkij,km->mnij", c, w[:, predicted])  # for the predicted class
+    b = b.flatten(1)
+    return torch.where(heaviest(b), b * votes.flatten(1), -torch.inf).argmax(1)
 
 
 def _coordinate(index: Tensor, size: int) -> Tensor:

@@ -43,9 +43,14 @@ def heaviest(b: Tensor) -> Tensor:
     return b >= EQUAL * b.amax(-1, keepdim=True)
 
 
-def winners(weights: Sequence[Tensor], best: int) -> tuple[tuple[int, ...], ...]:
-    """Of one sample, level by level: the heaviest capsules; in the last, `best`, the one the best vector is of"""
-    return (*(tuple(heaviest(b).nonzero().flatten().tolist()) for b in weights[:-1]), (best,))
+def block_weights(b: Tensor) -> Tensor:
+    """(…, n): the weight of every block; in the last level (m, n, i, j) the sum over its positions"""
+    return b.float().flatten(2).sum(2) if b.dim() > 2 else b.float()
+
+
+def winners(weights: Sequence[Tensor]) -> tuple[tuple[int, ...], ...]:
+    """The heaviest blocks of each level, for one sample: b is (n,), and (n, i, j) in the last level."""
+    return tuple(tuple(heaviest(block_weights(b[None])[0]).nonzero().flatten().tolist()) for b in weights)
 
 
 def kept(b: Tensor, keep: Tensor) -> Tensor:
@@ -76,8 +81,12 @@ class Router(nn.Module):
     def forward(self, c: Tensor, keep: Tensor | None = None) -> Routing:
         a = self.critic(c)
         noisy = add_noise(a, self.noise_share, self.noise_std) if self.training and self.noise_share > 0 else a
-        b = self.weighting(noisy)
-        return Routing(fitness=a, weights=b if keep is None else kept(b, keep))
+        return Routing(fitness=a, weights=self.weights(noisy, keep))
+
+    def weights(self, a: Tensor, keep: Tensor | None = None) -> Tensor:
+        """b, over the capsules that are kept"""
+        b = self.weighting(a)
+        return b if keep is None else kept(b, keep)
 
 
 def route(b: Tensor, c: Tensor) -> Tensor:

@@ -220,7 +220,8 @@ class WCapsNet(nn.Module):
         routings.append(routing)
         dropped = F.dropout(c, self.config.projection_dropout, self.training)
         logits = predict(self.applied(routing.weights), dropped, self.projection)  # (m, r)
-        best = best_capsule(routing.weights, c)  # vector (m, k), position (m, 2)
+        quiet = last_router.weights(routing.fitness, last_kept)  # b without noise: (m, n, i, j)
+        best = best_capsule(quiet, c, self.class_projection)  # vector (m, k), position (m, 2)
         return Trace(Output(logits, self.decoder(best), tuple(routings), best), tuple(routed), c)
 
     def applied(self, b: Tensor) -> Tensor:
@@ -228,6 +229,11 @@ class WCapsNet(nn.Module):
         if self.config.routing.stop_gradient:
             b = b.detach()
         return F.dropout(b, self.config.routing.dropout, self.training)
+
+    @property
+    def class_projection(self) -> Tensor:
+        """W without the column of "none of these" (D5): (k, N)"""
+        return self.projection[:, : self.config.classes]
 
     def class_logits(self, output: Output) -> Tensor:
         """The N real classes, without "none of these": what predictions and probabilities are made of (D5)."""

@@ -22,6 +22,8 @@ SUMMED = (*Terms._fields, "accuracy", "steps")
 
 Losses = Callable[[Any, Tensor, Tensor, ObjectiveConfig], tuple[Terms, Tensor]]
 """network, images, labels → the terms of the loss, and the logits of the real classes"""
+Augmentation = Callable[..., Tensor]
+"""images, mirroring=, shifting= → images"""
 
 
 def wcapsnet_losses(network: WCapsNet, images: Tensor, labels: Tensor, config: ObjectiveConfig) -> tuple[Terms, Tensor]:
@@ -39,9 +41,10 @@ class Step:
         optimizer: torch.optim.Optimizer,
         data: DeviceSplit,
         losses: Losses = wcapsnet_losses,
+        augmentation: Augmentation = augment,
     ):
         self.experiment, self.network, self.optimizer, self.data = experiment, network, optimizer, data
-        self.losses = losses
+        self.losses, self.augmentation = losses, augmentation
         self.sums = torch.zeros(len(SUMMED), dtype=torch.float64, device=data.labels.device)
         self.engine: kernels.Engine | None = getattr(network, "engine", None)
 
@@ -65,14 +68,14 @@ class Step:
 
     def _take(self, index: Tensor) -> tuple[Tensor, Tensor]:
         mirroring, shifting = self.experiment.data.mirror, self.experiment.data.shift
-        if self.engine is not None and type(self.data) is DeviceSplit:
+        if self.engine is not None and type(self.data) is DeviceSplit and self.augmentation is augment:
             return kernels.take(self.data, index, mirroring, shifting)
         images, labels = self.data.take(index)
-        return augment(images, mirroring=mirroring, shifting=shifting), labels
+        return self.augmentation(images, mirroring=mirroring, shifting=shifting), labels
 
     def _judge(self, images: Tensor, labels: Tensor) -> Terms:
         config = self.experiment.objective
-        if self.engine is not None:
+        if self.engine is not None and self.losses is wcapsnet_losses:
             return kernels.objective(self.network(images), images, labels, config, self.engine.classes, self.sums)
         terms, logits = self.losses(self.network, images, labels, config)
         with torch.no_grad():

@@ -1,5 +1,5 @@
 // The last level: every vector at every position has a fitness and a weight (Eq. 5–7), their weighted sum is projected
-// to the classes (Eq. 14), and the best vector is named. A block is an image.
+// to the classes (Eq. 14), and the best vector is chosen (D36). A block is an image.
 #include "fitness.cuh"
 
 struct Predict {
@@ -28,7 +28,9 @@ struct Predict {
     int width;
     int k;
     int outputs;
+    int classes;
     int running;
+    int by_logit;
     int update;
     int normalized;
     int detach;
@@ -63,10 +65,92 @@ device_function float largest_of_block(float x, float* kept) {
     return x;
 }
 
+device_function float weight_of(const Predict& a, float fitness, float most) {
+    return a.normalized ? at_least_none(fitness) : __expf(fitness - most);
+}
+
+// The index of the largest value of a block, the first of equals; 0 where no value is a number.
+device_function int index_of_largest(float value, int index, int count, float* kept) {
+    const float largest = largest_of_block(value, kept);
+    const float first = -largest_of_block(value == largest ? -(float)index : -3e38f, kept);
+    return first >= 0 && first < count ? (int)first : 0;
+}
+
+// sum[k] = Σ_v weight[v] c_vk, with dropout on c. Warps share out the elements.
+device_function void weighted_sum(const Predict& a, long long row, const float* weight, float keep_c, float* sum) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    for (int k = warp * 2; k < a.k; k += (int)blockDim.x / 32 * 2) {
+        float first = 0, second = 0;
+        for (int v = lane; v < a.vectors; v += 32) {
+            unsigned two = *(const unsigned*)(a.c + (row + v) * a.k + k);
+            const unsigned place = (unsigned)((row + v) * a.k + k);
+            first += weight[v] * dropped(low_half(two), keep_c, a, 2, place);
+            second += weight[v] * dropped(high_half(two), keep_c, a, 2, place + 1);
+        }
+        first = over_warp(first);
+        second = over_warp(second);
+        if (lane == 0) {
+            sum[k] = first;
+            sum[k + 1] = second;
+        }
+    }
+    __syncthreads();
+}
+
+device_function float projected(const Predict& a, const float* sum, int r) {
+    float x = 0;
+    for (int k = 0; k < a.k; k++) x += sum[k] * a.w[k * a.outputs + r];
+    return x;
+}
+
+// D36: of the heaviest vectors, by weights without noise, the one that adds most to the predicted class.
+device_function int best_vector(const Predict& a, long long row, float most, float mean, float rstd, float* value, float* sum, float* kept) {
+    float total = 0;
+    for (int v = threadIdx.x; v < a.vectors; v += blockDim.x) total += weight_of(a, a.a[row + v], most);
+    total = over_block(total, kept);
+    for (int v = threadIdx.x; v < a.vectors; v += blockDim.x) value[v] = weight_of(a, a.a[row + v], most) / total;
+    __syncthreads();
+    weighted_sum(a, row, value, 1.f, sum);
+    float largest = -3e38f;
+    int index = 0x7fffffff;
+    for (int r = threadIdx.x; r < a.classes; r += blockDim.x) {
+        const float x = projected(a, sum, r);
+        if (x > largest) {
+            largest = x;
+            index = r;
+        }
+    }
+    const int predicted = index_of_largest(largest, index, a.classes, kept);
+    float enough = 0.99f * weight_of(a, most, most) / total;
+    float most_said = -3e38f;
+    if (a.by_logit) {
+        for (int v = threadIdx.x; v < a.vectors; v += blockDim.x) most_said = max(most_said, said_of(a, row + v, mean, rstd));
+        most_said = largest_of_block(most_said, kept);
+    }
+    largest = -3e38f;
+    index = 0x7fffffff;
+    for (int v = threadIdx.x; v < a.vectors; v += blockDim.x) {
+        if (a.by_logit ? said_of(a, row + v, mean, rstd) < most_said : value[v] < enough) continue;
+        float vote = 0;
+        for (int chunk = 0; chunk < a.k; chunk += 8) {
+            float c[8];
+            unpack(*(const uint4*)(a.c + (row + v) * a.k + chunk), c);
+#pragma unroll
+            for (int e = 0; e < 8; e++) vote += c[e] * a.w[(chunk + e) * a.outputs + predicted];
+        }
+        vote *= value[v];
+        if (vote > largest) {
+            largest = vote;
+            index = v;
+        }
+    }
+    return index_of_largest(largest, index, a.vectors, kept);
+}
+
 KERNEL(256, 4) predict_forward(ARGUMENTS(Predict) a) {
     SHARED_MEMORY(memory);
     float* kept = (float*)memory;  // [32]
-    float* value = kept + 32;  // [vectors]: a, then a with noise, then b̃
+    float* value = kept + 32;  // [vectors]: b without noise, then a with noise, then b̃
     float* sum = value + a.vectors;  // [k]
     const int m = blockIdx.x;
     const long long row = (long long)m * a.vectors;
@@ -75,13 +159,28 @@ KERNEL(256, 4) predict_forward(ARGUMENTS(Predict) a) {
     if (a.update && m == 0 && threadIdx.x == 0)
         remember(a.running_mean, a.running_var, mean, rstd, a.count, a.eps, a.momentum);
     for (int v = threadIdx.x; v < a.vectors; v += blockDim.x) {
-        a.a[row + v] = value[v] = fitness_of(a, row + v, mean, rstd);
-        most = max(most, value[v]);
+        const float fitness = fitness_of(a, row + v, mean, rstd);
+        a.a[row + v] = fitness;
+        most = max(most, fitness);
     }
     most = largest_of_block(most, kept);
+    const int best = best_vector(a, row, most, mean, rstd, value, sum, kept);
+    if (threadIdx.x < 1) {
+        int i = best / a.width % a.height, j = best % a.width;
+        a.place[m * 3] = best / a.width / a.height;
+        a.place[m * 3 + 1] = i;
+        a.place[m * 3 + 2] = j;
+        a.position[m * 2] = a.width > 1 ? 2.f * j / (a.width - 1) - 1 : 0.f;
+        a.position[m * 2 + 1] = a.height > 1 ? 2.f * i / (a.height - 1) - 1 : 0.f;
+    }
+    for (int k = threadIdx.x; k < a.k; k += blockDim.x) {
+        unsigned two = *(const unsigned*)(a.c + (row + best) * a.k + k / 2 * 2);
+        a.vector[m * a.k + k] = k % 2 ? high_half(two) : low_half(two);
+    }
     float noisy_most = -3e38f;
     for (int v = threadIdx.x; v < a.vectors; v += blockDim.x) {
         const unsigned place = (unsigned)(row + v) * 4;
+        value[v] = a.a[row + v];
         if (a.share > 0 && uniform(hashed(*a.seed, a.salt, place)) < a.share)
             value[v] += normal(hashed(*a.seed, a.salt, place + 1), hashed(*a.seed, a.salt, place + 2)) * a.std * most;
         a.noisy[row + v] = value[v];
@@ -89,59 +188,17 @@ KERNEL(256, 4) predict_forward(ARGUMENTS(Predict) a) {
     }
     noisy_most = largest_of_block(noisy_most, kept);
     float total = 0;
-    for (int v = threadIdx.x; v < a.vectors; v += blockDim.x)
-        total += a.normalized ? at_least_none(value[v]) : __expf(value[v] - noisy_most);
+    for (int v = threadIdx.x; v < a.vectors; v += blockDim.x) total += weight_of(a, value[v], noisy_most);
     total = over_block(total, kept);
-    float best_weight = -3e38f;
-    int best = 0x7fffffff;
     for (int v = threadIdx.x; v < a.vectors; v += blockDim.x) {
-        float b = (a.normalized ? at_least_none(value[v]) : __expf(value[v] - noisy_most)) / total;
+        const float b = weight_of(a, value[v], noisy_most) / total;
         a.b[row + v] = b;
-        if (b > best_weight) {
-            best_weight = b;
-            best = v;
-        }
         value[v] = dropped(b, a.keep, a, 1, (unsigned)(row + v));
     }
-    const float heaviest = largest_of_block(best_weight, kept);
-    // The first of the heaviest, as argmax has it: the largest of −v. Where no weight is a number, any will do.
-    const float first_of_them = -largest_of_block(best_weight == heaviest ? -(float)best : -3e38f, kept);
-    const int chosen = first_of_them < a.vectors ? (int)first_of_them : 0;
-    if (threadIdx.x < 1) {
-        int i = chosen / a.width % a.height, j = chosen % a.width;
-        a.place[m * 3] = chosen / a.width / a.height;
-        a.place[m * 3 + 1] = i;
-        a.place[m * 3 + 2] = j;
-        a.position[m * 2] = a.width > 1 ? 2.f * j / (a.width - 1) - 1 : 0.f;
-        a.position[m * 2 + 1] = a.height > 1 ? 2.f * i / (a.height - 1) - 1 : 0.f;
-    }
-    for (int k = threadIdx.x; k < a.k; k += blockDim.x) {
-        unsigned two = *(const unsigned*)(a.c + (row + chosen) * a.k + k / 2 * 2);
-        a.vector[m * a.k + k] = k % 2 ? high_half(two) : low_half(two);
-    }
-    // Warps share out the elements.
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    for (int k = warp * 2; k < a.k; k += (int)blockDim.x / 32 * 2) {
-        float first = 0, second = 0;
-        for (int v = lane; v < a.vectors; v += 32) {
-            unsigned two = *(const unsigned*)(a.c + (row + v) * a.k + k);
-            const unsigned place = (unsigned)((row + v) * a.k + k);
-            first += value[v] * dropped(low_half(two), a.keep_c, a, 2, place);
-            second += value[v] * dropped(high_half(two), a.keep_c, a, 2, place + 1);
-        }
-        first = over_warp(first);
-        second = over_warp(second);
-        if (lane == 0) {
-            a.sum[m * a.k + k] = sum[k] = first;
-            a.sum[m * a.k + k + 1] = sum[k + 1] = second;
-        }
-    }
     __syncthreads();
-    for (int r = threadIdx.x; r < a.outputs; r += blockDim.x) {
-        float x = 0;
-        for (int k = 0; k < a.k; k++) x += sum[k] * a.w[k * a.outputs + r];
-        a.logits[m * a.outputs + r] = x;
-    }
+    weighted_sum(a, row, value, a.keep_c, sum);
+    for (int k = threadIdx.x; k < a.k; k += blockDim.x) a.sum[m * a.k + k] = sum[k];
+    for (int r = threadIdx.x; r < a.outputs; r += blockDim.x) a.logits[m * a.outputs + r] = projected(a, sum, r);
 }
 
 KERNEL(256, 4) predict_backward(ARGUMENTS(Predict) a) {
