@@ -220,7 +220,7 @@ class WCapsNet(nn.Module):
         routings.append(routing)
         dropped = F.dropout(c, self.config.projection_dropout, self.training)
         logits = predict(self.applied(routing.weights), dropped, self.projection)  # (m, r)
-        quiet = last_router.weights(routing.fitness, last_kept)  # b without noise: (m, n, i, j)
+        quiet: Tensor = last_router.weights(routing.fitness, last_kept)  # type: ignore[operator]  # b without noise
         best = best_capsule(quiet, c, self.class_projection)  # vector (m, k), position (m, 2)
         return Trace(Output(logits, self.decoder(best), tuple(routings), best), tuple(routed), c)
 
