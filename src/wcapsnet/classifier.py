@@ -25,7 +25,7 @@ from .data.loader import normalize
 from .errors import InputError
 from .network import Output, WCapsNet, WCapsNetConfig
 from .network.routing import heaviest, winners
-from .settings import from_dict, to_dict
+from .settings import model_from_dict, to_dict
 from .training.precision import arithmetic
 
 METADATA = "wcapsnet"  # the key of our metadata in a safetensors file
@@ -152,7 +152,7 @@ class Classifier(nn.Module):
         tensors, facts = load_tensors(path)
         if not {"model", "classes", "mean", "std"} <= facts.keys():
             raise InputError(f"{path} does not hold a classifier; in a run folder, best.safetensors does.")
-        network = WCapsNet(from_dict(WCapsNetConfig, facts["model"], "model"))
+        network = model_from_dict(facts["model"]).build()
         try:
             network.load_state_dict(tensors)
             classifier = Classifier(network, facts["classes"], facts["mean"], facts["std"])

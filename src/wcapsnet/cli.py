@@ -56,7 +56,8 @@ from .report.page.text import images_of, plural
 from .report.records import read_records, shipped_records
 from .rounding import percent
 from .runs import dataset_of, train_all
-from .settings import suggestion, with_setting
+from .parts import suggestion
+from .settings import with_setting
 from .show import err, out
 from .sweep import Sweep, product, with_seeds
 from .training.evaluate import Evaluation, evaluate

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from .data import DataConfig
 from .errors import InputError
 from .network import WCapsNetConfig
-from .objective import ObjectiveConfig
+from .objective import PAPER, Objective
 
 PRECISIONS = ("fp32", "bf16")
 KERNELS = ("auto", "fused", "plain")
@@ -63,8 +64,8 @@ class TrainingConfig:
 class Experiment:
     name: str  # of the run folder, unless told otherwise
     data: DataConfig = field(default_factory=DataConfig)
-    model: WCapsNetConfig = field(default_factory=WCapsNetConfig)
-    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    model: Any = field(default_factory=WCapsNetConfig)  # the configuration of any registered architecture
+    objective: Objective = PAPER
     training: TrainingConfig = field(default_factory=TrainingConfig)
 
     def __post_init__(self) -> None:

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from . import baselines  # noqa: F401 - registers them
 from .classifier import Classifier
 from .deploy import shipped
 from .errors import InputError
-from .network import CIFAR10_LEVELS, CIFAR100_LEVELS, Level, WCapsNet, WCapsNetConfig
-from .settings import from_dict, suggestion, to_dict
+from .network import CIFAR10_LEVELS, CIFAR100_LEVELS, Level, WCapsNetConfig
+from .parts import model
+from .settings import model_from_dict, to_dict
 from .training.precision import choose_device
 from .training.run import Run
 
 QUICK_LEVELS = (Level(4, 8, 8, 2), Level(4, 8, 16, 2), Level(2, 8, 8, 1))
 
 
+@model("wcapsnet")
 def paper_config(classes: int, channels: int, height: int, width: int) -> WCapsNetConfig:
     """Table I: its CIFAR-10 column up to ten classes, its CIFAR-100 column (k = 24 in the last level) for more."""
     levels = CIFAR10_LEVELS if classes <= 10 else CIFAR100_LEVELS
     return WCapsNetConfig(classes=classes, channels=channels, height=height, width=width, levels=levels)
 
 
+@model("wcapsnet-quick")
 def quick_config(classes: int, channels: int, height: int, width: int) -> WCapsNetConfig:
     """A small relative for CPUs: three levels, half the Dense Layers, the whole mechanism."""
     levels = QUICK_LEVELS if classes <= 10 else (*QUICK_LEVELS[:2], Level(2, 8, 24, 1))
@@ -38,29 +41,17 @@ def quick_config(classes: int, channels: int, height: int, width: int) -> WCapsN
     )
 
 
-MODELS: dict[str, Callable[[int, int, int, int], WCapsNetConfig]] = {
-    "wcapsnet": paper_config,
-    "wcapsnet-quick": quick_config,
-}
-
-
-def model_config(name: str, classes: int, channels: int, height: int, width: int) -> WCapsNetConfig:
-    if name not in MODELS:
-        raise InputError(f"There is no model {name!r}{suggestion(name, MODELS)}")
-    return MODELS[name](classes, channels, height, width)
+def model_config(name: str, classes: int, channels: int, height: int, width: int) -> Any:
+    return model[name](classes, channels, height, width)
 
 
 def create(
     name: str = "wcapsnet", *, classes: int = 10, channels: int = 3, size: int | tuple[int, int] = 32, **fields: Any
-) -> WCapsNet:
-    """An untrained network. `size` is a side or (height, width); `fields` are those of `WCapsNetConfig`."""
+) -> Any:
+    """An untrained network. `size` is a side or (height, width); `fields` are those of the model's configuration."""
     height, width = _sides(size)
-    config = model_config(name, classes, channels, height, width)
-    return WCapsNet(
-        from_dict(
-            WCapsNetConfig, {**to_dict(config), **{name: to_dict(value) for name, value in fields.items()}}, "model"
-        )
-    )
+    config = to_dict(model_config(name, classes, channels, height, width))
+    return model_from_dict({**config, **{name: to_dict(value) for name, value in fields.items()}}).build()
 
 
 def _sides(size: object) -> tuple[int, int]:

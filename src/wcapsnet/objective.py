@@ -5,54 +5,66 @@ Everything is computed in float32, whatever the precision of the network.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .errors import InputError
 from .network import Output, Routing
+from .parts import loss_term
+from .settings import Amounts
 
 # Below every N_p and N_h but exact zero, so that it changes nothing else (D3).
 TINY = torch.finfo(torch.float32).tiny
 
 
-@dataclass(frozen=True)
-class ObjectiveConfig:
-    """The λ of Eq. 15 that stand before a function of the output; λ_WD belongs to the optimizer."""
+class Objective(Amounts):
+    """The λ of Eq. 15, one for each loss term; λ_WD belongs to the optimizer."""
 
-    lambda_ws: float = 0.2
-    lambda_r: float = 0.1
-
-    def __post_init__(self) -> None:
-        for name in ("lambda_ws", "lambda_r"):
-            value = getattr(self, name)
-            number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if not (number and 0 <= value < math.inf):
-                raise InputError(f"objective.{name} is {value!r}, but it must be a number, zero or more.")
+    kind = loss_term
+    renamed = {"lambda_ws": "wasserstein", "lambda_r": "reconstruction"}  # noqa: RUF012
 
 
 class Terms(NamedTuple):
-    """The loss and what it is the sum of, before the λ."""
+    """The loss, and by name what it is the weighted sum of."""
 
     total: Tensor
-    cross_entropy: Tensor
-    wasserstein: Tensor
-    reconstruction: Tensor
+    named: dict[str, Tensor]
 
 
-def objective(output: Output, images: Tensor, labels: Tensor, config: ObjectiveConfig) -> Terms:
+def objective(output: Any, images: Tensor, labels: Tensor, weights: Objective) -> Terms:
     """Eq. 15:  L_tot = L_CE + λ_WS L̃_WS + λ_R L_R   (+ λ_WD L₂, which the optimizer adds as weight decay)"""
-    cross_entropy = F.cross_entropy(output.logits.float(), labels)
-    cos = correctness(output.logits, labels).detach()  # D1
-    wasserstein = torch.stack([wasserstein_loss(routing, cos) for routing in output.routings]).sum()  # D7
-    reconstruction = F.mse_loss(output.reconstruction.float(), images.float())  # D12
-    total = cross_entropy + config.lambda_ws * wasserstein + config.lambda_r * reconstruction
-    return Terms(total, cross_entropy, wasserstein, reconstruction)
+    named = {name: loss_term[name](output, images, labels) for name in weights}
+    return Terms(weighted_sum(named, weights), named)
+
+
+def weighted_sum(named: dict[str, Tensor], weights: Objective) -> Tensor:
+    """Σ_t λ_t L_t"""
+    return sum((weights[name] * term for name, term in named.items()), start=torch.zeros(()))
+
+
+@loss_term("cross_entropy")
+def cross_entropy(output: Any, images: Tensor, labels: Tensor) -> Tensor:
+    """L_CE"""
+    return F.cross_entropy(output.logits.float(), labels)
+
+
+@loss_term("wasserstein")
+def wasserstein(output: Output, images: Tensor, labels: Tensor) -> Tensor:
+    """L̃_WS, summed over levels (D7); it takes the prediction as given (D1)"""
+    cos = correctness(output.logits, labels).detach()
+    return torch.stack([wasserstein_loss(routing, cos) for routing in output.routings]).sum()
+
+
+@loss_term("reconstruction")
+def reconstruction(output: Any, images: Tensor, labels: Tensor) -> Tensor:
+    """L_R: mean squared error against the network's input (D12)"""
+    return F.mse_loss(output.reconstruction.float(), images.float())
+
+
+PAPER = Objective(cross_entropy=1.0, wasserstein=0.2, reconstruction=0.1)
 
 
 def correctness(logits: Tensor, labels: Tensor) -> Tensor:

@@ -10,11 +10,11 @@ import torch
 
 from . import show
 from .data import DATASETS, DataConfig, Dataset, default_data_dir, load_dataset
+from .data.types import Augmentations
 from .errors import InputError
 from .experiment import Experiment
 from .kernels import compile as compile_kernels
-from .kernels import use as use_kernels
-from .network import WCapsNet
+from .kernels import choose as choose_engine
 from .show import err, out
 from .sweep import Sweep, adopt, finished_twin
 from .training.board import make_board
@@ -64,9 +64,8 @@ def train_all(
     load = _checked(sweep, data_dir, download, quiet)  # what the user can put right is said before anything is written
     if table:  # the paper's network is a row of every table
         runs = _not_elsewhere(sweep, runs, load, quiet)
-    training = [(run.experiment.model, run.experiment.training) for run in runs]
-    for model, wanted, precision in {(model, t.kernels, t.precision) for model, t in training}:
-        use_kernels(WCapsNet(model), wanted, precision, device)
+    for experiment in {(run.experiment.model, run.experiment.training.kernels): run.experiment for run in runs}.values():
+        choose_engine(experiment.model.build(), experiment, device)  # refuse what cannot run before anything does
     shared = SharedData(load, device)
     at_a_time = 1 if device.type == "cpu" else parallel or AT_ONCE
 
@@ -143,4 +142,4 @@ def _not_elsewhere(sweep: Sweep, runs: list[Run], load: Callable[[DataConfig], D
 
 def _images(config: DataConfig) -> DataConfig:
     """The same for all that use the same images, whatever is made of them."""
-    return replace(config, mirror=False, shift=0, normalization="unit")
+    return replace(config, mirror=False, shift=0, augment=Augmentations(), normalization="unit")

@@ -7,24 +7,77 @@ and what does not fit is refused with a sentence that names the field.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
+import math
 import types
 import typing
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, TypeVar
 
 from .errors import InputError
+from .parts import Kind, architecture, suggestion
 
 T = TypeVar("T")
 
 
+class Amounts(Mapping[str, float]):
+    """Registered parts of one kind with a number each, in order: loss terms with their λ, augmentations with their
+    strength. Unchangeable, and any registered name may be set."""
+
+    kind: ClassVar[Kind]
+    renamed: ClassVar[dict[str, str]] = {}  # names in files of earlier versions
+
+    def __init__(self, amounts: Mapping[str, float] = types.MappingProxyType({}), /, **more: float):
+        self._amounts = {self.renamed.get(name, name): value for name, value in {**amounts, **more}.items()}
+        for name, value in self._amounts.items():
+            field = f"{self.kind.field}.{name}"
+            if name not in self.kind:
+                raise InputError(f"There is no {self.kind.name} {name!r} for {field}{suggestion(name, self.kind)}")
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not (number and 0 <= value < math.inf):
+                raise InputError(f"{field} is {value!r}, but it must be a number, zero or more.")
+            self._amounts[name] = float(value)
+
+    def __getitem__(self, name: str) -> float:
+        return self._amounts[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._amounts)
+
+    def __len__(self) -> int:
+        return len(self._amounts)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._amounts.items()))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._amounts})"
+
+
+class _Open(dict[str, Any]):
+    """`Amounts` as plain values: a table in which any name may be set."""
+
+
 def to_dict(value: Any) -> Any:
     """Nested dataclasses and tuples as dicts and lists, ready for JSON."""
+    if isinstance(value, Amounts):
+        return _Open(value)
+    if type(value) in architecture.values():
+        fields = {f.name: to_dict(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {"architecture": architecture.name_of(type(value)), **fields}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: to_dict(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, (tuple, list)):
         return [to_dict(v) for v in value]
     return value
+
+
+def model_from_dict(data: Any, path: str = "model") -> Any:
+    """A network's configuration, of any architecture. Files of earlier versions name none: they hold WCapsNets."""
+    if not isinstance(data, dict):
+        raise InputError(f"{path} must be a table of fields, not {data!r}.")
+    fields = {name: value for name, value in data.items() if name != "architecture"}
+    return from_dict(architecture[data.get("architecture", "wcapsnet")], fields, path)
 
 
 def from_dict(cls: type[T], data: Any, path: str = "") -> T:
@@ -35,7 +88,7 @@ def from_dict(cls: type[T], data: Any, path: str = "") -> T:
     names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
     for key in data:
         if key not in names:
-            raise InputError(f"There is no field {_join(path, key)!r}{suggestion(key, names, path)}")
+            raise _no_field(key, names, path)
     for f in dataclasses.fields(cls):  # type: ignore[arg-type]
         optional = f.default is not dataclasses.MISSING or f.default_factory is not dataclasses.MISSING
         if f.name not in data and not optional:
@@ -73,30 +126,25 @@ def flat(content: Any, path: str = "") -> dict[str, Any]:
     return {path: content}
 
 
-def suggestion(name: str, known: typing.Iterable[str], path: str = "") -> str:
-    """The end of a sentence about a name that is not known: the nearest one, or all."""
-    known = list(known)
-    written = {word.lower(): word for word in known}
-    near = difflib.get_close_matches(name.lower(), written, 1, 0.5)
-    if near:
-        return f"; did you mean {_join(path, written[near[0]])!r}?"
-    return f"; known are {', '.join(_join(path, k) for k in known)}."
-
-
 def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
 def _key(place: Any, part: str, path: str) -> Any:
     if isinstance(place, dict):
-        if part not in place:
-            raise InputError(f"There is no field {_join(path, part)!r}{suggestion(part, place, path)}")
+        if part not in place and not isinstance(place, _Open):
+            raise _no_field(part, place, path)
         return part
     if isinstance(place, list):
         if not part.isdecimal() or int(part) >= len(place):
             raise InputError(f"{path} has the entries 0 to {len(place) - 1}, so {_join(path, part)!r} is not one.")
         return int(part)
     raise InputError(f"{path} is a single value and has no field {part!r}.")
+
+
+def _no_field(name: str, known: typing.Iterable[str], path: str) -> InputError:
+    full = [_join(path, one) for one in known]
+    return InputError(f"There is no field {_join(path, name)!r}{suggestion(_join(path, name), full)}")
 
 
 def _parse(text: str) -> Any:
@@ -117,6 +165,12 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
         if value is None:
             return None
         (hint,) = (arm for arm in typing.get_args(hint) if arm is not type(None))
+    if isinstance(hint, type) and issubclass(hint, Amounts):
+        if not isinstance(value, Mapping):
+            raise InputError(f"{path} must be a table of names and numbers, not {value!r}.")
+        return hint(value)
+    if hint is Any:  # the network's configuration, the one field that may be of several types
+        return model_from_dict(value, path)
     if dataclasses.is_dataclass(hint):
         return from_dict(typing.cast(type, hint), value, path)
     if typing.get_origin(hint) is tuple:

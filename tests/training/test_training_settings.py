@@ -12,7 +12,8 @@ from wcapsnet.errors import InputError
 from wcapsnet.experiment import Experiment
 from wcapsnet.network import ConfigError, Level
 from wcapsnet.recipes import RECIPES, recipe
-from wcapsnet.settings import from_dict, suggestion, to_dict, with_setting
+from wcapsnet.parts import suggestion
+from wcapsnet.settings import from_dict, to_dict, with_setting
 
 BASE = recipe("cifar10")
 

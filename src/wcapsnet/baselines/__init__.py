@@ -1,5 +1,5 @@
 """What WCapsNet is compared with: each network in its own paper's words, with the same verbs."""
 
-from .densenet import DenseNet
+from .densenet import DenseNet, DenseNetConfig
 
-__all__ = ["DenseNet"]
+__all__ = ["DenseNet", "DenseNetConfig"]

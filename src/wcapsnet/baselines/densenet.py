@@ -2,9 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from ..parts import architecture, model
+
+
+@architecture("densenet")
+@dataclass(frozen=True)
+class DenseNetConfig:
+    """Three dense blocks of (depth - 4) / 6 layers each."""
+
+    classes: int = 10
+    channels: int = 3
+    height: int = 32
+    width: int = 32
+    depth: int = 100
+    growth: int = 12  # k
+
+    def build(self) -> DenseNet:
+        return DenseNet(self)
+
+
+@model("densenet-bc-100-12")
+def densenet_bc_100_12(classes: int, channels: int, height: int, width: int) -> DenseNetConfig:
+    """DenseNet-BC-100, k = 12: 0.77M parameters."""
+    return DenseNetConfig(classes, channels, height, width)
+
+
+class DenseNetOutput(NamedTuple):
+    logits: Tensor  # (m, classes)
 
 
 class DenseLayer(nn.Module):
@@ -35,13 +66,12 @@ class Transition(nn.Module):
 
 
 class DenseNet(nn.Module):
-    """Three dense blocks of (depth - 4) / 6 layers. The default, BC-100-12, has 0.77M parameters."""
-
-    def __init__(self, classes: int = 10, channels: int = 3, depth: int = 100, growth: int = 12):
+    def __init__(self, config: DenseNetConfig | None = None):
         super().__init__()
-        layers = (depth - 4) // 6
+        self.config = config = config or DenseNetConfig()
+        layers, growth = (config.depth - 4) // 6, config.growth
         width = 2 * growth
-        self.init_conv = nn.Conv2d(channels, width, 3, padding=1, bias=False)
+        self.init_conv = nn.Conv2d(config.channels, width, 3, padding=1, bias=False)
         self.blocks, self.transitions = nn.ModuleList(), nn.ModuleList()
         for block in range(3):
             self.blocks.append(nn.Sequential(*(DenseLayer(width + at * growth, growth) for at in range(layers))))
@@ -50,17 +80,17 @@ class DenseNet(nn.Module):
                 self.transitions.append(Transition(width))
                 width //= 2
         self.norm = nn.BatchNorm2d(width)
-        self.linear = nn.Linear(width, classes)
+        self.linear = nn.Linear(width, config.classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
         nn.init.zeros_(self.linear.bias)
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor) -> DenseNetOutput:
         x = self.init_conv(images)
         for block, transition in zip(self.blocks, [*self.transitions, nn.Identity()], strict=True):
             x = transition(block(x))
-        return self.linear(F.relu_(self.norm(x)).mean((2, 3)))  # (m, r)
+        return DenseNetOutput(self.linear(F.relu_(self.norm(x)).mean((2, 3))))  # (m, r)
 
     def decayed_parameters(self) -> list[nn.Parameter]:
         """Its weight decay falls on everything."""

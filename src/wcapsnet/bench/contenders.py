@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
 
 from .. import kernels
-from ..baselines import DenseNet
+from ..baselines import DenseNetConfig
+from ..engine import Engine
 from ..errors import InputError
-from ..experiment import PRECISIONS
-from ..network import WCapsNet, WCapsNetConfig
-from ..objective import ObjectiveConfig, Terms
-from ..settings import suggestion
-from ..training.step import Losses, wcapsnet_losses
+from ..experiment import PRECISIONS, Experiment
+from ..objective import Objective
+from ..parts import suggestion
 from .loop import looped
 
 
@@ -58,31 +55,25 @@ class Contender:
         if self.how.compiled:
             _check_compiler(device)
 
-    def network(self, config: WCapsNetConfig, device: torch.device) -> WCapsNet | DenseNet:
+    def of(self, experiment: Experiment) -> Experiment:
+        """The experiment as this contender trains it"""
+        training = replace(experiment.training, precision=self.precision, kernels=self.how.kernels)
+        experiment = replace(experiment, training=training)
+        if not self.how.baseline:
+            return experiment
+        shape = experiment.model
+        model = DenseNetConfig(shape.classes, shape.channels, shape.height, shape.width)
+        return replace(experiment, model=model, objective=Objective(cross_entropy=1.0))
+
+    def engine(self, experiment: Experiment, device: torch.device) -> Engine:
         torch.manual_seed(0)
-        network: WCapsNet | DenseNet
-        if self.how.baseline:
-            network = DenseNet(config.classes, config.channels).to(device)
-        else:
-            network = WCapsNet(config).to(device)
-            kernels.use(network, self.how.kernels, self.precision, device)
-            if self.how.loop:
-                network = looped(network)
+        experiment = self.of(experiment)
+        network = experiment.model.build().to(device)
+        if self.how.loop:
+            network = looped(network)
         if self.how.compiled:
             network.compile(dynamic=False)
-        return network
-
-    @property
-    def losses(self) -> Losses:
-        return cross_entropy if self.how.baseline else wcapsnet_losses
-
-
-def cross_entropy(network: nn.Module, images: Tensor, labels: Tensor, config: ObjectiveConfig) -> tuple[Terms, Tensor]:
-    """The whole loss of a network without critics and decoder."""
-    logits = network(images)
-    loss = F.cross_entropy(logits.float(), labels)
-    none = torch.zeros_like(loss)
-    return Terms(loss, loss, none, none), logits
+        return kernels.choose(network, experiment, device)
 
 
 def parse(names: str | None, precision: str) -> list[Contender]:

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..baselines import DenseNet
 from ..errors import InputError
 from ..experiment import Experiment
-from ..network import Level, WCapsNet, WCapsNetConfig
+from ..network import Level, WCapsNetConfig
 from ..training.run import describe_environment, file_names_only
 from . import tasks
 from .contenders import Contender, first_line
@@ -187,7 +186,7 @@ def row(
         "first_s": job.first_s,
         "peak_mib": round(job.peak / 2**20, 1) if job.peak is not None else None,
     }
-    work = work_in(request, contender, case.experiment.model, subject)
+    work = work_in(request, contender, case.experiment, subject)
     if work:
         row["macs_per_image"] = work.macs
         if limits:
@@ -197,10 +196,11 @@ def row(
     return {**row, **job.facts()}
 
 
-def work_in(request: Request, contender: Contender, model: WCapsNetConfig, subject: str) -> Work | None:
+def work_in(request: Request, contender: Contender, experiment: Experiment, subject: str) -> Work | None:
     """Of one image in what is timed; None for loading."""
+    model = experiment.model
     shape = model.channels, model.height, model.width
-    network = DenseNet(model.classes, model.channels) if contender.how.baseline else WCapsNet(model)
+    network = contender.of(experiment).model.build()
     counted = work_of(network, *shape)
     if request.what == "level":
         name = subject.partition(",")[0]

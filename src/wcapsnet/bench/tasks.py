@@ -14,11 +14,13 @@ from torch import Tensor, nn
 
 from ..data import DATASETS, Split
 from ..data.augment import augment
+from ..data.types import Augmentations
 from ..data.loader import DeviceSplit, epoch_order
+from ..engine import Engine
 from ..errors import InputError
 from ..experiment import Experiment
+from ..kernels import FusedEngine
 from ..network import WCapsNet
-from ..network.routing import predict, route
 from ..training.precision import arithmetic
 from ..training.step import GraphedStep, Step, nesterov
 from .contenders import Contender
@@ -57,10 +59,8 @@ class OneBatch(DeviceSplit):
 def training(contender: Contender, experiment: Experiment, batch: int, data: DeviceSplit) -> Job:
     """The step of `wcapsnet train`, from indices to updated weights."""
     device = data.labels.device
-    settings = replace(experiment.training, precision=contender.precision, kernels=contender.how.kernels)
-    experiment = replace(experiment, training=settings)
-    network = contender.network(experiment.model, device)
-    step = Step(experiment, network, nesterov(network, experiment, device), data, contender.losses)
+    experiment, engine = contender.of(experiment), contender.engine(experiment, device)
+    step = Step(experiment, engine, nesterov(engine, experiment, device), data)
     if device.type == "cuda" and contender.how.graph:
         step = GraphedStep(step, batch)
     batches = itertools.cycle(epoch_order(len(data), batch, 0, 0).to(device).unbind())
@@ -74,14 +74,14 @@ def training(contender: Contender, experiment: Experiment, batch: int, data: Dev
 
 def parts(contender: Contender, experiment: Experiment, batch: int, data: DeviceSplit) -> dict[str, Job]:
     """The same step with less and less of what comes before the network; and that alone."""
-    plain = replace(experiment, data=replace(experiment.data, mirror=False, shift=0))
+    plain = replace(experiment, data=replace(experiment.data, mirror=False, shift=0, augment=Augmentations()))
     device = data.labels.device
     batches = itertools.cycle(epoch_order(len(data), batch, 0, 0).to(device).unbind())
     index = torch.zeros(batch, dtype=torch.int64, device=device)
 
     def load() -> Tensor:
         images, _ = data.take(index)
-        return augment(images, mirroring=experiment.data.mirror, shifting=experiment.data.shift)
+        return augment(images, experiment.data.augmentations())
 
     loading = recorded(load, device)
     return {
@@ -100,12 +100,13 @@ def inference(contender: Contender, experiment: Experiment, batch: int, device: 
     model = experiment.model
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(batch, model.channels, model.height, model.width, generator=generator).to(device)
-    network = contender.network(model, device).eval()
+    engine = contender.engine(experiment, device)
+    engine.network.eval()
 
     @torch.no_grad()
     def answer() -> Any:
         with arithmetic(contender.precision, device):
-            return network(images)
+            return engine.forward(images)
 
     call = recorded(answer, device) if contender.how.graph else answer
 
@@ -113,7 +114,8 @@ def inference(contender: Contender, experiment: Experiment, batch: int, device: 
         if contender.how.baseline:
             return {}
         with torch.no_grad():
-            expected = Contender("plain", "fp32", "plain").network(model, device).eval()(images[:64]).logits
+            plain = Contender("plain", "fp32", "plain").engine(experiment, device).network.eval()
+            expected = plain(images[:64]).logits
         answered: Any = call()
         return {"largest_error_of_logits": float((answered.logits[:64] - expected).abs().max())}
 
@@ -129,14 +131,14 @@ def levels(contender: Contender, experiment: Experiment, batch: int, device: tor
         raise InputError(f"{contender.name} has no capsules.")
     # Levels are compiled one by one, below.
     whole_network = replace(contender, name="plain") if contender.how.compiled else contender
-    network = whole_network.network(experiment.model, device)
-    assert isinstance(network, WCapsNet)
+    engine = whole_network.engine(experiment, device)
+    network = engine.network
     config, jobs = experiment.model, {}
     channels, sizes = config.init_channels, [(config.height, config.width), *config.maps()]
     for at, level in enumerate(config.levels):
         dtype = torch.bfloat16 if contender.precision == "bf16" else torch.float32
         x = torch.randn(batch, channels, *sizes[at], device=device, dtype=dtype, requires_grad=True)
-        blocks, whole = _blocks(network, at), _level(network, at)
+        blocks, whole = _blocks(engine, at), _level(engine, at)
         name = f"level {at + 1}"
         jobs[f"{name}, blocks"] = _there_and_back(contender, blocks, x, list(network.capsules[at].parameters()))
         others = [*network.routers[at].parameters(), *([network.projection] if at == len(config.levels) - 1 else [])]
@@ -145,27 +147,25 @@ def levels(contender: Contender, experiment: Experiment, batch: int, device: tor
     return jobs
 
 
-def _blocks(network: WCapsNet, at: int) -> Callable[[Tensor], Tensor]:
-    if network.engine is None:
-        blocks: nn.Module = network.capsules[at]
-        return blocks
-    engine_blocks = getattr(network.engine, "blocks", None)
-    if engine_blocks is None:
-        raise InputError("the fused kernels compute a network, not one level of it.")
-    return lambda x: engine_blocks(network, at, x)
+def _blocks(engine: Engine, at: int) -> Callable[[Tensor], Tensor]:
+    if isinstance(engine, FusedEngine):
+        fused = engine.fused
+        return lambda x: fused.blocks(engine.network, at, x)
+    return engine.network.capsules[at]
 
 
-def _level(network: WCapsNet, at: int) -> Callable[[Tensor], Tensor]:
-    if (engine_level := getattr(network.engine, "level", None)) is not None:
-        return lambda x: engine_level(network, at, x)
-    blocks, router = network.capsules[at], network.routers[at]
+def _level(engine: Engine, at: int) -> Callable[[Tensor], Tensor]:
+    network: WCapsNet = engine.network
+    if isinstance(engine, FusedEngine):
+        fused = engine.fused
+        return lambda x: fused.level(network, at, x)
+    _, blocks, router = list(network.levels())[at]
 
     def level(x: Tensor) -> Tensor:
         c = blocks(x)
         b = network.applied(router(c).weights)
-        if at < len(network.capsules) - 1:
-            return route(b, c)
-        return predict(b, F.dropout(c, network.config.projection_dropout), network.projection)
+        last = at == len(network.capsules) - 1
+        return network.handed_on(at, b, F.dropout(c, network.config.projection_dropout) if last else c)
 
     return level
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from ..parts import augmentation
 
 
 def mirror(images: Tensor, mirrored: Tensor) -> Tensor:
@@ -23,12 +27,22 @@ def shift(images: Tensor, down: Tensor, right: Tensor, limit: int) -> Tensor:
     return moved.permute(0, 3, 1, 2).contiguous()
 
 
-def augment(images: Tensor, *, mirroring: bool, shifting: int) -> Tensor:
-    """Each image mirrored with probability ½ and shifted by up to `shifting` pixels in each direction."""
-    m = images.shape[0]
-    if mirroring:
-        images = mirror(images, torch.rand(m, device=images.device) < 0.5)
-    if shifting:
-        down, right = torch.randint(-shifting, shifting + 1, (2, m), device=images.device)
-        images = shift(images, down, right, shifting)
+@augmentation("mirror")
+def random_mirror(images: Tensor, probability: float) -> Tensor:
+    """Each image flipped left to right with this probability"""
+    return mirror(images, torch.rand(len(images), device=images.device) < probability)
+
+
+@augmentation("shift")
+def random_shift(images: Tensor, pixels: float) -> Tensor:
+    """Each image moved by up to so many pixels in each direction"""
+    limit = int(pixels)
+    down, right = torch.randint(-limit, limit + 1, (2, len(images)), device=images.device)
+    return shift(images, down, right, limit)
+
+
+def augment(images: Tensor, amounts: Mapping[str, float]) -> Tensor:
+    """One augmentation after the other, in this order"""
+    for name, amount in amounts.items():
+        images = augmentation[name](images, amount)
     return images

@@ -14,7 +14,8 @@ from ..classifier import Classifier, load_tensors
 from ..data import Dataset
 from ..errors import InputError
 from ..experiment import Experiment
-from ..settings import from_dict, suggestion
+from ..parts import suggestion
+from ..settings import from_dict
 
 WEIGHTS = Path(__file__).parent / "weights"
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..network import WCapsNet
-from ..settings import suggestion
+from ..parts import suggestion
 from ..training.cores import good_batch, on_every_core
 from ..training.mode import evaluating
 from .image import contributions, over_image, pixels_per_cell

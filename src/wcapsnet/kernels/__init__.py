@@ -1,36 +1,37 @@
-"""Speed, behind one seam: `network.engine` computes a forward pass in place of the plain PyTorch modules.
+"""Speed, behind one seam: an `Engine` that computes a training step by fused CUDA kernels.
 
-The modules stay what they are (parameters, buffers, the slow truth); an engine reads them.
+The modules stay what they are (parameters, buffers, the slow truth); the engine reads them.
 """
 
 from __future__ import annotations
 
 import torch
+from torch import nn
 
+from ..engine import Engine
 from ..errors import InputError
-from ..network import WCapsNet
+from ..experiment import Experiment
 from .compile import Unavailable, start
-from .forward import Engine
-from .images import take
-from .objective import objective
-from .optimizer import FusedNesterov
+from .engine import FusedEngine
 
-__all__ = ["Engine", "FusedNesterov", "objective", "take", "use"]
+__all__ = ["FusedEngine", "choose"]
 
 
-def use(network: WCapsNet, wanted: str, precision: str, device: torch.device) -> str:
-    """Choose once what computes this network; the answer is a line for the log."""
-    network.engine = None
+def choose(network: nn.Module, experiment: Experiment, device: torch.device) -> Engine:
+    """The engine for this experiment; its `description` is a line for the log."""
+    wanted = experiment.training.kernels
+    plain = Engine(network)
     if wanted == "plain":
-        return "plain PyTorch"
+        return plain
     try:
-        _check(precision, device)
-        network.engine = Engine(network)
+        _check(experiment.training.precision, device)
+        return FusedEngine(network, experiment.objective, experiment.data.augmentations())
     except Unavailable as reason:
         if wanted == "fused":
             raise InputError(f"The fused kernels cannot be used: {reason}; choose --kernels auto or plain.") from None
-        return f"plain PyTorch ({reason})" if device.type == "cuda" else "plain PyTorch"
-    return str(network.engine.description)
+        if device.type == "cuda":
+            plain.description = f"plain PyTorch ({reason})"
+        return plain
 
 
 def _check(precision: str, device: torch.device) -> None:

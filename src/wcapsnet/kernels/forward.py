@@ -23,8 +23,8 @@ from .prepare import Prepared, Zeros
 from .supports import check_network, unsupported_decoder, unsupported_routing
 
 
-class Engine:
-    """Computes a network's forward pass where bf16 was asked for; elsewhere the plain modules do."""
+class FusedNetwork:
+    """A network's forward pass where bf16 was asked for; elsewhere the plain modules do it."""
 
     def __init__(self, network: WCapsNet):
         config = network.config
@@ -89,12 +89,6 @@ class Engine:
 
         self._check_widths()
 
-    @property
-    def description(self) -> str:
-        """What computes this network, for the log."""
-        left = [f"{part} in PyTorch ({reason})" for part, reason in self.left.items() if reason]
-        return "; ".join(["fused kernels", *left])
-
     def _check_widths(self) -> None:
         self.init.layer.check(self.init.size[1])
         for level in self.levels:
@@ -114,7 +108,7 @@ class Engine:
 
     def __call__(self, network: WCapsNet, images: Tensor) -> Output:
         if not self.serves(network, images):
-            return network.plain(images)
+            return network(images)
         training = network.training
         if (kind := (len(images), training)) not in self.compiled:
             self.compiled.add(kind)
@@ -161,14 +155,17 @@ class Engine:
         x, sums = first_convolution(self.init, images, training, prepared)  # (chunk, m, position, 8)
         if self.head is None:
             return self._with_plain_routing(network, x, sums, prepared)
+        capsules = []
         for level, router in zip(self.levels, self.routers, strict=False):
             c = capsule_blocks(level, x, sums, training, prepared)  # (m, n, position, k)
             routing, x, sums = routed(router, c, training, seed, prepared)
+            capsules.append(_as_maps(c, level))
             routings.append(routing)
         c = capsule_blocks(self.levels[-1], x, sums, training, prepared)
         routing, logits, best = predicted(self.head, c, training, seed, prepared)
+        capsules.append(_as_maps(c, self.levels[-1]))
         routings.append(routing)
-        return Output(logits, self._decode(network, best, prepared), tuple(routings), best)
+        return Output(logits, self._decode(network, best, prepared), tuple(routings), best, tuple(capsules))
 
     def _decode(self, network: WCapsNet, best: BestCapsule, prepared: Prepared) -> Tensor:
         if self.decoder is None:
@@ -177,23 +174,23 @@ class Engine:
 
     def _with_plain_routing(self, network: WCapsNet, x: Tensor, sums: Tensor | None, prepared: Prepared) -> Output:
         """The blocks by kernels, the routing by its own modules."""
-        training, routings = network.training, []
+        training, capsules, routings = network.training, [], []
         routers: Any = network.routers
         *features, last = zip(self.levels, routers, strict=True)
         for level, router in features:
             c = _as_maps(capsule_blocks(level, x, sums, training, prepared), level)
             routing = router(c)
-            routed_ = route(network.applied(routing.weights), c)
-            x, sums = to_chunks(routed_), None
+            x, sums = to_chunks(route(network.applied(routing.weights), c)), None
+            capsules.append(c)
             routings.append(routing)
         level, router = last
         c = _as_maps(capsule_blocks(level, x, sums, training, prepared), level)
         routing = router(c)
-        routings.append(routing)
         dropped = F.dropout(c, network.config.projection_dropout, training)
         logits = predict(network.applied(routing.weights), dropped, network.projection)
         best = best_capsule(router.weights(routing.fitness), c, network.class_projection)
-        return Output(logits, self._decode(network, best, prepared), tuple(routings), best)
+        reconstruction = self._decode(network, best, prepared)
+        return Output(logits, reconstruction, (*routings, routing), best, (*capsules, c))
 
 
 def _as_maps(c: Tensor, level: FusedLevel) -> Tensor:

@@ -17,7 +17,7 @@ STRUCTURES["images.cu"] = structures("images.cu")
 
 
 def take(data: DeviceSplit, index: Tensor, mirroring: bool, shifting: int) -> tuple[Tensor, Tensor]:
-    """What `DeviceSplit.take` and `augment` do, by one launch."""
+    """What `DeviceSplit.take`, mirroring with probability ½ and shifting do, by one launch."""
     m, (channels, height, width) = len(index), data.images.shape[1:]
     images = torch.empty((m, channels, height, width), device=index.device)
     labels = torch.empty(m, dtype=torch.int64, device=index.device)

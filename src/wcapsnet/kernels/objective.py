@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -9,18 +10,20 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..network import Output
-from ..objective import ObjectiveConfig, Terms
+from ..objective import Terms, cross_entropy, reconstruction, wasserstein
 from .compile import Kernel, structures
 from .decoder import mean_square
 from .layout import STRUCTURES, build
 
 STRUCTURES["objective.cu"] = structures("objective.cu")
+# The loss terms with a kernel, in the order in which it adds them up.
+FUSED_TERMS = {"cross_entropy": cross_entropy, "wasserstein": wasserstein, "reconstruction": reconstruction}
 
 
 class _Objective(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, labels: Tensor, classes: int, config: ObjectiveConfig, sums: Tensor | None, logits: Tensor,
+        ctx: Any, labels: Tensor, classes: int, lambda_ws: float, lambda_r: float, sums: Tensor | None, logits: Tensor,
         reconstruction: Tensor, *judged: Tensor,
     ) -> Tensor:  # fmt: skip
         own, images = STRUCTURES["objective.cu"], logits.shape[0]
@@ -41,15 +44,15 @@ class _Objective(torch.autograd.Function):
             "images": images,
             "outputs": logits.shape[1],
             "classes": classes,
-            "lambda_ws": config.lambda_ws,
-            "lambda_r": config.lambda_r,
+            "lambda_ws": lambda_ws,
+            "lambda_r": lambda_r,
         }
         arguments = build(own["Objective"], level=levels, **ctx.facts, sums=0 if sums is None else sums)
         blocks = -(-images // 8)
         Kernel("objective.cu", "objective_images")((blocks, 1, 1), 256, 128, arguments)
         Kernel("objective.cu", "objective_levels")((blocks, len(levels), 1), 256, 128, arguments)
         Kernel("objective.cu", "objective_terms")((1, 1, 1), 32, 0, arguments)
-        ctx.config, ctx.judged = config, judged
+        ctx.judged = judged
         return terms
 
     @staticmethod
@@ -64,16 +67,19 @@ class _Objective(torch.autograd.Function):
         ]
         arguments = build(own["Objective"], level=levels, **ctx.facts, gradient=gradient, dlogits=dlogits)
         Kernel("objective.cu", "objective_backward")((-(-images // 8), len(levels) + 1, 1), 256, 0, arguments)
-        return (None, None, None, None, dlogits, gradient.squeeze(0) * ctx.config.lambda_r, *answers)
+        return (None, None, None, None, None, dlogits, gradient.squeeze(0) * ctx.facts["lambda_r"], *answers)
 
 
 def objective(
-    output: Output, images: Tensor, labels: Tensor, config: ObjectiveConfig, classes: int, sums: Tensor | None = None
-) -> Terms:
-    """The terms; `sums` (float64: the terms, accuracy, 1) grows by them where it is given."""
-    reconstruction = mean_square(output.reconstruction, images)
-    if reconstruction is None:
-        reconstruction = F.mse_loss(output.reconstruction.float(), images.float())
+    output: Output, images: Tensor, labels: Tensor, weights: Mapping[str, float], classes: int,
+    sums: Tensor | None = None,
+) -> Terms:  # fmt: skip
+    """The paper's three terms, those without a weight by zero; `sums` (float64: total, terms, accuracy, 1) grows."""
+    error = mean_square(output.reconstruction, images)
+    if error is None:
+        error = F.mse_loss(output.reconstruction.float(), images.float())
     judged = [one.contiguous() for routing in output.routings for one in (routing.fitness, routing.weights)]
-    terms = _Objective.apply(labels, classes, config, sums, output.logits.contiguous(), reconstruction, *judged)
-    return Terms(*terms.unbind())
+    lambdas = weights.get("wasserstein", 0.0), weights.get("reconstruction", 0.0)
+    terms = _Objective.apply(labels, classes, *lambdas, sums, output.logits.contiguous(), error, *judged)
+    total, *named = terms.unbind()
+    return Terms(total, dict(zip(FUSED_TERMS, named, strict=True)))

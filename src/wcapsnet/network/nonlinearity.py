@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from torch import Tensor
+
+from ..parts import nonlinearity
 
 VECTOR_AXIS = 2
 
 
+@nonlinearity("squash")
 def squash(x: Tensor, axis: int = VECTOR_AXIS) -> Tensor:
     """Eq. 1:  c = ‖x‖² / (1 + ‖x‖²) · x / ‖x‖"""
     # Written as x·‖x‖/(1+‖x‖²); the ε keeps the gradient of the root finite at x = 0.
@@ -16,9 +17,7 @@ def squash(x: Tensor, axis: int = VECTOR_AXIS) -> Tensor:
     return (x * ((squared + 1e-12).sqrt() / (1 + squared))).to(x.dtype)
 
 
+@nonlinearity("tilt")
 def tilt(x: Tensor, axis: int = VECTOR_AXIS) -> Tensor:
     """Eq. 2:  c = ½ (1 + softmax(x)) ⊙ x"""
     return (0.5 * (1 + x.softmax(axis)) * x).to(x.dtype)
-
-
-NONLINEARITIES: dict[str, Callable[[Tensor], Tensor]] = {"tilt": tilt, "squash": squash}

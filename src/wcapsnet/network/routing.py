@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..parts import weighting
+
 
 class Routing(NamedTuple):
     """What one critic said of one level. (m, n) for a feature level, (m, n, i, j) for the last."""
@@ -16,23 +18,19 @@ class Routing(NamedTuple):
     weights: Tensor  # b, over all capsules of a sample they sum to 1
 
 
+@weighting("softmax")
 def softmax_weights(a: Tensor) -> Tensor:
     """Eq. 6:  b_n = softmax(a_n), over capsules, and over capsules × positions in the last level"""
     return a.flatten(1).softmax(1).view_as(a)
 
 
+@weighting("normalized")
 def normalized_weights(a: Tensor) -> Tensor:
     """Eq. 7:  b_n = a_n / Σ_n a_n"""
     # Noise can push a fitness below zero, and Eq. 7 needs weights that sum to one: negative counts as none,
     # and where nothing is left the ε makes the weights equal.
     a = a.clamp_min(0) + 1e-6
     return a / a.flatten(1).sum(1).view(-1, *[1] * (a.dim() - 1))
-
-
-WEIGHTINGS: dict[str, Callable[[Tensor], Tensor]] = {
-    "softmax": softmax_weights,
-    "normalized": normalized_weights,
-}
 
 
 EQUAL = 0.99  # of the largest weight
@@ -72,10 +70,10 @@ def add_noise(a: Tensor, share: float, std: float) -> Tensor:
 class Router(nn.Module):
     """c → a (Eq. 5) → noise in training → b (Eq. 6 or 7)"""
 
-    def __init__(self, critic: nn.Module, weighting: Callable[[Tensor], Tensor], noise_share: float, noise_std: float):
+    def __init__(self, critic: nn.Module, weigh: Callable[[Tensor], Tensor], noise_share: float, noise_std: float):
         super().__init__()
         self.critic = critic
-        self.weighting = weighting
+        self.weighting = weigh
         self.noise_share, self.noise_std = noise_share, noise_std
 
     def forward(self, c: Tensor, keep: Tensor | None = None) -> Routing:

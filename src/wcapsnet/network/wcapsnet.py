@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .. import parts
+from ..errors import InputError
+from ..parts import Kind, architecture, fitness
+from . import nonlinearity  # noqa: F401 - registers them
 from .capsules import CapsuleBlocks
 from .critic import BlockCritic, ConstantFitness, RandomFitness, VectorCritic
 from .decoder import BestCapsule, Decoder, best_capsule
-from .nonlinearity import NONLINEARITIES
-from .routing import WEIGHTINGS, Router, Routing, predict, route
-
-
-class ConfigError(ValueError):
-    """A network that cannot be built. The message is one sentence that names the field."""
+from .routing import Router, Routing, predict, route
 
 
 @dataclass(frozen=True)
@@ -51,6 +50,7 @@ CIFAR10_LEVELS = (Level(16, 8, 16, 2), Level(8, 8, 32, 1), Level(4, 8, 64, 2), L
 CIFAR100_LEVELS = (*CIFAR10_LEVELS[:3], Level(2, 8, 24, 1))
 
 
+@architecture("wcapsnet")
 @dataclass(frozen=True)
 class WCapsNetConfig:
     """Everything that shapes the network. The defaults are the paper's CIFAR-10 network."""
@@ -73,6 +73,9 @@ class WCapsNetConfig:
     def __post_init__(self) -> None:
         self._check()
 
+    def build(self) -> WCapsNet:
+        return WCapsNet(self)
+
     @property
     def outputs(self) -> int:
         """r = 1 … N_Classes + 1"""
@@ -89,7 +92,7 @@ class WCapsNetConfig:
     def _check(self) -> None:
         def require(holds: bool, name: str, value: object, needs: str) -> None:
             if not holds:
-                raise ConfigError(f"model.{name} is {value!r}, but it must be {needs}.")
+                raise InputError(f"model.{name} is {value!r}, but it must be {needs}.")
 
         def number(value: object) -> bool:
             return isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -101,7 +104,7 @@ class WCapsNetConfig:
         def probability(name: str, value: float) -> None:
             require(number(value) and 0 <= value < 1, name, value, "a probability: at least 0, below 1")
 
-        def one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+        def one_of(name: str, value: str, known: Kind) -> None:
             require(value in known, name, value, "one of " + ", ".join(known))
 
         def switch(name: str, value: object) -> None:
@@ -120,12 +123,12 @@ class WCapsNetConfig:
             count(f"decoder_channels.{index}", value, 1)
         probability("critic_dropout", self.critic_dropout)
         probability("projection_dropout", self.projection_dropout)
-        one_of("nonlinearity", self.nonlinearity, tuple(NONLINEARITIES))
+        one_of("nonlinearity", self.nonlinearity, parts.nonlinearity)
         switch("extra_class", self.extra_class)
 
         require(isinstance(self.routing, RoutingConfig), "routing", self.routing, "a RoutingConfig")
-        one_of("routing.fitness", self.routing.fitness, tuple(FITNESSES))
-        one_of("routing.weighting", self.routing.weighting, tuple(WEIGHTINGS))
+        one_of("routing.fitness", self.routing.fitness, parts.fitness)
+        one_of("routing.weighting", self.routing.weighting, parts.weighting)
         switch("routing.stop_gradient", self.routing.stop_gradient)
         share, std = self.routing.noise_share, self.routing.noise_std
         require(number(share) and 0 <= share <= 1, "routing.noise_share", share, "between 0 and 1")
@@ -148,30 +151,29 @@ class Output(NamedTuple):
 
     logits: Tensor  # p  (m, r): the N classes, then "none of these" where the configuration has it
     reconstruction: Tensor  # (m, ch, h, w)
-    routings: tuple[Routing, ...]  # one for each level
+    routings: tuple[Routing, ...]  # a and b of each level
     best: BestCapsule  # what the reconstruction was made from
+    capsules: tuple[Tensor, ...]  # c of each level: (m, n, k, i, j)
 
 
-class Trace(NamedTuple):
-    """A forward pass with what happened on the way."""
+Routes = Callable[[int, Router, Tensor], Routing]
+"""level, router, c → the routing of that level"""
 
-    output: Output
-    routed: tuple[Tensor, ...]  # c̃ of each feature level: (m, k, i, j)
-    capsules: Tensor  # c of the last level: (m, n, k, i, j)
+
+def by_critics(level: int, router: Router, c: Tensor) -> Routing:
+    return router(c)
 
 
 class WCapsNet(nn.Module):
     def __init__(self, config: WCapsNetConfig | None = None):
         super().__init__()
         self.config = config = config or WCapsNetConfig()
-        self.engine: Any = None  # a faster way to the same answer (kernels/)
         self.init_conv = nn.Conv2d(config.channels, config.init_channels, 3, padding=1, bias=False)
         nn.init.kaiming_normal_(self.init_conv.weight, nonlinearity="relu")
         self.capsules = nn.ModuleList()
         self.routers = nn.ModuleList()
         channels = config.init_channels
         for index, (level, size) in enumerate(zip(config.levels, config.maps(), strict=True)):
-            nonlinearity = NONLINEARITIES[config.nonlinearity]
             self.capsules.append(
                 CapsuleBlocks(
                     level.capsules,
@@ -180,7 +182,7 @@ class WCapsNet(nn.Module):
                     config.dense_layers,
                     level.dimension,
                     level.stride,
-                    nonlinearity,
+                    parts.nonlinearity[config.nonlinearity],
                 )
             )
             self.routers.append(_router(config, level, size, last=index == len(config.levels) - 1))
@@ -189,40 +191,43 @@ class WCapsNet(nn.Module):
         nn.init.uniform_(self.projection, -(channels**-0.5), channels**-0.5)
         self.decoder = Decoder(channels, config.channels, config.height, config.width, config.decoder_channels)
 
-    def forward(self, images: Tensor) -> Output:
-        self._check(images)
-        return self.plain(images) if self.engine is None else self.engine(self, images)
-
-    def plain(self, images: Tensor) -> Output:
-        """The same by the plain modules, whatever the engine."""
-        return self.trace(images).output
-
-    def trace(self, images: Tensor, keep: Sequence[Tensor | None] | None = None) -> Trace:
-        """Fig. 1, always by the plain modules. `keep` switches capsules off: for each level None, or which are kept,
-        (n,) or (m, n). The weights of the others go to those in proportion, so one at least must be kept."""
-        self._check(images)
-        self._check_kept(keep)
-        return self.trace_from(0, self.init_conv(images), keep)  # (m, ch, h, w) → (m, k, i, j)
-
-    def trace_from(self, start: int, x: Tensor, keep: Sequence[Tensor | None] | None = None) -> Trace:
-        """Fig. 1 from level `start` on, of which x is the input. `keep` is for all levels, as in `trace`."""
-        routings, routed = [], []
-        levels = zip(self.capsules, self.routers, keep or [None] * len(self.capsules), strict=True)
-        *feature_levels, (last_capsules, last_router, last_kept) = list(levels)[start:]
-        for capsules, router, kept in feature_levels:
-            c = capsules(x)  # (m, n, k, i, j)
-            routing = router(c, kept)  # a, b: (m, n)
-            x = route(self.applied(routing.weights), c)  # (m, k, i, j)
+    def forward(self, images: Tensor, *, start: int = 0, routes: Routes = by_critics) -> Output:
+        """Fig. 1. With `start`, `images` is the input of that level; `routes` replaces the critics' routing."""
+        x = images if start else self.init_conv(self._checked(images))  # (m, k, i, j)
+        capsules, routings = [], []
+        *feature_levels, (last, blocks, router) = list(self.levels())[start:]
+        for level, feature_blocks, feature_router in feature_levels:
+            c = feature_blocks(x)  # (m, n, k, i, j)
+            routing = routes(level, feature_router, c)  # a, b: (m, n)
+            x = route(self.applied(routing.weights), c)  # Eq. 13: (m, k, i, j)
+            capsules.append(c)
             routings.append(routing)
-            routed.append(x)
-        c = last_capsules(x)  # (m, n, k, i, j)
-        routing = last_router(c, last_kept)  # a, b: (m, n, i, j)
-        routings.append(routing)
+        c = blocks(x)  # (m, n, k, i, j)
+        routing = routes(last, router, c)  # a, b: (m, n, i, j)
         dropped = F.dropout(c, self.config.projection_dropout, self.training)
-        logits = predict(self.applied(routing.weights), dropped, self.projection)  # (m, r)
-        quiet: Tensor = last_router.weights(routing.fitness, last_kept)  # type: ignore[operator]  # b without noise
-        best = best_capsule(quiet, c, self.class_projection)  # vector (m, k), position (m, 2)
-        return Trace(Output(logits, self.decoder(best), tuple(routings), best), tuple(routed), c)
+        logits = predict(self.applied(routing.weights), dropped, self.projection)  # Eq. 14: (m, r)
+        without_noise = router.weights(routing.fitness) if self.training else routing.weights
+        best = best_capsule(without_noise, c, self.class_projection)  # vector (m, k), position (m, 2)
+        return Output(logits, self.decoder(best), (*routings, routing), best, (*capsules, c))
+
+    def levels(self) -> Iterator[tuple[int, CapsuleBlocks, Router]]:
+        """Number, capsule blocks and router of each level, first to last."""
+        for level, (blocks, router) in enumerate(zip(self.capsules, self.routers, strict=True)):
+            yield level, cast(CapsuleBlocks, blocks), cast(Router, router)
+
+    def handed_on(self, level: int, b: Tensor, c: Tensor) -> Tensor:
+        """What the next level sees (Eq. 13) if b weighs the capsules c; of the last level, the logits (Eq. 14)."""
+        return route(b, c) if level < len(self.capsules) - 1 else predict(b, c, self.projection)
+
+    def keeping(self, keep: Sequence[Tensor | None] | None) -> Routes:
+        """Routes that switch capsules off: for each level None or a mask of those kept, (n,) or (m, n).
+
+        Their weights go to the kept ones in proportion, so at least one must be kept.
+        """
+        if keep is None:
+            return by_critics
+        self._check_kept(keep)
+        return lambda level, router, c: router(c, keep[level])
 
     def applied(self, b: Tensor) -> Tensor:
         """b as it weighs capsules: with dropout, and for WS cut off from the cross entropy (III-F, Table IV)."""
@@ -256,18 +261,19 @@ class WCapsNet(nn.Module):
             "decoder": total(self.decoder),
         }
 
-    def _check(self, images: Tensor) -> None:
+    def _checked(self, images: Tensor) -> Tensor:
         config = self.config
         expected = (config.channels, config.height, config.width)
         if images.dim() != 4 or images.shape[1:] != expected:
             raise ValueError(
                 f"The network takes images of shape (m, {', '.join(map(str, expected))}), not {tuple(images.shape)}."
             )
+        return images
 
-    def _check_kept(self, keep: Sequence[Tensor | None] | None) -> None:
-        if keep is not None and len(keep) != len(self.config.levels):
+    def _check_kept(self, keep: Sequence[Tensor | None]) -> None:
+        if len(keep) != len(self.config.levels):
             raise ValueError(f"`keep` has {len(keep)} entries, but the network has {len(self.config.levels)} levels.")
-        for index, (level, mask) in enumerate(zip(self.config.levels, keep or (), strict=False)):
+        for index, (level, mask) in enumerate(zip(self.config.levels, keep, strict=True)):
             if mask is None:
                 continue
             if mask.dtype != torch.bool or mask.dim() not in (1, 2) or mask.shape[-1] != level.capsules:
@@ -279,25 +285,32 @@ class WCapsNet(nn.Module):
                 raise ValueError(f"keep[{index}] switches all capsules off; one at least must be kept.")
 
 
-def _critic(config: WCapsNetConfig, level: Level, size: tuple[int, int], last: bool) -> nn.Module:
+@fitness("critic")
+def critic(config: WCapsNetConfig, level: Level, size: tuple[int, int], last: bool) -> nn.Module:
+    """The paper's critics (Section IV-B)."""
     if last:
         return VectorCritic(level.dimension, config.critic_channels, config.critic_dropout)
     return BlockCritic(level.dimension, *size, config.critic_channels, config.critic_dropout)
 
 
-def _judged(level: Level, size: tuple[int, int], last: bool) -> tuple[int, ...]:
-    """What gets a fitness: the blocks of a level, in the last one every vector."""
+@fitness("random")
+def random_fitness(config: WCapsNetConfig, level: Level, size: tuple[int, int], last: bool) -> nn.Module:
+    """Drawn from U(0, 1): *Random* in Table IV."""
+    return RandomFitness(*judged(level, size, last))
+
+
+@fitness("constant")
+def constant_fitness(config: WCapsNetConfig, level: Level, size: tuple[int, int], last: bool) -> nn.Module:
+    """All equal: *Uniform* in Table IV."""
+    return ConstantFitness(*judged(level, size, last))
+
+
+def judged(level: Level, size: tuple[int, int], last: bool) -> tuple[int, ...]:
+    """The shape of a level's fitness: one for each block, in the last level one for each vector"""
     return (level.capsules, *size) if last else (level.capsules,)
 
 
-# Who judges the capsules: the values of RoutingConfig.fitness.
-FITNESSES: dict[str, Callable[[WCapsNetConfig, Level, tuple[int, int], bool], nn.Module]] = {
-    "critic": _critic,
-    "random": lambda config, level, size, last: RandomFitness(*_judged(level, size, last)),
-    "constant": lambda config, level, size, last: ConstantFitness(*_judged(level, size, last)),
-}
-
-
 def _router(config: WCapsNetConfig, level: Level, size: tuple[int, int], last: bool) -> Router:
-    critic = FITNESSES[config.routing.fitness](config, level, size, last)
-    return Router(critic, WEIGHTINGS[config.routing.weighting], config.routing.noise_share, config.routing.noise_std)
+    routing = config.routing
+    critic = parts.fitness[routing.fitness](config, level, size, last)
+    return Router(critic, parts.weighting[routing.weighting], routing.noise_share, routing.noise_std)

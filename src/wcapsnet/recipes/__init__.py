@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from ..errors import InputError
 from ..experiment import Experiment
-from ..settings import suggestion
+from ..parts import suggestion
 from . import paper, quick
-from .ablations import PAPER_FIGURES, ROWS, TABLE_OF
+from .ablations import PAPER_FIGURES, ROWS, TABLE_OF, variant
 
 __all__ = ["ABLATIONS", "PAPER", "RECIPES", "ROWS", "SMALL", "recipe", "suggest"]
 
@@ -24,7 +24,7 @@ SMALL: dict[str, Callable[[], Experiment]] = {"quick": quick.quick, "demo": quic
 
 def _ablation(base: Callable[[], Experiment], dataset: str, row: str) -> Callable[[], Experiment]:
     def experiment() -> Experiment:
-        return ROWS[row].apply(base(), f"{dataset}-{row}")
+        return variant(base(), ROWS[row], f"{dataset}-{row}")
 
     figure = PAPER_FIGURES.get(row, {}).get(dataset)
     reached = f"{figure} % in the paper" if figure else "not in the paper"

@@ -14,10 +14,9 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 
-def good_batch(network: WCapsNet, device: torch.device) -> int:
-    """Small batches stay in a CPU's caches; on a GPU as much memory as 500 images of CIFAR's size take, or 1000 by the
-    kernels, which need a tenth."""
-    most = 16 if device.type == "cpu" else 500 if network.engine is None else 1000
+def good_batch(network: WCapsNet, device: torch.device, on_gpu: int = 500) -> int:
+    """Small batches stay in a CPU's caches. `on_gpu` counts images of CIFAR's size; larger ones need more memory."""
+    most = 16 if device.type == "cpu" else on_gpu
     return max(1, min(most, most * 32 * 32 // (network.config.height * network.config.width)))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,17 +56,22 @@ class Evaluation:
 
 
 def evaluate(
-    network: WCapsNet, split: DeviceSplit, precision: str = "fp32", batch_size: int | None = None
+    network: WCapsNet,
+    split: DeviceSplit,
+    precision: str = "fp32",
+    batch_size: int | None = None,
+    forward: Callable[[Tensor], Any] | None = None,
 ) -> Evaluation:
-    """The whole split, once, in order; the network is left in the mode it was in."""
+    """The whole split, once, in order; the network is left in the mode it was in. `forward` may compute it faster."""
     device, classes = split.labels.device, network.config.classes
-    size = batch_size or good_batch(network, device)
+    size = batch_size or good_batch(network, device, 1000 if forward else 500)  # kernels need a tenth of the memory
+    answer = forward or network
 
     @torch.no_grad()  # here: every thread has a mode of its own
     def look(start: int) -> list[Tensor]:
         images, target = split.take(slice(start, start + size))
         with arithmetic(precision, device):
-            output = network(images)
+            output = answer(images)
         best = network.class_logits(output).float().softmax(1).max(1)
         loss = F.cross_entropy(output.logits.float(), target, reduction="none")
         per_capsule = [block_weights(routing.weights) for routing in output.routings]

@@ -21,6 +21,7 @@ import torch
 
 from ..data import DataConfig, Dataset
 from ..data.loader import DeviceData
+from ..data.types import Augmentations
 from ..errors import InputError
 from .board import Board
 from .progress import Progress
@@ -211,7 +212,7 @@ class SharedData:
         self._latest: DeviceData | None = None  # kept between two runs that follow one another
 
     def of(self, config: DataConfig) -> DeviceData:
-        same = replace(config, mirror=False, shift=0)  # augmentation changes no image
+        same = replace(config, mirror=False, shift=0, augment=Augmentations())  # augmentation changes no image
         data = self._on_device.get(same)
         if data is None:
             data = DeviceData(self.load(config), config.normalization, self.device)

@@ -26,7 +26,7 @@ from ..objective import l2
 from .evaluate import Evaluation, evaluate
 from .progress import Progress
 from .run import Run
-from .step import SUMMED, GraphedStep, Step, nesterov
+from .step import GraphedStep, Step, nesterov
 from .tensorboard import event_writer
 
 Measure = Callable[[WCapsNet, DeviceSplit], Evaluation]
@@ -66,12 +66,13 @@ class Trainer:
         self.train_data, self.validation_data = self.data.train, self.data.validation
 
         torch.manual_seed(self.settings.seed)
-        self.network = WCapsNet(experiment.model).to(device)
-        self.computed_by = kernels.use(self.network, self.settings.kernels, self.settings.precision, device)
+        self.network = experiment.model.build().to(device)
+        self.engine = kernels.choose(self.network, experiment, device)
+        self.computed_by = self.engine.description
         self.classifier = Classifier(self.network, self.dataset.classes, *self.normalization)
-        self.optimizer = nesterov(self.network, experiment, device)
+        self.optimizer = nesterov(self.engine, experiment, device)
         self.state = State()
-        self.step: Step = Step(experiment, self.network, self.optimizer, self.train_data)
+        self.step: Step = Step(experiment, self.engine, self.optimizer, self.train_data)
         if run.file("state.safetensors").exists():
             self._restore()
         elif run.metrics():  # to begin anew would overwrite what it has
@@ -118,18 +119,18 @@ class Trainer:
             self.step(order[state.step])
             state.step += 1
             if self.progress.due():
-                means = self._means()
+                means = self.step.means()
                 self._check(means)
                 self.progress.batch(state.epoch, self.settings.epochs, state.step, len(order), order.shape[1], means)
             if state.step < len(order):  # after the last step comes validation, and then the pause
                 yield
-        self._check(self._means())
+        self._check(self.step.means())
         self.images_per_s = (len(order) - first) * order.shape[1] / max(time.perf_counter() - started, 1e-9)
 
     def pause(self) -> None:
         """Save where `steps` stands still; after an epoch that has been done."""
         if self.state.step:
-            self._check(self._means())
+            self._check(self.step.means())
             self._count_seconds()
             self.save()
 
@@ -139,8 +140,9 @@ class Trainer:
         self._since = now
 
     def _finish_epoch(self) -> dict[str, Any]:
-        state, means = self.state, self._means()
-        validation = evaluate(self.network, self.validation_data, self.settings.precision)
+        state, means = self.state, self.step.means()
+        forward = self.engine.forward
+        validation = evaluate(self.network, self.validation_data, self.settings.precision, forward=forward)
         if not math.isfinite(validation.loss):  # the last step broke the weights: they must not replace good ones
             raise self._diverged(validation.loss)
         state.epoch, state.step = state.epoch + 1, 0
@@ -153,7 +155,7 @@ class Trainer:
         return {
             "epoch": state.epoch,
             "lr": float(f"{self.settings.learning_rate(state.epoch - 1):.6g}"),
-            **{name: means[name] for name in SUMMED[:-2]},
+            **{name: value for name, value in means.items() if name != "accuracy"},
             "l2": float(l2(self.network.decayed_parameters())),
             "train_accuracy": means["accuracy"],
             "validation_loss": validation.loss,
@@ -163,19 +165,15 @@ class Trainer:
             "seconds": round(state.seconds, 3),
         }
 
-    def _means(self) -> dict[str, float]:
-        *sums, steps = self.step.sums.tolist()
-        return {name: value / max(steps, 1) for name, value in zip(SUMMED, sums, strict=False)}
-
     def _check(self, means: dict[str, float]) -> None:
-        chance = math.log(self.experiment.model.outputs)
-        if not math.isfinite(means["total"]) or means["cross_entropy"] > 20 * chance:
+        chance = math.log(self.experiment.model.classes)
+        if not math.isfinite(means["total"]) or means.get("cross_entropy", 0.0) > 20 * chance:
             raise self._diverged(means["total"])
 
     def _diverged(self, loss: float) -> Diverged:
         return Diverged(
             f"Training diverged in epoch {self.state.epoch + 1} (loss {loss:.3g}, guessing gives "
-            f"{math.log(self.experiment.model.outputs):.2f}); lower the learning rate, for example "
+            f"{math.log(self.experiment.model.classes):.2f}); lower the learning rate, for example "
             f"--lr {self.settings.lr / 10:g}."
         )
 

@@ -1,0 +1,51 @@
+"""What computes a training step: plain PyTorch here, fused CUDA kernels in `kernels/`. Both have this interface."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .data.augment import augment
+from .data.loader import DeviceSplit
+from .objective import Objective, Terms, objective
+
+
+class Engine:
+    """Plain PyTorch: every network, every part, every device."""
+
+    description = "plain PyTorch"
+
+    def __init__(self, network: nn.Module):
+        self.network: Any = network
+
+    def batch(self, data: DeviceSplit, index: Tensor, augmentations: Mapping[str, float]) -> tuple[Tensor, Tensor]:
+        """Images and labels as the network sees them in training"""
+        images, labels = data.take(index)
+        return augment(images, augmentations), labels
+
+    def forward(self, images: Tensor) -> Any:
+        return self.network(images)
+
+    def terms(self, output: Any, images: Tensor, labels: Tensor, weights: Objective, sums: Tensor) -> Terms:
+        """The loss. `sums` grows by the total, every term, the accuracy and 1."""
+        terms = objective(output, images, labels, weights)
+        self.count(terms, output, labels, sums)
+        return terms
+
+    @torch.no_grad()
+    def count(self, terms: Terms, output: Any, labels: Tensor, sums: Tensor) -> None:
+        classes = output.logits[:, : self.network.config.classes]
+        accuracy = (classes.argmax(1) == labels).double().mean()
+        sums[:-1] += torch.stack([*(term.double() for term in (terms.total, *terms.named.values())), accuracy])
+        sums[-1] += 1
+
+    def backward(self, total: Tensor) -> None:
+        total.backward()
+
+    def optimizer(self, groups: list[dict[str, Any]], lr: Tensor, momentum: float) -> torch.optim.SGD:
+        """SGD with Nesterov momentum"""
+        # `fused`: the other forms wait for the device to read the rate.
+        return torch.optim.SGD(groups, lr=lr, momentum=momentum, nesterov=momentum > 0, fused=True)

@@ -1,0 +1,84 @@
+"""A training step on the kernels, part by part; what has no kernel runs in PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..data.augment import augment, random_mirror, random_shift
+from ..data.loader import DeviceSplit
+from ..engine import Engine
+from ..network import Output
+from ..objective import Objective, Terms
+from ..parts import augmentation, loss_term
+from .forward import FusedNetwork
+from .images import take
+from .objective import FUSED_TERMS, objective
+from .optimizer import FusedNesterov
+
+
+class FusedEngine(Engine):
+    def __init__(self, network: nn.Module, weights: Objective, augmentations: Mapping[str, float]):
+        super().__init__(network)
+        self.fused = FusedNetwork(self.network)
+        left = {part: reason for part, reason in self.fused.left.items() if reason}
+        left |= {f"loss term {name}": "" for name in _without_kernel(weights)}
+        left |= {f"augmentation {name}": "" for name in _split(augmentations)[1]}
+        notes = [f"{part} in PyTorch" + (f" ({reason})" if reason else "") for part, reason in left.items()]
+        self.description = "; ".join(["fused kernels", *notes])
+
+    def batch(self, data: DeviceSplit, index: Tensor, augmentations: Mapping[str, float]) -> tuple[Tensor, Tensor]:
+        if type(data) is not DeviceSplit:
+            return super().batch(data, index, augmentations)
+        fused, rest = _split(augmentations)
+        images, labels = take(data, index, "mirror" in fused, int(fused.get("shift", 0)))
+        return augment(images, rest), labels
+
+    def forward(self, images: Tensor) -> Output:
+        return self.fused(self.network, images)
+
+    def terms(self, output: Output, images: Tensor, labels: Tensor, weights: Objective, sums: Tensor) -> Terms:
+        others = _without_kernel(weights)
+        if weights.get("cross_entropy") != 1 or "cross_entropy" in others:
+            return super().terms(output, images, labels, weights, sums)
+        classes = self.network.config.classes
+        if tuple(weights) == tuple(FUSED_TERMS) and not others:
+            return objective(output, images, labels, weights, classes, sums)
+        fused = {name: value for name, value in weights.items() if name not in others}
+        total, named = objective(output, images, labels, fused, classes)
+        named = {name: named[name] if name in fused else loss_term[name](output, images, labels) for name in weights}
+        for name in others:
+            total = total + weights[name] * named[name]
+        terms = Terms(total, named)
+        self.count(terms, output, labels, sums)
+        return terms
+
+    def backward(self, total: Tensor) -> None:
+        self.fused.aside.enabled = True  # gradients are read by the optimizer only, and none are there before
+        try:
+            total.backward()
+        finally:
+            self.fused.aside.enabled = False
+
+    def optimizer(self, groups: list[dict[str, Any]], lr: Tensor, momentum: float) -> torch.optim.SGD:
+        if momentum == 0:
+            return super().optimizer(groups, lr, momentum)
+        return FusedNesterov(groups, lr=lr, momentum=momentum, nesterov=True, fused=True)
+
+
+def _without_kernel(weights: Objective) -> list[str]:
+    return [name for name in weights if loss_term[name] is not FUSED_TERMS.get(name)]
+
+
+def _split(augmentations: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
+    """Those at the beginning that one kernel does, and the rest"""
+    fused: dict[str, float] = {}
+    rest = dict(augmentations)
+    if rest.get("mirror") == 0.5 and next(iter(rest)) == "mirror" and augmentation["mirror"] is random_mirror:
+        fused["mirror"] = rest.pop("mirror")
+    if rest and next(iter(rest)) == "shift" and augmentation["shift"] is random_shift:
+        fused["shift"] = rest.pop("shift")
+    return fused, rest
