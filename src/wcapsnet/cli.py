@@ -480,7 +480,7 @@ def predict(
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Classify pictures: class, probability, and the winning capsules of each level."""
+    """Classify pictures: class, probability, and the winning blocks of each level."""
     if as_csv and as_json:
         raise InputError("Choose one of --csv and --json.")
     classifier = load(run, device=str(choose_device(device)))
@@ -1118,12 +1118,12 @@ def _explain_dataset(
             facts |= one.summary(seen, names, files)
             if not as_json:
                 show_explained.capsule(one, seen, names, files)
-            if place[0] == len(seen.weights) - 1 and one.wins:  # only the last level is decoded
+            if one.decoded:  # a block of the last level
                 walk = traverse_capsule(classifier.network, seen, place[1])
                 facts["traversal"] = {"low": walk.values[:, 0].tolist(), "high": walk.values[:, -1].tolist()}
                 facts["traversal"]["change"] = walk.change.tolist()
                 if not as_json:
-                    show_explained.traversal(walk, one.wins)
+                    show_explained.traversal(walk, one.decoded)
         else:
             taught, _ = _some_of(dataset, other, PROBE_IMAGES)
             probes = probe_levels(_survey(classifier, taught, device, as_json, routed=True), seen)

@@ -115,9 +115,11 @@ def _levels_of(facts: Facts, example: Example) -> Html:
         rows,
         f"Every capsule, and what switching it off does (with all: {_share(one.probabilities[one.predicted])})",
     )
+    decoded = one.decoded(facts.classes)
     return h(
         "div",
         h("div", panels, class_="levels"),
+        h("p", f"{decoded[0].upper()}{decoded[1:]}.", class_="soft"),
         folded("All weights, and what switching each capsule off does", numbers),
     )
 
@@ -128,7 +130,10 @@ def _share(probability: Tensor) -> str:
 
 def reconstructions(facts: Facts) -> Html:
     title = "Reconstructions"
-    lead = "The decoder redraws the image from one vector: the best capsule of the last level, with its position."
+    lead = (
+        "The decoder redraws the image from one vector of the last level and its position: the heaviest, or of several "
+        "that weigh the same, to within 1 %, the one that adds most to the predicted class."
+    )
     if facts.pictures is None:
         return section("reconstructions", title, lead, unable(why_no_pictures(facts)))
     items = []

@@ -1,9 +1,11 @@
-"""Which capsules act for which class, and how well each level knows it."""
+"""Which blocks act for which class, and how well each level knows it."""
 
 from __future__ import annotations
 
 from ...explain import LevelSpecialization, Specialization, specialization
 from ...explain.probes import share_interval
+from ...explain.specialization import SCALE
+from ...network.routing import heaviest
 from . import text
 from .colors import scale
 from .facts import Facts
@@ -14,17 +16,16 @@ from .svg import Bar, Cell, bar_chart, grid
 
 
 def specialisation(facts: Facts) -> Html:
-    title = "Who acts for which class"
+    title = "Which capsules act for which class"
     lead = (
-        "Each level has several capsule blocks, and a critic gives each a weight for every image. Here are the mean "
-        "weights for each class: where a row differs from the others, the level treats that class in its own way."
+        "Each level has several capsule blocks, and a critic gives each a weight for every image. The mean weights for "
+        "each class are shown here: where a row differs from the others, the level treats that class differently."
     )
     if facts.seen is None:
         return section("routing", title, lead, unable(facts.missing["seen"]))
     found = specialization(facts.seen.survey)
-    last = found.levels[-1]
-    levels = [h("div", _level(facts, level, level is last), class_="level") for level in found.levels]
-    return section("routing", title, lead, _trend(found), levels, _positions(facts, found))
+    levels = [h("div", _level(facts, level), class_="level") for level in found.levels]
+    return section("routing", title, lead, _trend(found), levels, _tied(facts), _positions(facts, found))
 
 
 def _trend(found: Specialization) -> Html | None:
@@ -44,26 +45,28 @@ def _trend(found: Specialization) -> Html | None:
     chart = bar_chart("Information of the winning capsule about the class, by level", bars, high=high, width=440)
     steps = [f"{text.signed(step.change)} ± {step.margin:.3f}" for step in found.steps]
     between = (
-        f"Differences between neighbouring levels, beyond chance, with half their {text.percent(0.95, 0)} confidence "
+        f"Differences between neighbouring levels, less chance, with half their {text.percent(0.95, 0)} confidence "
         f"interval: {', '.join(steps)}. "
         if steps
         else ""
     )
+    units = text.listed([f"{level.unit:.3f} (level {level.level + 1})" for level in several])
     caption = (
         f"{found.trend} {between}"
-        "The bars are normalised mutual information, chance included: 0 if the capsule that wins (drawn, where several "
-        "do) says nothing about the class, 1 if it says as much as that many capsules can. Upright lines are chance: "
-        "what shuffled classes give."
+        "The bars show the mutual information between the class and the winning capsule, drawn evenly where several "
+        f"win, with chance included. Every information on this page is on this scale. {SCALE} (1 is {units} nats). "
+        "Upright lines are chance, the mean for shuffled classes."
     )
     return figure("Do deeper levels specialise more?", chart, caption)
 
 
-def _level(facts: Facts, level: LevelSpecialization, last: bool) -> list[Html | None]:
+def _level(facts: Facts, level: LevelSpecialization) -> list[Html | None]:
     n, names = level.capsules, facts.classes
     rows = [r for r in range(len(names)) if level.counts[r] > 0]
     ordered = len(rows) > MANY
     if ordered:  # classes with the same favourite side by side
-        rows.sort(key=lambda r: (int(level.mean[r].argmax()), -float(level.mean[r].max())))
+        favourites = heaviest(level.mean)
+        rows.sort(key=lambda r: (favourites[r].nonzero().flatten().tolist(), -float(level.mean[r].max())))
     apart = (level.mean[rows] - 1 / n).abs().max()
     strength = (level.mean[rows] - 1 / n) / apart.clamp_min(1e-6)
     wide = min(90.0, max(36.0, 320 / n))
@@ -115,7 +118,7 @@ def _level(facts: Facts, level: LevelSpecialization, last: bool) -> list[Html | 
     return [
         h("h3", title),
         *findings,
-        h("div", left, h("div", _level_facts(level), _wins(level, last)), class_="beside"),
+        h("div", left, h("div", _level_facts(level), _wins(level)), class_="beside"),
     ]
 
 
@@ -123,18 +126,45 @@ def _level_facts(level: LevelSpecialization) -> Html:
     n = level.capsules
     by_winner = f"{level.information_chosen:.3f} (chance {level.information_chosen_by_chance:.3f})"
     said = {
-        "the winning capsule tells of the class": by_winner,
-        "all winners together": f"{level.information_set:.3f} (chance {level.information_set_by_chance:.3f})",
-        "the weights tell of the class": f"{level.information:.3f} (chance {level.information_by_chance:.3f})",
+        "information of the winning capsule": by_winner,
+        "information of all winners together": (
+            f"{level.information_set:.3f} (chance {level.information_set_by_chance:.3f})"
+        ),
+        "information of a capsule drawn by weight": (
+            f"{level.information:.3f} (chance {level.information_by_chance:.3f})"
+        ),
         "capsules in use, by weight": f"{level.effective:.2f} of {n}",
         "capsules in use, by wins": f"{level.effective_chosen:.2f} of {n}",
         "capsules that weigh in one image": f"{level.effective_per_image:.2f} of {n}",
         "capsules that win one image": f"{level.leaders:.2f} of {n}",
     }
-    return h("ul", [h("li", h("span", name), h("span", value)) for name, value in said.items()], class_="facts")
+    note = (
+        f"Information about the class: 1 is {level.unit:.3f} nats, the most one of {n} capsules can say. All winners "
+        "together can exceed 1."
+    )
+    return h(
+        "div",
+        h("ul", [h("li", h("span", name), h("span", value)) for name, value in said.items()], class_="facts"),
+        h("p", note, class_="soft"),
+    )
 
 
-def _wins(level: LevelSpecialization, last: bool) -> Html:
+def _tied(facts: Facts) -> Html | None:
+    """How many vectors of the last level share the largest weight"""
+    if facts.seen is None:
+        return None
+    tied = facts.seen.survey.tied
+    several = float((tied > 1).double().mean())
+    said = (
+        f"The last level weighs single vectors. In {text.percent(several, 1)} of the images several vectors share the "
+        f"largest weight, to within 1{text.NARROW}%: {int(tied.median()):,} in the median image, from "
+        f"{int(tied.min()):,} to {int(tied.max()):,}. The decoder redraws the image from the one of them that adds "
+        "most to the predicted class. A block's weight is the sum over its vectors, and wins are counted by that sum."
+    )
+    return h("p", said, class_="note")
+
+
+def _wins(level: LevelSpecialization) -> Html:
     shares = level.chosen_overall.tolist()
     bars = [Bar(f"capsule {k}", share, text.percent(share, 1), color=2) for k, share in enumerate(shares)]
     chart = bar_chart(
@@ -144,10 +174,9 @@ def _wins(level: LevelSpecialization, last: bool) -> Html:
         thick=14 if len(bars) <= 8 else 8,
         width=380,
     )
-    most = "holds the best vector: that of the largest weight at any position" if last else "has the largest weight"
-    said = f"Wins: in how many of all images each capsule {most}."
+    said = f"Wins: the share of images in which the weight of a capsule is within 1{text.NARROW}% of the largest."
     if level.shared:
-        said += f" In {text.percent(level.shared, 1)} of the images several do, to within 1 %."
+        said += f" In {text.percent(level.shared, 1)} of the images several win."
     return h("figure", chart, h("figcaption", said))
 
 
