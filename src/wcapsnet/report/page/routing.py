@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from ...explain import LevelSpecialization, Specialization, specialization
 from ...explain.probes import share_interval
+from ...explain.shares import against_share
 from ...explain.specialization import SCALE
 from ...network.routing import heaviest
+from ..shades import hex_of
 from . import text
-from .colors import scale
+from .colors import share_map
 from .facts import Facts
 from .html import Html, figure, folded, h, picture, table
 from .look import aside
 from .section import MANY, MOST_TABLED, section, unable
-from .svg import Bar, Cell, bar_chart, grid
+from .svg import Bar, Cell, bar_chart, grid, share_scale
 
 
 def specialisation(facts: Facts) -> Html:
@@ -67,14 +69,13 @@ def _level(facts: Facts, level: LevelSpecialization) -> list[Html | None]:
     if ordered:  # classes with the same favourite side by side
         favourites = heaviest(level.mean)
         rows.sort(key=lambda r: (favourites[r].nonzero().flatten().tolist(), -float(level.mean[r].max())))
-    apart = (level.mean[rows] - 1 / n).abs().max()
-    strength = (level.mean[rows] - 1 / n) / apart.clamp_min(1e-6)
+    positions = ((against_share(level.mean[rows], n) * 20).round() / 20).tolist()  # few colours: few paths
     wide = min(90.0, max(36.0, 320 / n))
     tall = 24.0 if len(rows) <= MANY else 13.0 if len(rows) <= 60 else 9.0 if len(rows) <= MOST_TABLED else 3.0
     cells = [
         [
-            Cell(float(s), f"{float(level.mean[r, k]):.3f}".lstrip("0") if not ordered else "")
-            for k, s in enumerate(strength[i])
+            Cell(at, f"{float(level.mean[r, k]):.3f}".lstrip("0") if not ordered else "", hex_of(at))
+            for k, at in enumerate(positions[i])
         ]
         for i, r in enumerate(rows)
     ]
@@ -95,8 +96,8 @@ def _level(facts: Facts, level: LevelSpecialization) -> list[Html | None]:
     sure = text.percent(0.95, 0)
     widest = f" {sure} confidence intervals are at most ± {float(margins.max()):.3f}." if len(margins) else ""
     caption = (
-        f"Mean weight of each capsule for the images of each class. Orange is more than an equal share ({1 / n:.3f}), "
-        f"blue is less; the strongest colour is {float(apart):.3f} away from it.{widest}"
+        f"Mean weight of each capsule for the images of each class. The colour compares it with the equal share, "
+        f"{1 / n:.3g}: gray is equal, darker is more, paler is less.{widest}"
         + (" Classes are sorted by the capsule they favour." if ordered else "")
     )
     numbers = None
@@ -113,7 +114,8 @@ def _level(facts: Facts, level: LevelSpecialization) -> list[Html | None]:
         return [h("h3", title), unable("A level with one capsule has nothing to select.")]
     least = f"--least:{min(640, 80 + 30 * n)}px"
     size = "large" if n > 8 else None
-    left = h("figure", h("div", drawing, class_="wide", style=least), h("figcaption", caption), numbers, class_=size)
+    drawn = [h("div", drawing, class_="wide", style=least), share_scale(n)]
+    left = h("figure", drawn, h("figcaption", caption), numbers, class_=size)
     findings = [h("p", finding, class_="warn") for finding in level.findings]
     return [
         h("h3", title),
@@ -187,13 +189,12 @@ def _positions(facts: Facts, found: Specialization) -> Html:
     if len(shown) > MANY:
         shown = [shown[k * len(shown) // MANY] for k in range(MANY)]
         some = f" {MANY} of {len(facts.classes)} classes are shown."
-    low, high = float(maps[shown].min()), float(maps[shown].max())
-    span = max(high - low, 1e-9)
+    vectors = maps[0].numel()
     items = []
     for r in shown:
         drawn = [
             picture(
-                scale((maps[r, k] - low) / span),
+                share_map(maps[r, k], vectors),
                 f"{facts.classes[r]}, capsule {k}: mean weight at every position",
                 scale=64,
             )
@@ -203,9 +204,10 @@ def _positions(facts: Facts, found: Specialization) -> Html:
     four = ", the first four" if maps.shape[1] > 4 else ""
     caption = (
         f"Where the last level looks: the mean weight of its capsules (side by side{four}) at every position of its "
-        f"{maps.shape[2]}×{maps.shape[3]} map, from {low:.4f} (dark) to {high:.4f} (bright).{some}"
+        f"{maps.shape[2]}×{maps.shape[3]} map.{some}"
     )
-    return figure("The last level, over positions", h("ul", items, class_="thumbs maps"), caption)
+    content = [h("ul", items, class_="thumbs maps"), share_scale(vectors)]
+    return figure("The last level, over positions", content, caption)
 
 
 def probes(facts: Facts) -> Html:
