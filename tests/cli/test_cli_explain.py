@@ -188,9 +188,24 @@ def test_random_weights_can_be_exchanged_for_other_draws(pictures, tmp_path):
     assert f"Over the 8 draws: accuracy {mean_and_deviation(accuracies)} %" in call("explain", place, "--reroute").out
 
 
+def test_the_critics_are_measured(run):
+    facts = facts_of(run, "--critics")
+    assert (facts["split"], len(facts["levels"])) == ("test", 2)
+    printed = call("explain", run, "--critics").out
+    assert f"The critics on {facts['images']} test images" in printed
+    for level in facts["levels"]:
+        assert level["slope_max"] <= level["bound"]
+        for name in ("gamma", "gain", "bound", "slope_max", "logit_slope_max"):
+            assert f"{level[name]:.2f}" in printed
+        assert f"{level['running']['std']:.3f}" in printed
+    assert facts_of(run, "--critics", "--images", 2, "--split", "train")["images"] == 2
+
+
 @pytest.mark.parametrize(
     ("args", "words"),
     [
+        (["{run}", "--critics", "--reroute"], "Choose one of --reroute and --critics."),
+        (["{run}", "{photo}", "--critics"], "--critics is for a data set"),
         (["{run}", "--reroute", "--capsule", "1.0"], "Choose one of --capsule and --reroute."),
         (["{run}", "{photo}", "--reroute"], "for a data set"),
         (["{run}", "--reroute", "--images", "1"], "two images at least"),

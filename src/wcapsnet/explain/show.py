@@ -16,6 +16,7 @@ from ..show import out
 from .capsule import CapsuleExplanation, Neighbours, Traversal
 from .faithfulness import Faithfulness, mean_and_margin
 from .image import ImageExplanation
+from .lipschitz import HIGH, LOW, Critics
 from .probes import Probe, share_interval
 from .reroute import Rerouted
 from .specialization import LevelSpecialization, Specialization
@@ -318,6 +319,35 @@ def rerouted(found: Rerouted, images: str, mean_of: str) -> None:
             kinds += " Dropout: their own, by critics that drop as in training."
     out.print(
         f"{kinds} Points: the difference from their own weights, with half its 95 % confidence interval.",
+        soft_wrap=True,
+    )
+
+
+def critics(found: Critics, images: str) -> None:
+    """`images`: what those they were measured on are called"""
+    out.print(f"The critics on {found.images:,} {images}:")
+    steep = Table("level", "γ", "σ", "γ/σ", "Π‖A‖", "bound", "mean\nslope", "largest\nslope", "largest,\nlogit")
+    shares = (f"below\n{LOW}", f"above\n{HIGH}", "always\nthe same")
+    rest = Table("level", *shares, "σ kept", "σ with\ndropout", "σ without")
+    for one in found.levels:
+        norms = math.prod(one.operator_norms)
+        figures = (one.gamma, one.running.std, one.gain, norms, one.bound, one.slope_mean, one.slope_max)
+        steep.add_row(str(one.level), *(f"{figure:.2f}" for figure in (*figures, one.logit_slope_max)))
+        often = (one.low, one.high, one.always_low + one.always_high)
+        stds = (one.running.std, one.dropping.std, one.plain.std)
+        rest.add_row(str(one.level), *(f"{share:.1%}" for share in often), *(f"{std:.3f}" for std in stds))
+    out.print(steep)
+    out.print(
+        "Bound: ¼ · γ/σ · Π‖A‖, with γ and σ of the batch norm and the norms of the convolutions on their maps. "
+        "Slope: the norm of the gradient of the fitness, or of the logit before the sigmoid, with respect to the "
+        "capsule it judges.",
+        soft_wrap=True,
+    )
+    out.print(rest)
+    out.print(
+        f"Always the same: blocks (last level: vectors) whose fitness is below {LOW}, or above {HIGH}, for every "
+        "image. σ before the batch norm: as kept from training; on these images with the critic's dropout and "
+        "without.",
         soft_wrap=True,
     )
 
