@@ -24,7 +24,8 @@ from .data import read_image
 from .data.loader import normalize
 from .errors import InputError
 from .network import Output, WCapsNet, WCapsNetConfig
-from .network.routing import heaviest, winners
+from .network.routing import winners
+from .rounding import percent
 from .settings import model_from_dict, to_dict
 from .training.precision import arithmetic
 
@@ -35,22 +36,21 @@ Picture: TypeAlias = "str | Path | bytes | BinaryIO | Image.Image | np.ndarray[A
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the network said of one picture."""
+    """The answer to one picture"""
 
     label: str  # the most probable class
     probability: float
     top: tuple[tuple[str, float], ...]  # the most probable classes with their probabilities, best first
-    capsules: tuple[int, ...]  # the winning capsule of each level, counted from 0; the first, where several win
     routing: tuple[Tensor, ...]  # the weights b of each level: (n,), and (n, i, j) for the last
     source: str | None = None  # the file, where it was one
 
     @property
     def winners(self) -> tuple[tuple[int, ...], ...]:
-        """All that win in each level: trained critics often give several the largest weight (D31)."""
-        return winners(self.routing, self.capsules[-1])
+        """The winning blocks of each level, counted from 0: all whose weight is within 1 % of the largest (D31)"""
+        return winners(self.routing)
 
     def __str__(self) -> str:
-        return f"{self.label} ({self.probability:.1%})"
+        return f"{self.label} ({percent(self.probability, 1)}%)"
 
 
 class Classifier(nn.Module):
@@ -125,14 +125,12 @@ class Classifier(nn.Module):
             output = self(images)
         probabilities, order = self.probabilities(output).cpu().sort(descending=True, stable=True)
         weights = [r.weights.float().cpu() for r in output.routings]
-        capsules = winning_capsules(output).tolist()
         top = max(1, min(top, len(self.classes)))
         return [
             Prediction(
                 label=self.classes[int(order[m, 0])],
                 probability=float(probabilities[m, 0]),
                 top=tuple((self.classes[int(order[m, r])], float(probabilities[m, r])) for r in range(top)),
-                capsules=tuple(capsules[m]),
                 routing=tuple(b[m] for b in weights),
                 source=name,
             )
@@ -160,13 +158,6 @@ class Classifier(nn.Module):
             raise InputError(f"The weights in {path} do not fit the network they describe.") from error
         classifier.facts = facts
         return classifier.to(device).eval()
-
-
-def winning_capsules(output: Output) -> Tensor:
-    """(m, levels): the capsule with the largest weight in each level, the first of equals; in the last, the one the
-    best vector is of."""
-    feature_levels = [heaviest(r.weights).byte().argmax(1) for r in output.routings[:-1]]
-    return torch.stack([*feature_levels, output.best.place[:, 0]], dim=1)
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:

@@ -30,6 +30,7 @@ from .errors import InputError
 from .experiment import Experiment
 from .explain import (
     Survey,
+    critics,
     explain_capsule,
     explain_image,
     faithfulness,
@@ -481,7 +482,7 @@ def predict(
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Classify pictures: class, probability, and the winning capsules of each level."""
+    """Classify pictures: class, probability, and the winning blocks of each level."""
     if as_csv and as_json:
         raise InputError("Choose one of --csv and --json.")
     classifier = load(run, device=str(choose_device(device)))
@@ -508,6 +509,7 @@ def predict(
         "wcapsnet explain runs/demo --capsule 2.1          capsule 1 of level 2: its images, its classes",
         "wcapsnet explain runs/demo --faithfulness 32      does the routing point at what matters?",
         "wcapsnet explain runs/demo --reroute              does it matter that every image has its own routing?",
+        "wcapsnet explain runs/demo --critics              how steep and how saturated its critics are",
     )
 )
 def explain(
@@ -546,6 +548,9 @@ def explain(
             "random weights by equal ones and by other draws.",
         ),
     ] = False,
+    steep: Annotated[
+        bool, typer.Option("--critics", help="Data set: measure how steep and how saturated the critics are.")
+    ] = False,
     split: Annotated[
         Optional[SplitName],  # noqa: UP045
         typer.Option(help="Data set: which part.", show_default="test"),
@@ -567,16 +572,18 @@ def explain(
                 raise InputError(f"{name} is for one image: name it after the run.")
         if capsule and images:
             raise InputError("--capsule names images by their place in the data set, so it takes no --images.")
-        asked = {"--capsule": capsule, "--faithfulness": measured, "--reroute": rerouted}
+        asked = {"--capsule": capsule, "--faithfulness": measured, "--reroute": rerouted, "--critics": steep}
         if len(several := [name for name, value in asked.items() if value]) > 1:
             raise InputError(f"Choose one of {' and '.join(several)}.")
         part = split or SplitName.test
         if rerouted:
             _reroute(run, part, images, data_dir, download, chosen, as_json)
+        elif steep:
+            _critics(run, part, images, data_dir, download, chosen, as_json)
         else:
             _explain_dataset(run, part, images, capsule, measured, data_dir, download, chosen, as_json)
         return
-    for_data = {"--capsule": capsule, "--faithfulness": measured, "--reroute": rerouted}
+    for_data = {"--capsule": capsule, "--faithfulness": measured, "--reroute": rerouted, "--critics": steep}
     for_data |= {"--split": split, "--images": images}
     for name, value in for_data.items():
         if value:
@@ -1119,12 +1126,12 @@ def _explain_dataset(
             facts |= one.summary(seen, names, files)
             if not as_json:
                 show_explained.capsule(one, seen, names, files)
-            if place[0] == len(seen.weights) - 1 and one.wins:  # only the last level is decoded
+            if one.decoded:  # a block of the last level
                 walk = traverse_capsule(classifier.network, seen, place[1])
                 facts["traversal"] = {"low": walk.values[:, 0].tolist(), "high": walk.values[:, -1].tolist()}
                 facts["traversal"]["change"] = walk.change.tolist()
                 if not as_json:
-                    show_explained.traversal(walk, one.wins)
+                    show_explained.traversal(walk, one.decoded)
         else:
             taught, _ = _some_of(dataset, other, PROBE_IMAGES)
             probes = probe_levels(_survey(classifier, taught, device, as_json, routed=True), seen)
@@ -1163,6 +1170,27 @@ def _reroute(
     else:
         mean = f"{len(mean_of):,} {images_of(of.value, len(mean_of))}"
         show_explained.rerouted(found, images_of(split.value, len(part)), mean)
+
+
+def _critics(
+    run: str,
+    split: SplitName,
+    images: int | None,
+    data_dir: Path | None,
+    download: bool,
+    device: torch.device,
+    as_json: bool,
+) -> None:
+    classifier, dataset = _with_its_data(run, device, data_dir, download, as_json, split.value)
+    part = DeviceSplit(_some_of(dataset, split, images)[0], *classifier.normalization, device)
+    with Bar(console=err, transient=True, disable=as_json or not err.is_terminal) as bar:
+        task = bar.add_task("images", total=len(part))
+        found = critics(classifier.network, part, progress=lambda done: bar.update(task, completed=done))
+    if as_json:
+        facts = {"run": run, "split": split.value, "images": len(part), **found.summary()}
+        typer.echo(json.dumps(facts, ensure_ascii=False))
+    else:
+        show_explained.critics(found, images_of(split.value, len(part)))
 
 
 def _some_of(dataset: Dataset, part: SplitName, images: int | None) -> tuple[Split, tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""Accuracies as they are printed: in percent, halves rounded up, as anybody does who works them out by hand."""
+"""How accuracies and probabilities are printed: in percent, halves rounded up."""
 
 from __future__ import annotations
 
@@ -8,16 +8,22 @@ from decimal import ROUND_HALF_UP, Decimal
 
 
 def percent(share: float, digits: int = 2, sign: str = "") -> str:
-    """0.99695 → 99.70, though the float is a little less. `sign`: "+" shows that of positive numbers too.
+    """0.99695 → 99.70, though the float is slightly less. `sign="+"` also prints the sign of positive numbers.
 
-    A share is a count over a count, and so are means over seeds and differences of these: what a float puts within
-    1e-10 of a half is one, as long as runs times images are below 1e8.
+    Only 1 prints as 100: a smaller share that would round to it prints as >99.99, with as many digits as asked for.
+
+    Shares are counts over counts, and so are means over seeds and their differences. A float within 1e-10 of a half
+    is therefore a half, as long as runs times images are below 1e8.
     """
-    exact = Decimal(f"{100 * share:.10f}") + 0  # nothing is +0; a small loss that rounds to it keeps its sign
-    return f"{exact.quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP):{sign}f}"
+    exact = Decimal(f"{100 * share:.10f}") + 0  # + 0 removes the sign of zero; a small loss keeps its sign
+    unit = Decimal(1).scaleb(-digits)
+    rounded = exact.quantize(unit, ROUND_HALF_UP)
+    if exact < 100 <= rounded:
+        return f">{rounded - unit:{sign}f}"
+    return f"{rounded:{sign}f}"
 
 
 def mean_and_deviation(shares: Sequence[float]) -> str:
-    """In percent, over seeds: 93.57 ± 0.09; of a single run itself."""
+    """In percent, over seeds: 93.57 ± 0.09; for a single run, its own value"""
     mean = percent(statistics.mean(shares))
     return f"{mean} ± {percent(statistics.stdev(shares))}" if len(shares) > 1 else mean

@@ -176,9 +176,9 @@ def accuracy_by_class(result: Evaluation, classes: tuple[str, ...]) -> None:
 def predictions(answers: list[Prediction]) -> None:
     table = Table(Column("picture", overflow="fold"), "class", "probability", "then", "winning capsules")
     for answer in answers:
-        then = ", ".join(f"{name} {p:.1%}" for name, p in answer.top[1:])
-        capsules = " → ".join(map(_ranges, answer.winners))
-        cells = (answer.source or "", answer.label, f"{answer.probability:.1%}", then, capsules)
+        then = ", ".join(f"{name} {percent(p, 1)}%" for name, p in answer.top[1:])
+        winners = " → ".join(map(_ranges, answer.winners))
+        cells = (answer.source or "", answer.label, f"{percent(answer.probability, 1)}%", then, winners)
         table.add_row(*map(escape, cells))
     out.print(table)
 
@@ -202,7 +202,7 @@ def predictions_csv(answers: list[Prediction], classifier: Classifier, top: int)
     rows.writerow(["source", *ranked, *(f"capsule_{level}" for level in levels)])
     for answer in answers:
         cells = [cell for name, p in answer.top for cell in (name, f"{p:.6f}")]
-        rows.writerow([answer.source, *cells, *answer.capsules])
+        rows.writerow([answer.source, *cells, *(" ".join(map(str, winners)) for winners in answer.winners)])
 
 
 def as_json(answer: Prediction) -> dict[str, Any]:
@@ -211,7 +211,6 @@ def as_json(answer: Prediction) -> dict[str, Any]:
         "class": answer.label,
         "probability": answer.probability,
         "top": [{"class": name, "probability": p} for name, p in answer.top],
-        "capsules": answer.capsules,
         "winners": answer.winners,
         "routing": [b.tolist() for b in answer.routing],
     }

@@ -114,24 +114,26 @@ def test_one_capsule_is_explained(run):
     wins = sum(facts_of(run, "--capsule", f"1.{n}")["wins"] for n in range(3))
     assert wins == facts["images"]
     printed = call("explain", run, "--capsule", "1.2").out
-    assert "Capsule 2 of level 1 has the largest weight (to within 1 %) in" in printed
+    assert f"Capsule 2 of level 1 wins {facts['wins']} of {facts['images']} images" in printed
     assert facts["favourites"][0]["file"] in printed
     assert all(one["file"].startswith(f"{one['class']}/") for one in facts["favourites"])
 
 
 def test_a_capsule_of_the_last_level_is_traversed(run):
     answers = [facts_of(run, "--capsule", f"2.{n}") for n in range(2)]
-    assert any(facts["wins"] for facts in answers)
+    assert sum(facts["decoded"] for facts in answers) == answers[0]["images"]  # one vector an image
+    assert sum(facts["wins"] for facts in answers) >= answers[0]["images"]
     for n, facts in enumerate(answers):
-        assert ("traversal" in facts) == (facts["wins"] > 0)
+        assert ("traversal" in facts) == (facts["decoded"] > 0)
         if "traversal" in facts:
             assert len(facts["traversal"]["change"]) == 4
             assert all(
                 low <= high for low, high in zip(facts["traversal"]["low"], facts["traversal"]["high"], strict=True)
             )
             printed = call("explain", run, "--capsule", f"2.{n}").out
-            assert f"Capsule {n} of level 2 has the best vector in {facts['wins']}" in printed
-            if facts["wins"] == 1:
+            assert f"Capsule {n} of level 2 wins {facts['wins']} of {facts['images']} images" in printed
+            assert f"One of its vectors is decoded in {facts['decoded']}." in printed
+            if facts["decoded"] == 1:
                 assert "one image shows no range" in printed
                 continue
             assert f"{max(facts['traversal']['change']):.4f}" in printed
@@ -186,9 +188,24 @@ def test_random_weights_can_be_exchanged_for_other_draws(pictures, tmp_path):
     assert f"Over the 8 draws: accuracy {mean_and_deviation(accuracies)} %" in call("explain", place, "--reroute").out
 
 
+def test_the_critics_are_measured(run):
+    facts = facts_of(run, "--critics")
+    assert (facts["split"], len(facts["levels"])) == ("test", 2)
+    printed = call("explain", run, "--critics").out
+    assert f"The critics on {facts['images']} test images" in printed
+    for level in facts["levels"]:
+        assert level["slope_max"] <= level["bound"]
+        for name in ("gamma", "gain", "bound", "slope_max", "logit_slope_max"):
+            assert f"{level[name]:.2f}" in printed
+        assert f"{level['running']['std']:.3f}" in printed
+    assert facts_of(run, "--critics", "--images", 2, "--split", "train")["images"] == 2
+
+
 @pytest.mark.parametrize(
     ("args", "words"),
     [
+        (["{run}", "--critics", "--reroute"], "Choose one of --reroute and --critics."),
+        (["{run}", "{photo}", "--critics"], "--critics is for a data set"),
         (["{run}", "--reroute", "--capsule", "1.0"], "Choose one of --capsule and --reroute."),
         (["{run}", "{photo}", "--reroute"], "for a data set"),
         (["{run}", "--reroute", "--images", "1"], "two images at least"),

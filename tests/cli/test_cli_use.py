@@ -18,6 +18,7 @@ from wcapsnet import show
 from wcapsnet.data import DATASETS
 from wcapsnet.models import MODELS
 from wcapsnet.recipes import PAPER
+from wcapsnet.rounding import percent
 
 
 @pytest.fixture
@@ -93,12 +94,11 @@ def test_predict_answers_a_file(run, photos):
     expected = wcapsnet.load(run).predict(photos / "a.png")
     row = next(line for line in answer.out.splitlines() if "a.png" in line)
     assert "apples" in row
-    assert f"{expected.probability:.1%}" in row
-    said = row.split("│")[-2].strip().split(" → ")
-    assert [part.split()[0].split("–")[0] for part in said] == [str(winners[0]) for winners in expected.winners]
+    assert f"{percent(expected.probability, 1)}%" in row
+    assert row.split("│")[-2].strip() == " → ".join(map(show._ranges, expected.winners))
 
 
-def test_predict_as_json_carries_class_probability_top_capsules_and_routing(run, photos):
+def test_predict_as_json_carries_class_probability_top_winners_and_routing(run, photos):
     answer = call("predict", run, photos / "b.jpg", photos / "a.png", "--json")
     assert answer.code == 0
     found = json.loads(answer.out)
@@ -108,7 +108,7 @@ def test_predict_as_json_carries_class_probability_top_capsules_and_routing(run,
     for entry in found:
         expected = model.predict(entry["source"])
         assert entry["probability"] == pytest.approx(expected.probability, rel=1e-4)
-        assert entry["capsules"] == list(expected.capsules)
+        assert entry["winners"] == [list(winners) for winners in expected.winners]
         assert [(t["class"], pytest.approx(t["probability"], rel=1e-3)) for t in entry["top"]] == list(expected.top)
         assert sum(entry["routing"][0]) == pytest.approx(1, abs=1e-5)
 
@@ -126,6 +126,8 @@ def test_predict_as_csv(run, photos, top, columns):
     assert header == ["source", *ranked, "capsule_1", "capsule_2"]
     assert [row[1] for row in rows] == ["apples", "plums"]
     assert all(len(row) == len(header) for row in rows)
+    for row, expected in zip(rows, wcapsnet.load(run).predict([row[0] for row in rows]), strict=True):
+        assert [tuple(map(int, cell.split())) for cell in row[-2:]] == list(expected.winners)
     if columns == 2:
         assert all(float(row[2]) + float(row[4]) == pytest.approx(1, abs=1e-5) for row in rows)
 

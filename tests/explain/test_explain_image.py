@@ -64,13 +64,33 @@ def test_what_each_vector_adds_to_each_logit_worked_by_hand():
     close(one.block_weights(1), torch.tensor([0.5, 0.5]), 1e-6)
 
 
-def test_the_best_capsule_worked_by_hand():
-    # 4/20 is the largest weight: capsule 0 at the bottom right, and capsule 1 at the top left, which comes later
-    one = explain_image(toy(), quadrants(1, 0, 0, 2))
-    assert one.place == (0, 1, 1)
-    assert one.winners == ((1,), (0,))
-    close(one.vector, torch.tensor([5.0, 0.0]), 1e-6)
-    close(one.position, torch.tensor([1.0, 1.0]), 0)
+@pytest.mark.parametrize(
+    ("image", "name", "place", "vector"),
+    [((1, 0, 0, 2), "cat", (0, 1, 1), (5.0, 0.0)), ((2, 0, 0, 1), "dog", (1, 0, 0), (0.0, 5.0))],
+)
+def test_the_decoded_vector_worked_by_hand(image, name, place, vector):
+    # 4/20 is the largest weight: capsule 0 at the bottom right, which adds to class 0, and capsule 1 at the top left,
+    # which adds to class 1. The predicted class decides.
+    one = explain_image(toy(), quadrants(*image))
+    assert one.place == place
+    assert one.tied.nonzero().tolist() == [[0, 1, 1], [1, 0, 0]]
+    assert one.winners == ((1,), (0, 1))  # both blocks of the last level weigh ½
+    close(one.vector, torch.tensor(vector), 1e-6)
+    n, i, j = place
+    said = f"decoded: block {n}, row {i}, column {j}; one of 2 equally weighted vectors, the one that adds most to"
+    assert one.decoded(["cat", "dog"]) == f"{said} '{name}'"
+    facts = one.summary(["cat", "dog"])
+    assert facts["tied"] == {"count": 2, "places": [[0, 1, 1], [1, 0, 0]]}
+    assert (facts["best_capsule"]["capsule"], facts["best_capsule"]["row"], facts["best_capsule"]["column"]) == place
+    assert facts["best_capsule"]["chosen"] == one.decoded(["cat", "dog"])
+
+
+def test_a_single_heaviest_vector_is_not_called_one_of_several():
+    network = toy()
+    network.routers[1].critic.a = (LAST + torch.tensor([[[0.0, 9.0], [0.0, 0.0]], [[0.0, 0.0], [0.0, 0.0]]])).log()
+    one = explain_image(network, quadrants(1, 0, 0, 2))
+    assert int(one.tied.sum()) == 1
+    assert one.decoded(["cat", "dog"]).endswith("; the heaviest vector")
 
 
 def test_switching_each_block_off_worked_by_hand():

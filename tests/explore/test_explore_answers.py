@@ -56,6 +56,8 @@ def same_as_python(facts, one, target=None):
     assert facts["vector"] == one.vector.tolist()
     assert facts["position"] == one.position.tolist()
     assert facts["place"] == list(one.place)
+    assert facts["tied"] == one.tied.nonzero().tolist()
+    assert facts["place"] in facts["tied"]
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -66,6 +66,7 @@ def test_a_block_shows_the_images_that_choose_it_most(classifier, split, seen, b
     assert [image["weight"] for image in facts["images"]] == pytest.approx(one.weights.tolist(), rel=1e-5)
     assert [image["label"] for image in facts["images"]] == split.labels[one.images].tolist()
     assert facts["wins"] == one.wins
+    assert facts["equal"] == one.equal
     assert facts["classes"] == list(one.classes)
 
 

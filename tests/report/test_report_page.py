@@ -138,9 +138,7 @@ def test_the_noise_of_a_change_from_level_to_level_is_on_the_page(facts, off):
     put_off = labels.clone()
     put_off[:off] = 1 - labels[:off]
     weights = tuple(torch.nn.functional.one_hot(chosen, 2).float() * 0.8 + 0.1 for chosen in (labels, put_off))
-    seen = replace(
-        facts.seen.survey, labels=labels, weights=weights, capsules=torch.stack([labels, put_off], 1), routed=()
-    )
+    seen = replace(facts.seen.survey, labels=labels, weights=weights, routed=())
     (step,) = specialization(seen).steps
     assert step.told == (off > 1)
     page = Page(run_page(replace(facts, seen=replace(facts.seen, survey=seen))))
@@ -165,9 +163,30 @@ def test_a_mistake_is_told_as_the_most_frequent_only_if_no_other_is_as_frequent(
     assert ("Most often" in page.text) == said
 
 
-def test_winners_of_the_last_level_are_those_of_the_best_vector(page):
-    assert page.text.count("in how many of all images each capsule has the largest weight.") == 1
-    assert page.text.count("in how many of all images each capsule holds the best vector") == 1
+def test_wins_of_every_level_are_by_block_weight(page, facts):
+    found = specialization(facts.seen.survey)
+    shares = [float((b >= 0.99 * b.amax(1, keepdim=True)).double().mean(0)[0]) for b in facts.seen.survey.weights]
+    assert [float(level.chosen_overall[0]) for level in found.levels] == pytest.approx(shares)
+    assert page.text.count("the share of images in which the weight of a capsule is within") == len(found.levels)
+
+
+def test_how_many_vectors_tie_is_on_the_page(page, facts):
+    tied = facts.seen.survey.tied
+    assert f"from {int(tied.min()):,} to {int(tied.max()):,}. The decoder redraws the image" in page.text
+    for example in facts.pictures.examples:
+        assert example.explained.decoded(facts.classes)[1:] in page.text
+
+
+def test_all_information_of_a_level_is_on_one_scale_that_the_page_states(page, facts):
+    for level in specialization(facts.seen.survey).levels:
+        assert f"1 is {level.unit:.3f} nats" in page.text
+    assert "Every information on this page is on this scale." in page.text
+
+
+def test_no_mistake_is_told_with_certainty_that_it_does_not_have(facts):
+    sure = [replace(one, probability=0.99999) for one in facts.pictures.mistakes]
+    page = Page(run_page(replace(facts, pictures=replace(facts.pictures, mistakes=sure))))
+    assert page.text.count(">99.9\u202f%") >= len(sure) > 0
 
 
 @pytest.mark.parametrize("epochs", range(1, 9))
@@ -185,9 +204,7 @@ def test_collapse_is_said_on_the_page(facts):
     weights = facts.seen.survey.weights
     always = torch.zeros_like(weights[0])
     always[:, 1] = 1 + 1e-3 * torch.rand(len(always))
-    winners = facts.seen.survey.capsules.clone()
-    winners[:, 0] = 1
-    collapsed = replace(facts.seen.survey, weights=(always, weights[1]), capsules=winners)
+    collapsed = replace(facts.seen.survey, weights=(always, weights[1]))
     page = Page(run_page(replace(facts, seen=replace(facts.seen, survey=collapsed))))
     assert page.text.count("Level 1 has collapsed: capsule 1 wins in 100.0% of 60 images.") == 2
 

@@ -9,7 +9,8 @@ from wcapsnet.rounding import mean_and_deviation, percent
 def test_every_share_is_rounded_as_the_fraction_that_it_is(images):
     for correct in range(images + 1):
         hundredths = (2 * 10_000 * correct + images) // (2 * images)  # ⌊10,000 correct/images + ½⌋
-        assert percent(correct / images) == f"{hundredths // 100}.{hundredths % 100:02d}"
+        printed = f"{hundredths // 100}.{hundredths % 100:02d}"
+        assert percent(correct / images) == (">99.99" if correct < images and hundredths == 10_000 else printed)
 
 
 @pytest.mark.parametrize(
@@ -36,3 +37,11 @@ def test_other_numbers_of_digits():
     assert percent(0.125, 0) == "13"
     assert percent(0.99949, 1) == "99.9"
     assert percent(1.0, 1) == "100.0"
+
+
+def test_only_one_is_printed_as_a_hundred_percent():
+    assert percent(0.99951, 1) == ">99.9"
+    assert percent(0.9999999, 2) == ">99.99"
+    assert percent(0.996, 0) == ">99"
+    assert percent(1 - 1e-16) == percent(1.0) == "100.00"  # rounding of a float
+    assert percent(1.2, 1) == "120.0"

@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from safetensors.torch import save_file
 import wcapsnet
 from twins.tiny import tiny
 from wcapsnet import Classifier, InputError, WCapsNet
-from wcapsnet.classifier import METADATA, load_tensors, save_tensors, winning_capsules
+from wcapsnet.classifier import METADATA, load_tensors, save_tensors
 
 
 def encoded(picture, kind="PNG"):
@@ -25,7 +26,7 @@ def same(one, other):
     return (
         one.label == other.label
         and one.probability == pytest.approx(other.probability, rel=1e-5)
-        and one.capsules == other.capsules
+        and one.winners == other.winners
     )
 
 
@@ -145,22 +146,16 @@ def test_the_winning_capsules_are_those_with_the_largest_weights(classifier, pix
         assert last.shape == (2, 4, 6)
         assert float(feature.sum()) == pytest.approx(1, abs=1e-5)
         assert float(last.sum()) == pytest.approx(1, abs=1e-5)
-        first = next(n for n, b in enumerate(feature) if b >= 0.99 * feature.max())  # of those that weigh alike
-        best = int(last.flatten(1).amax(1).argmax())
-        assert answer.capsules == (first, best)
-        assert answer.winners == (tuple(n for n in range(3) if feature[n] >= 0.99 * feature.max()), (best,))
-
-
-def test_winning_capsules_of_a_batch_are_those_of_its_pictures(classifier, pixels):
-    pictures = [np.roll(pixels, shift, axis=1) for shift in range(5)]
-    with torch.no_grad():
-        output = classifier(classifier.preprocess(pictures))
-    assert winning_capsules(output).tolist() == [list(a.capsules) for a in classifier.predict(pictures)]
+        blocks = last.sum((1, 2))
+        expected = [[n for n, b in enumerate(level) if b >= 0.99 * level.max()] for level in (feature, blocks)]
+        assert answer.winners == tuple(map(tuple, expected))
 
 
 def test_an_answer_reads_as_class_and_probability(classifier, picture):
     answer = classifier.predict(picture)
-    assert str(answer) == f"{answer.label} ({answer.probability:.1%})"
+    assert str(replace(answer, probability=0.4567)) == f"{answer.label} (45.7%)"
+    assert str(replace(answer, probability=0.99996)) == f"{answer.label} (>99.9%)"
+    assert str(replace(answer, probability=1.0)) == f"{answer.label} (100.0%)"
 
 
 def test_prediction_leaves_the_classifier_in_training_and_untouched(classifier, picture):
@@ -195,7 +190,7 @@ def test_what_is_saved_is_what_is_loaded(classifier, pixels, tmp_path):
     for name, tensor in classifier.network.state_dict().items():
         assert torch.equal(loaded.network.state_dict()[name], tensor), name
     one, two = classifier.predict(pixels), loaded.predict(pixels)
-    assert (one.top, one.capsules) == (two.top, two.capsules)
+    assert (one.top, one.winners) == (two.top, two.winners)
     assert all(torch.equal(a, b) for a, b in zip(one.routing, two.routing, strict=True))
     loaded.save(tmp_path / "again.safetensors", epoch=7)
     assert (tmp_path / "again.safetensors").read_bytes() == path.read_bytes()

@@ -225,7 +225,7 @@ def _by_class(m: Measured) -> list[str]:
         others = confusion[r].clone()
         others[r] = 0
         taken = f"{m.classes[int(others.argmax())]} ({int(others.max())})" if others.max() > 0 else ""
-        text.append(f"| {m.classes[r]} | {int(total[r])} | {float(right[r] / total[r]):.1%} | {taken} |")
+        text.append(f"| {m.classes[r]} | {int(total[r])} | {percent(int(right[r]) / int(total[r]), 1)}% | {taken} |")
     return text
 
 
@@ -235,8 +235,8 @@ def _limits(m: Measured, experiment: Experiment) -> list[str]:
         f"- It knows {len(m.classes)} classes and answers with one of them whatever the picture shows.",
         f"- It was trained and measured on {_title(experiment)} alone; other pictures of the same things look "
         "different, and nothing was measured on them.",
-        f"- Its probabilities are not calibrated: on the test images it gives its answers {believed:.1%} on "
-        f"average, and {right:.1%} of them are right.",
+        f"- Its probabilities are not calibrated: on the test images it gives its answers {percent(believed, 1)}% on "
+        f"average, and {percent(right, 1)}% of them are right.",
         *([f"- {dark}"] if (dark := LIGHT_ON_DARK.get(experiment.data.source)) else []),
         "- It is meant for research and teaching.",
     ]

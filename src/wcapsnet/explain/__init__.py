@@ -21,6 +21,7 @@ from .capsule import (
 )
 from .faithfulness import Faithfulness, available_methods, faithfulness, mean_and_margin
 from .image import ImageExplanation, contributions, explain_image, explain_images, over_image, without_each_block
+from .lipschitz import CriticFacts, Critics, critics, recalibrated
 from .probes import Probe, probe_levels
 from .reroute import Rerouted, reroute
 from .specialization import LevelSpecialization, Specialization, specialization
@@ -28,6 +29,8 @@ from .survey import Survey, survey
 
 __all__ = [
     "CapsuleExplanation",
+    "CriticFacts",
+    "Critics",
     "Faithfulness",
     "ImageExplanation",
     "LevelSpecialization",
@@ -40,6 +43,7 @@ __all__ = [
     "Traversal",
     "available_methods",
     "contributions",
+    "critics",
     "decode",
     "explain_capsule",
     "explain_image",
@@ -49,6 +53,7 @@ __all__ = [
     "nearest",
     "over_image",
     "probe_levels",
+    "recalibrated",
     "reroute",
     "specialization",
     "survey",

@@ -1,4 +1,4 @@
-"""One capsule: the images that choose it, its classes, what the elements of its vector encode."""
+"""One block: the images it wins, its classes, and what the elements of its vectors encode."""
 
 from __future__ import annotations
 
@@ -11,23 +11,26 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..network import BestCapsule, WCapsNet
+from ..network.routing import heaviest
 from ..training.mode import evaluating
-from .specialization import Specialization, leaders, plain
+from .specialization import Specialization, plain
 from .survey import Survey
 
 
 @dataclass(frozen=True)
 class CapsuleExplanation:
-    """A capsule block over a data set."""
+    """A capsule block over a dataset"""
 
     level: int
     capsule: int
-    images: Tensor  # (count,): the images in which it weighs most, best first
+    images: Tensor  # (count,): the images in which it weighs most, heaviest first
     weights: Tensor  # (count,): its weight in them
-    wins: int  # in how many images it has the largest weight (to within 1 %); in the last level, the best vector
+    equal: int  # in how many images it weighs as much as in its heaviest, to within 1 %; `images` are spread over them
+    wins: int  # images it wins: its weight is within 1 % of the largest (D31)
+    decoded: int  # images whose decoded vector is one of its vectors (D36); 0 before the last level
     mean: Tensor  # (N,): its mean weight for each class
     margin: Tensor  # (N,): half the 95 % confidence interval
-    classes: tuple[int, ...]  # its classes: those that give it more than all images do on average, most first
+    classes: tuple[int, ...]  # its classes: those that give it more weight than the average image, most first
 
     def summary(self, survey: Survey, classes: Sequence[str], files: Sequence[str] = ()) -> dict[str, Any]:
         """Plain values, ready for JSON. `files`: which picture each image of the survey is, if it is one"""
@@ -35,6 +38,8 @@ class CapsuleExplanation:
             "level": self.level + 1,
             "capsule": self.capsule,
             "wins": self.wins,
+            "decoded": self.decoded,
+            "equal": self.equal,
             "classes": [classes[r] for r in self.classes],
             "mean": dict(zip(classes, plain(self.mean), strict=True)),
             "margin": dict(zip(classes, plain(self.margin), strict=True)),
@@ -49,7 +54,7 @@ class Neighbours(NamedTuple):
     """Images of a survey, nearest first."""
 
     images: Tensor  # (count,)
-    distances: Tensor  # (count,): Euclidean, between best capsule vectors
+    distances: Tensor  # (count,): Euclidean, between decoded vectors
 
     def summary(self, survey: Survey, classes: Sequence[str], files: Sequence[str] = ()) -> list[dict[str, Any]]:
         """Plain values, ready for JSON. `files`: which picture each image of the survey is, if it is one"""
@@ -60,12 +65,12 @@ class Neighbours(NamedTuple):
 
 
 class Range(NamedTuple):
-    """Where the best vectors of a block lie."""
+    """The range of a block's decoded vectors"""
 
     center: Tensor  # (k,): medians
     low: Tensor  # (k,): 5 % quantiles
     high: Tensor  # (k,): 95 % quantiles
-    images: int  # how many images it was seen in
+    images: int  # number of images whose decoded vector is from this block
     typical: int  # the image whose vector is nearest to the center, each element in units of its range
 
 
@@ -83,7 +88,7 @@ def explain_capsule(
     """`found` is `specialization(survey)`."""
     _check(survey, level, capsule)
     weight = survey.weights[level][:, capsule]
-    top = weight.sort(descending=True, stable=True)
+    images = _favourites(weight, count)
     of_level = found.levels[level]
     mean, margin = of_level.mean[:, capsule], of_level.margin[:, capsule]
     above = mean - margin.nan_to_num(torch.inf) > of_level.usage[capsule]
@@ -91,30 +96,46 @@ def explain_capsule(
     return CapsuleExplanation(
         level=level,
         capsule=capsule,
-        images=top.indices[:count],
-        weights=top.values[:count],
-        wins=int(leaders(survey, level)[:, capsule].sum()),
+        images=images,
+        weights=weight[images],
+        equal=int(heaviest(weight).sum()),
+        wins=int(survey.winners[level][:, capsule].sum()),
+        decoded=int((survey.places[:, 0] == capsule).sum()) if level == len(survey.weights) - 1 else 0,
         mean=mean,
         margin=margin,
         classes=tuple(int(r) for r in order if above[r]),
     )
 
 
+def _favourites(weight: Tensor, count: int) -> Tensor:
+    """The images of largest weight (m,), heaviest first. Critics saturate, so that many images may tie for the largest
+    to within 1 %; then the ones returned are spread evenly over them, since the first may all be of one class."""
+    tied = heaviest(weight).nonzero().flatten()
+    if len(tied) > count:
+        tied = tied[torch.arange(count) * len(tied) // count]
+        return tied[weight[tied].argsort(descending=True, stable=True)]
+    return weight.argsort(descending=True, stable=True)[:count]
+
+
 def nearest(survey: Survey, vector: Tensor, count: int = 8) -> Neighbours:
-    """The images of a survey whose best capsule vectors are nearest to `vector` (k,)."""
+    """The images of a survey whose decoded vectors are nearest to `vector` (k,)"""
     distances = (survey.vectors - vector.to(survey.vectors)).square().sum(1).sqrt()
     near = distances.sort(stable=True)
     return Neighbours(near.indices[:count], near.values[:count])
 
 
 def vector_range(survey: Survey, capsule: int | None = None) -> Range:
-    """Of the images whose best vector is of this block of the last level; None: of all."""
+    """Over the images whose decoded vector is from this block of the last level; None: over all images
+
+    These are not the images that the block wins: where blocks tie, the decoded vector may be from another winner, and
+    the range is to be of this block's own vectors.
+    """
     chosen = torch.ones(len(survey), dtype=torch.bool)
     if capsule is not None:
         _check(survey, len(survey.weights) - 1, capsule)
         chosen = survey.places[:, 0] == capsule
     if not chosen.any():
-        raise InputError(f"Capsule {capsule} of the last level is the best of none of {len(survey):,} images.")
+        raise InputError(f"No vector of capsule {capsule} of the last level is decoded in {len(survey):,} images.")
     vectors = survey.vectors[chosen]
     low, center, high = (torch.quantile(vectors, q, dim=0) for q in (0.05, 0.5, 0.95))
     distance = ((vectors - center) / (high - low).clamp_min(1e-12)).square().sum(1)
@@ -146,7 +167,7 @@ def traverse(
 
 
 def traverse_capsule(network: WCapsNet, survey: Survey, capsule: int, steps: int = 7) -> Traversal:
-    """From the most typical of a last-level block's best vectors, over the range that they have."""
+    """From the most typical of a last-level block's decoded vectors, over their range"""
     seen = vector_range(survey, capsule)
     return traverse(network, survey.vectors[seen.typical], survey.positions[seen.typical], seen.low, seen.high, steps)
 

@@ -1,4 +1,4 @@
-"""One image: what every level chose, where, and what that did to the prediction."""
+"""One image: which blocks each level chose, where, and the effect on the prediction."""
 
 from __future__ import annotations
 
@@ -12,22 +12,21 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..network import Trace, WCapsNet
-from ..network.routing import kept, route, winners
-from ..training.evaluate import block_weights
+from ..network.routing import block_weights, heaviest, kept, route, winners
 from ..training.mode import evaluating
 from .specialization import plain
 
 
 @dataclass(frozen=True)
 class ImageExplanation:
-    """What happened to one image. Levels, capsules, positions and classes count from 0. Tensors are on the CPU."""
+    """How one image was routed. Levels, capsules, positions and classes count from 0. Tensors are on the CPU."""
 
     probabilities: Tensor  # (N,): over the real classes
     logits: Tensor  # (r,): with "none of these" where the network has it
     fitness: tuple[Tensor, ...]  # a of each level: (n,), and (n, i, j) for the last
     weights: tuple[Tensor, ...]  # b of each level: (n,), and (n, i, j) for the last
     contributions: Tensor  # (r, n, i, j): what each vector of the last level adds to each logit; the sum is the logit
-    vector: Tensor  # (k,): the best capsule of the last level
+    vector: Tensor  # (k,): the vector of the last level that is decoded (D36)
     place: tuple[int, int, int]  # its n, i, j
     position: Tensor  # (2,): x and y in [-1, 1], as the decoder gets them
     reconstruction: Tensor  # (ch, h, w), normalised as the input is
@@ -45,8 +44,25 @@ class ImageExplanation:
 
     @property
     def winners(self) -> tuple[tuple[int, ...], ...]:
-        """The capsules with the largest weight in each level (D31); in the last, the one the best vector is of."""
-        return winners(self.weights, self.place[0])
+        """The winning blocks of each level: all whose weight is within 1 % of the largest (D31)"""
+        return winners(self.weights)
+
+    @property
+    def tied(self) -> Tensor:
+        """(n, i, j) boolean: the vectors of the last level that weigh as much as the heaviest, to within 1 %"""
+        b = self.weights[-1]
+        return heaviest(b.flatten()).view_as(b)
+
+    def decoded(self, classes: Sequence[str]) -> str:
+        """Which vector is decoded, and how it was chosen (D36)"""
+        n, i, j = self.place
+        count = int(self.tied.sum())
+        chosen = (
+            f"one of {count:,} equally weighted vectors, the one that adds most to '{classes[self.predicted]}'"
+            if count > 1
+            else "the heaviest vector"
+        )
+        return f"decoded: block {n}, row {i}, column {j}; {chosen}"
 
     def block_weights(self, level: int) -> Tensor:
         """(n,): in the last level, the sum over positions"""
@@ -84,7 +100,14 @@ class ImageExplanation:
                 for level, (a, b) in enumerate(zip(self.fitness, self.weights, strict=True))
             ],
             "contributions": self.contributions[target].tolist(),
-            "best_capsule": {"capsule": n, "row": i, "column": j, "vector": self.vector.tolist()},
+            "best_capsule": {
+                "capsule": n,
+                "row": i,
+                "column": j,
+                "vector": self.vector.tolist(),
+                "chosen": self.decoded(classes),
+            },
+            "tied": {"count": int(self.tied.sum()), "places": self.tied.nonzero().tolist()},
         }
 
 

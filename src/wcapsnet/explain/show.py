@@ -16,6 +16,7 @@ from ..show import out
 from .capsule import CapsuleExplanation, Neighbours, Traversal
 from .faithfulness import Faithfulness, mean_and_margin
 from .image import ImageExplanation
+from .lipschitz import HIGH, LOW, Critics
 from .probes import Probe, share_interval
 from .reroute import Rerouted
 from .specialization import LevelSpecialization, Specialization
@@ -27,18 +28,16 @@ WIDEST = 16  # classes, capsules and map columns that fit a table
 
 def image(one: ImageExplanation, classes: Sequence[str], target: int, source: str) -> None:
     order = one.probabilities.argsort(descending=True).tolist()
-    then = ", ".join(f"{escape(classes[r])} {one.probabilities[r]:.1%}" for r in order[1:4])
-    first = f"[bold]{escape(classes[order[0]])}[/] {one.probabilities[order[0]]:.1%}"
+    first, *others = (f"{percent(float(one.probabilities[r]), 1)}%" for r in order[:4])
+    then = ", ".join(f"{escape(classes[r])} {share}" for r, share in zip(order[1:4], others, strict=True))
+    first = f"[bold]{escape(classes[order[0]])}[/] {first}"
     out.print(f"{escape(source)}: {first}, then {then}", soft_wrap=True)
     _levels(one, classes, target)
     _heat(one)
     _contributions(one, classes, target)
     elements = "  ".join(f"{value:.2f}" for value in one.vector.tolist())
-    n, i, j = one.place
-    out.print(
-        f"The best capsule is {n} at row {i}, column {j} of the last level, counted from 0; its vector: {elements}",
-        soft_wrap=True,
-    )
+    decoded = escape(one.decoded(classes))
+    out.print(f"{decoded[0].upper()}{decoded[1:]} (counted from 0). Its elements: {elements}", soft_wrap=True)
 
 
 def _levels(one: ImageExplanation, classes: Sequence[str], target: int) -> None:
@@ -55,17 +54,17 @@ def _levels(one: ImageExplanation, classes: Sequence[str], target: int) -> None:
                 f"{fitness:.3f}",
                 f"{weight:.3f}",
                 "█" * round(8 * float(weight) / largest),
-                "" if only else f"{probability:.2%} ({100 * (probability - now):+.2f})",
+                "" if only else f"{percent(probability)}% ({100 * (probability - now):+.2f})",
                 "" if only else f"{without:.3f} ({without - logit:+.3f})",
                 end_section=n == len(weights) - 1,
             )
     out.print(table)
     out.print(
-        "Capsule 2.1 is capsule 1 of level 2, counted from 0 in its level. "
-        f"Without: what becomes of {escape(classes[target])} ({now:.2%}, logit {logit:.3f}) when a capsule is switched "
-        "off and the others share its weight.\n"
-        "Last level: fitness is the mean over positions, weight the sum. ◀ wins: it has the largest weight (to within "
-        "1 %, so several can); in the last level, the best vector.",
+        "Capsule 2.1 is capsule 1 of level 2; capsules count from 0. "
+        f"Without: {escape(classes[target])} ({percent(now)}%, logit {logit:.3f}) when a capsule is switched off and "
+        "the others share its weight.\n"
+        "In the last level, fitness is the mean over positions and weight the sum. ◀ wins: its weight is within 1 % of "
+        "the largest, so several can win.",
         soft_wrap=True,
     )
 
@@ -85,7 +84,9 @@ def _heat(one: ImageExplanation) -> None:
         Panel("\n".join("".join(map(shade, row)) for row in block), title=f"capsule {n}", expand=False)
         for n, block in enumerate(b.tolist())
     ]
-    out.print(f"Where the last level looks: weights from {low:.4f} (blank) to {high:.4f} (solid)")
+    count = int(one.tied.sum())
+    tied = f"; {count:,} vectors share the largest, to within 1 %" if count > 1 else ""
+    out.print(f"Where the last level looks: weights from {low:.4f} (blank) to {high:.4f} (solid){tied}")
     out.print(Columns(panels))
 
 
@@ -106,11 +107,11 @@ def _contributions(one: ImageExplanation, classes: Sequence[str], target: int, c
 
 
 def neighbours(near: Neighbours, seen: Survey, classes: Sequence[str], files: Sequence[str] = ()) -> None:
-    """`files`: which picture each image of the survey is; images of a data set have numbers"""
+    """`files`: which picture each image of the survey is; images of a dataset have numbers"""
     table = Table("training image", "class", "distance")
     for one in near.summary(seen, classes, files):
         table.add_row(_named(one), escape(one["class"]), f"{one['distance']:.3f}")
-    out.print("The nearest training images, by the vectors of their best capsules:")
+    out.print("The nearest training images, by their decoded vectors:")
     out.print(table)
 
 
@@ -119,6 +120,12 @@ def dataset(
 ) -> None:
     """`images`: what those of the survey are called, such as test images"""
     out.print(f"{len(seen):,} {images}, accuracy {percent(seen.accuracy)}%")
+    tied = seen.tied.double()
+    out.print(
+        f"Vectors of the last level that share the largest weight, to within 1 %: {float(tied.median()):,.0f} in the "
+        f"median image, from {int(tied.min()):,} to {int(tied.max()):,}",
+        soft_wrap=not out.is_terminal,
+    )
     _levels_in_short(found, probes, len(seen))
     for sentence in (found.trend, *(f"[yellow]{escape(finding)}[/]" for finding in found.findings)):
         out.print(sentence, soft_wrap=not out.is_terminal)  # a pipe gets it as one line
@@ -129,14 +136,14 @@ def dataset(
 
 
 def _levels_in_short(found: Specialization, probes: Sequence[Probe], images: int) -> None:
-    """Who is in use, whether that has to do with the class, and how well the level knows it"""
+    """How many capsules are in use, what they say about the class, and how well the level knows it"""
     explained = {
-        "in use": "capsules that win, as an effective number; 1: always the same one",
-        "winners": "of an image: largest weight to within 1 %; last level: best vector",
-        "winner tells": "of the class: 0 nothing, 1 all that so many capsules can; (chance)",
+        "in use": "effective number of capsules that win; 1: always the same one",
+        "winners": "of an image: weight within 1 % of the largest",
+        "winner says": "about the class: 0 nothing, 1 the most one capsule can; (chance)",
     }
     if probes:
-        chance = f"chance {probes[0].by_chance:.1%}"
+        chance = f"chance {percent(probes[0].by_chance, 1)}%"
         explained["probe reads"] = f"class accuracy of a linear probe (95 % interval); {chance}"
     rows = [
         [
@@ -155,12 +162,12 @@ def _levels_in_short(found: Specialization, probes: Sequence[Probe], images: int
 def _levels_further(found: Specialization) -> None:
     explained = {
         "by weight": "capsules in use, by their mean weights instead of their wins",
-        "weights tell": "of the class: like a winner, a capsule drawn by weight; (chance)",
-        "winners tell": "of the class, all those of an image together: 1 is all; (chance)",
+        "weights say": "about the class: as a winner, a capsule drawn by weight; (chance)",
+        "winners say": "all of an image together, same scale, may exceed 1; (chance)",
     }
     steps = {step.after: f"{step.change:+.3f} ± {step.margin:.3f}".replace("-", "−") for step in found.steps}
     if steps:
-        explained["winner gains"] = "on the level before, beyond chance; ± half a 95 % interval"
+        explained["winner gains"] = "on the level before, less chance; ± half a 95 % interval"
     rows = [
         [
             str(level.level + 1),
@@ -171,12 +178,12 @@ def _levels_further(found: Specialization) -> None:
         ]
         for level in found.levels
     ]
-    out.print("\nMore of each level")
+    out.print("\nMore on each level")
     _explained(["level"], explained, rows)
 
 
 def _explained(plain: list[str], explained: dict[str, str], rows: list[list[str]]) -> None:
-    """A table of numbers, and below it what its columns are; those of `plain` go without saying"""
+    """A table of numbers, and below it what its columns mean; those of `plain` need no explanation"""
     table = Table(*(Column(name, no_wrap=True) for name in (*plain, *explained)))
     for row in rows:
         table.add_row(*row)
@@ -189,7 +196,7 @@ def _explained(plain: list[str], explained: dict[str, str], rows: list[list[str]
 
 def _probe(probe: Probe, images: int) -> str:
     low, high = share_interval(probe.accuracy, images)
-    return f"{probe.accuracy:.1%} ({100 * low:.1f} to {100 * high:.1f})"
+    return f"{percent(probe.accuracy, 1)}% ({percent(low, 1)} to {percent(high, 1)})"
 
 
 def _mean_weights(level: LevelSpecialization, classes: Sequence[str]) -> None:
@@ -246,13 +253,13 @@ def _named(image: dict[str, Any]) -> str:
 
 def capsule(one: CapsuleExplanation, seen: Survey, classes: Sequence[str], files: Sequence[str] = ()) -> None:
     own = ", ".join(f"{escape(classes[r])} ({one.mean[r]:.3f})" for r in one.classes) or "none in particular"
-    has = "the best vector" if one.level == len(seen.weights) - 1 else "the largest weight (to within 1 %)"
+    decoded = f" One of its vectors is decoded in {one.decoded:,}." if one.level == len(seen.weights) - 1 else ""
     out.print(
-        f"Capsule {one.capsule} of level {one.level + 1} has {has} in {one.wins:,} of {len(seen):,} "
-        f"images. Its classes: {own}.",
+        f"Capsule {one.capsule} of level {one.level + 1} wins {one.wins:,} of {len(seen):,} images: its weight is "
+        f"within 1 % of the largest.{decoded} Its classes: {own}.",
         soft_wrap=True,
     )
-    out.print("The images that give it most:")
+    out.print(favourites_title(one))
     table = Table("image", "class", "taken for", "weight")
     for image in one.summary(seen, classes, files)["favourites"]:
         predicted = classes[int(seen.predicted[image["image"]])]
@@ -260,14 +267,20 @@ def capsule(one: CapsuleExplanation, seen: Survey, classes: Sequence[str], files
     out.print(table)
 
 
+def favourites_title(one: CapsuleExplanation) -> str:
+    if one.equal > len(one.images):
+        return f"{len(one.images):,} of the {one.equal:,} images that give it most weight, equal to within 1 %:"
+    return "The images that give it most weight:"
+
+
 def traversal(walk: Traversal, images: int) -> None:
-    """`images`: in how many the range was seen"""
+    """`images`: how many the range was measured in"""
     if images < 2:
         out.print("What its vector encodes cannot be said: one image shows no range.")
         return
     out.print(
-        f"What its vector encodes: each element over the range it has in {images:,} images, and how much that changes "
-        "the reconstruction",
+        f"What its vector encodes: each element over its range in {images:,} images, and how much that changes the "
+        "reconstruction",
         soft_wrap=True,
     )
     table = Table("element", "from", "to", "mean change of a pixel")
@@ -286,7 +299,7 @@ def rerouted(found: Rerouted, images: str, mean_of: str) -> None:
     for kind, outcomes in found.by.items():
         differences = [found.difference(outcome) for outcome in outcomes]
         points = [f"{percent(d, sign='+')} ± {percent(margin)}".replace("-", "−") for d, margin in differences]
-        changed = f"{outcomes[0].changed / found.images:.1%}"
+        changed = f"{percent(outcomes[0].changed / found.images, 1)}%"
         table.add_row(kind, f"{percent(own + differences[0][0])}%", points[0], changed)
         alone.add_row(kind, *points[1:])
     out.print(table)
@@ -306,6 +319,35 @@ def rerouted(found: Rerouted, images: str, mean_of: str) -> None:
             kinds += " Dropout: their own, by critics that drop as in training."
     out.print(
         f"{kinds} Points: the difference from their own weights, with half its 95 % confidence interval.",
+        soft_wrap=True,
+    )
+
+
+def critics(found: Critics, images: str) -> None:
+    """`images`: what those they were measured on are called"""
+    out.print(f"The critics on {found.images:,} {images}:")
+    steep = Table("level", "γ", "σ", "γ/σ", "Π‖A‖", "bound", "mean\nslope", "largest\nslope", "largest,\nlogit")
+    shares = (f"below\n{LOW}", f"above\n{HIGH}", "always\nthe same")
+    rest = Table("level", *shares, "σ kept", "σ with\ndropout", "σ without")
+    for one in found.levels:
+        norms = math.prod(one.operator_norms)
+        figures = (one.gamma, one.running.std, one.gain, norms, one.bound, one.slope_mean, one.slope_max)
+        steep.add_row(str(one.level), *(f"{figure:.2f}" for figure in (*figures, one.logit_slope_max)))
+        often = (one.low, one.high, one.always_low + one.always_high)
+        stds = (one.running.std, one.dropping.std, one.plain.std)
+        rest.add_row(str(one.level), *(f"{share:.1%}" for share in often), *(f"{std:.3f}" for std in stds))
+    out.print(steep)
+    out.print(
+        "Bound: ¼ · γ/σ · Π‖A‖, with γ and σ of the batch norm and the norms of the convolutions on their maps. "
+        "Slope: the norm of the gradient of the fitness, or of the logit before the sigmoid, with respect to the "
+        "capsule it judges.",
+        soft_wrap=True,
+    )
+    out.print(rest)
+    out.print(
+        f"Always the same: blocks (last level: vectors) whose fitness is below {LOW}, or above {HIGH}, for every "
+        "image. σ before the batch norm: as kept from training; on these images with the critic's dropout and "
+        "without.",
         soft_wrap=True,
     )
 

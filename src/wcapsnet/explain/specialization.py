@@ -1,4 +1,4 @@
-"""How far capsules specialise in classes: the paper's figure of mean weights, and one number for each level."""
+"""How far blocks specialise in classes: the paper's figure of mean weights, and one number for each level."""
 
 from __future__ import annotations
 
@@ -10,25 +10,34 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..network.routing import heaviest
+from ..rounding import percent
 from .survey import Survey
 
-ALWAYS = 0.99  # of the images: a set of capsules that wins in so many is said to win always
-LEAST = 30  # images, before anything is said of who wins always or never: among a few the same one wins by chance
+ALWAYS = 0.99  # share of the images that a set of capsules must win to be said to win always
+LEAST = 30  # images needed before a capsule is said to win always or never: in a few it does so by chance
+# The scale of every information, in words (D29)
+SCALE = (
+    "0 says nothing about the class; 1 is the most that one of n capsules can say, ln n, or the entropy of the classes "
+    "where that is less"
+)
 SHUFFLES = 20
 
 
 @dataclass(frozen=True)
 class LevelSpecialization:
-    """The weights b of one level over a data set.
+    """The weights b of one level over a dataset.
 
-    Information is I(class; capsule) / min(H(class), ln n): 0 if the capsule says nothing about the class, 1 if it says
-    as much as n capsules can. The capsule of an image is drawn with the probabilities b_n; for `information_chosen`
-    evenly from those that win: they have the largest weight, or in the last level the best vector. A fitness of nearly
-    1 is common in trained networks, so that several often share the largest weight, and the win (D31). What all that
-    win say together is `information_set`, I(class; set) / H(class); with few images for many sets much of that is
-    chance. Their `by_chance` is what the same weights give for shuffled labels on average, and `most_by_chance` the
-    most that any of the 20 shuffles gave: without a relation, one in 21 is above it.
+    Every information is on one scale (D29): nats divided by `unit`, min(H(class), ln n). On it 0 says nothing about
+    the class, and 1 is the most that one of n capsules can say.
+
+    - `information`: I(class; capsule), the capsule of an image drawn with the probabilities b_n.
+    - `information_chosen`: the same, the capsule drawn evenly from the winners of the image, whose weight is within 1 %
+      of the largest. Trained critics saturate, so that several often win (D31).
+    - `information_set`: I(class; set of winners). There are 2ⁿ − 1 sets, so this can exceed 1, up to H(class) / unit.
+      It equals `information_chosen` where every image has one winner.
+
+    `by_chance` is the mean over 20 shuffles of the labels and `most_by_chance` the largest of the 20: without a
+    relation, one value in 21 is above it. With few images for many sets, much of `information_set` is chance.
     """
 
     level: int  # counted from 0
@@ -36,22 +45,23 @@ class LevelSpecialization:
     margin: Tensor  # (N, n): half the 95 % confidence interval of that mean; nan below two images
     counts: Tensor  # (N,): images of each class
     usage: Tensor  # (n,): mean b_n over all images
-    chosen: Tensor  # (N, n): share of a class's images in which it wins, alone or not; nan where there are none
-    chosen_overall: Tensor  # (n,): share of all images in which it wins, alone or not
+    chosen: Tensor  # (N, n): share of a class's images that it wins, alone or not; nan where there are none
+    chosen_overall: Tensor  # (n,): share of all images that it wins, alone or not
+    unit: float  # nats that make an information of 1; 0 where nothing can be told
     information: float
     information_by_chance: float
     information_chosen: float
-    information_chosen_by_image: Tensor  # (m,): what each image adds to it; it is their mean
+    information_chosen_by_image: Tensor  # (m,): the contribution of each image; their mean is information_chosen
     information_chosen_by_chance: float
     information_chosen_most_by_chance: float
     information_set: float
     information_set_by_chance: float
     information_set_most_by_chance: float
     effective: float  # capsules in use: exp H(mean b), between 1 and n
-    effective_chosen: float  # the same by wins, which winners share
+    effective_chosen: float  # the same by wins, which tied winners share
     effective_per_image: float  # mean of exp H(b) over images: how many weigh in one image
-    leaders: float  # mean number of capsules that share the win of an image
-    shared: float  # share of images in which more than one does
+    leaders: float  # mean number of winners of an image
+    shared: float  # share of images with more than one winner
     findings: tuple[str, ...]  # collapse, in words; empty where there is none
 
     @property
@@ -59,7 +69,7 @@ class LevelSpecialization:
         return self.mean.shape[1]
 
     def summary(self) -> dict[str, Any]:
-        """Plain values, ready for JSON; what is unknown is null. Numbers of images and rows are by class."""
+        """Plain values, ready for JSON; unknown values are null. Rows are classes."""
         return {
             "level": self.level + 1,
             "capsules": self.capsules,
@@ -68,6 +78,7 @@ class LevelSpecialization:
             "usage": plain(self.usage),
             "chosen": plain(self.chosen),
             "chosen_overall": plain(self.chosen_overall),
+            "unit": self.unit,
             "information": self.information,
             "information_by_chance": self.information_by_chance,
             "information_chosen": self.information_chosen,
@@ -86,16 +97,16 @@ class LevelSpecialization:
 
 
 class Step(NamedTuple):
-    """From one level that selects to the next: how much more its winner tells of the class, beyond chance"""
+    """From one level that selects to the next: how much more its winner says about the class, less chance"""
 
     before: int  # levels, counted from 0
     after: int
     change: float
-    margin: float  # half the 95 % confidence interval, of images; nan for a single one
+    margin: float  # half the 95 % confidence interval, over images; nan for a single one
 
     @property
     def told(self) -> bool:
-        """Whether it is more than the noise"""
+        """Whether it exceeds the noise"""
         return abs(self.change) > self.margin
 
 
@@ -115,7 +126,7 @@ class Specialization:
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """None unless there are two levels that select, and the winner of each tells more than chance."""
+        """Empty unless two levels select and the winner of each says more than chance."""
         several = self.selecting
         if not all(_beyond_chance(level) for level in several):
             return ()
@@ -123,29 +134,30 @@ class Specialization:
 
     @property
     def trend(self) -> str:
-        """Whether deeper levels specialise more, in words and numbers. Levels with one capsule have no part in it."""
+        """Whether deeper levels specialise more, in words and numbers. Levels with one capsule are left out."""
         several = self.selecting
         if len(several) < 2:
-            return "There are not two levels that select, so nothing can be said of depth."
+            return "Fewer than two levels select, so nothing can be said about depth."
         told = [_beyond_chance(level) for level in several]
         if not any(told):
-            said = "What the winning capsule tells of the class is not above chance in any level."
+            said = "What the winning capsule says about the class is not above chance in any level."
         else:
-            does = _course(self.steps) if self.steps else ", by level"
-            said = f"What the winning capsule tells of the class beyond chance{does}: {_row(told)}."
+            does = _course(self.steps) if self.steps else " by level"
+            said = f"What the winning capsule says about the class, less chance,{does}: {_row(told)}."
         if any(one.shared for one in several):
             together = [
                 _beyond(one.information_set, one.information_set_by_chance, one.information_set_most_by_chance)
                 for one in several
             ]
-            told_together = f", beyond chance: {_row(together)}" if any(together) else ": not above chance in any level"
-            said += f" All winners of an image together{told_together}."
+            together_say = f", less chance: {_row(together)}" if any(together) else ": not above chance in any level"
+            said += f" All winners of an image together{together_say}."
         return said
 
     def summary(self) -> dict[str, Any]:
-        """Plain values, ready for JSON; what is unknown is null."""
+        """Plain values, ready for JSON; unknown values are null."""
         return {
             "trend": self.trend,
+            "scale": f"Information in units of each level's `unit`, in nats. {SCALE}. A set of winners can exceed 1.",
             "steps": [
                 {"from": one.before + 1, "to": one.after + 1, "change": one.change, "margin": _known(one.margin)}
                 for one in self.steps
@@ -157,31 +169,27 @@ class Specialization:
 
 
 def _beyond(value: float, chance: float, most: float) -> float:
-    """The part that chance does not give, of what it leaves; 0 if a shuffle gave as much"""
-    return max(value - chance, 0) / max(1 - chance, 1e-12) if value > most + 1e-9 else 0.0
+    """value − chance, on the same scale; 0 if a shuffle gave as much"""
+    return max(value - chance, 0) if value > most + 1e-9 else 0.0
 
 
 def _beyond_chance(level: LevelSpecialization) -> float:
-    """What its winner tells"""
+    """What its winner says about the class, less chance"""
     return _beyond(
         level.information_chosen, level.information_chosen_by_chance, level.information_chosen_most_by_chance
     )
 
 
 def _step(before: LevelSpecialization, after: LevelSpecialization) -> Step:
-    """The same images in both: their differences are a sample, the classes' shares and chance taken as given."""
-    mine, theirs = (
-        (level.information_chosen_by_image - level.information_chosen_by_chance)
-        / max(1 - level.information_chosen_by_chance, 1e-12)
-        for level in (after, before)
-    )
+    """Both levels see the same images, whose differences are the sample; class frequencies and chance are given."""
+    mine, theirs = (level.information_chosen_by_image - level.information_chosen_by_chance for level in (after, before))
     differences = mine - theirs
     margin = confidence_margin(differences.var(), torch.tensor(len(differences)))
     return Step(before.level, after.level, float(differences.mean()), float(margin))
 
 
 def _course(steps: tuple[Step, ...]) -> str:
-    """Nothing that is within the noise is told as a change."""
+    """A difference within the noise is not called a change."""
     up, down = ([one for one in steps if one.told and (one.change > 0) == rise] for rise in (True, False))
     if not up and not down:
         return " does not change from level to level by more than the noise"
@@ -214,8 +222,8 @@ def _known(value: float) -> float | None:
 def specialization(survey: Survey) -> Specialization:
     classes = len(survey.counts)
     levels = tuple(
-        level_specialization(index, b, leaders(survey, index), survey.labels, classes)
-        for index, b in enumerate(survey.weights)
+        level_specialization(index, b, wins, survey.labels, classes)
+        for index, (b, wins) in enumerate(zip(survey.weights, survey.winners, strict=True))
     )
     counts = survey.counts.view(-1, 1, 1, 1)
     return Specialization(
@@ -225,43 +233,38 @@ def specialization(survey: Survey) -> Specialization:
     )
 
 
-def leaders(survey: Survey, level: int) -> Tensor:
-    """(m, n): whether a capsule wins an image, alone or with others"""
-    if level == len(survey.weights) - 1:
-        return torch.nn.functional.one_hot(survey.capsules[:, level], survey.weights[level].shape[1]).bool()
-    return heaviest(survey.weights[level])
-
-
-def level_specialization(index: int, b: Tensor, leads: Tensor, labels: Tensor, classes: int) -> LevelSpecialization:
-    """b (m, n), leads (m, n), labels (m,)"""
+def level_specialization(index: int, b: Tensor, winners: Tensor, labels: Tensor, classes: int) -> LevelSpecialization:
+    """Block weights b (m, n), winners (m, n) boolean, labels (m,)"""
     b = b.double()
-    together = leads.sum(1)
-    wins = leads / together[:, None].double()
+    together = winners.sum(1)
+    wins = winners / together[:, None].double()
     counts = labels.bincount(minlength=classes)
     mean = _class_means(b, labels, counts)
     squares = _class_means(b.square(), labels, counts)
     variance = (squares - mean.square()).clamp_min(0) * (counts / (counts - 1).clamp_min(1))[:, None]
-    sets, which = leads.unique(dim=0, return_inverse=True)
+    sets, which = winners.unique(dim=0, return_inverse=True)
     joint, joint_chosen = _joint(b, labels, classes), _joint(wins, labels, classes)
     generator = torch.Generator().manual_seed(0)
     shuffled = [labels[torch.randperm(len(labels), generator=generator)] for _ in range(SHUFFLES)]
     chosen_shuffled = [normalized_information(_joint(wins, other, classes)) for other in shuffled]
-    set_shuffled = [_set_information(which, other, classes) for other in shuffled]
+    unit = information_unit(joint_chosen)
+    set_shuffled = [_set_information(which, other, classes, unit) for other in shuffled]
     return LevelSpecialization(
         level=index,
         mean=mean.float(),
         margin=confidence_margin(variance, counts[:, None]).float(),
         counts=counts,
         usage=b.mean(0).float(),
-        chosen=_class_means(leads.double(), labels, counts).float(),
-        chosen_overall=leads.double().mean(0).float(),
+        chosen=_class_means(winners.double(), labels, counts).float(),
+        chosen_overall=winners.double().mean(0).float(),
+        unit=unit,
         information=normalized_information(joint),
         information_by_chance=_mean([normalized_information(_joint(b, other, classes)) for other in shuffled]),
         information_chosen=normalized_information(joint_chosen),
         information_chosen_by_image=_by_image(wins, labels, joint_chosen),
         information_chosen_by_chance=_mean(chosen_shuffled),
         information_chosen_most_by_chance=max(chosen_shuffled),
-        information_set=_set_information(which, labels, classes),
+        information_set=_set_information(which, labels, classes, unit),
         information_set_by_chance=_mean(set_shuffled),
         information_set_most_by_chance=max(set_shuffled),
         effective=effective_number(b.mean(0)),
@@ -269,7 +272,7 @@ def level_specialization(index: int, b: Tensor, leads: Tensor, labels: Tensor, c
         effective_per_image=float(entropy(b / b.sum(1, keepdim=True)).exp().mean()),
         leaders=float(together.double().mean()),
         shared=float((together > 1).double().mean()),
-        findings=_findings(index, b, leads, sets, which),
+        findings=_findings(index, b, winners, sets, which),
     )
 
 
@@ -285,9 +288,13 @@ def effective_number(p: Tensor) -> float:
 
 def normalized_information(joint: Tensor) -> float:
     """I(r; n) / min(H(r), ln n) of a joint distribution (r, n); 0 where nothing can be told apart"""
-    joint = joint.double() / joint.double().sum()
-    most = min(float(entropy(joint.sum(1))), math.log(joint.shape[1]))
-    return _share(_information(joint), most)
+    return min(_scaled(_information(joint.double() / joint.double().sum()), information_unit(joint)), 1.0)
+
+
+def information_unit(joint: Tensor) -> float:
+    """min(H(r), ln n) in nats, of a joint distribution (r, n): what an information of 1 stands for (D29)"""
+    classes = joint.double().sum(1) / joint.double().sum()
+    return min(float(entropy(classes)), math.log(joint.shape[1]))
 
 
 def _information(joint: Tensor) -> float:
@@ -297,22 +304,21 @@ def _information(joint: Tensor) -> float:
 
 def _by_image(wins: Tensor, labels: Tensor, joint: Tensor) -> Tensor:
     """Σ_n P(n | m) ln(P(r, n) / P(r)P(n)) / min(H(r), ln n), r the class of image m: their mean is the information"""
-    p = joint / joint.sum()
-    most = min(float(entropy(p.sum(1))), math.log(p.shape[1]))
+    p, unit = joint / joint.sum(), information_unit(joint)
     by_chance = p.sum(1, keepdim=True) * p.sum(0)
     told = torch.where(p > 0, p / by_chance, 1.0).log()
-    return (wins * told[labels]).sum(1) / most if most >= 1e-12 else torch.zeros(len(wins), dtype=wins.dtype)
+    return (wins * told[labels]).sum(1) / unit if unit >= 1e-12 else torch.zeros(len(wins), dtype=wins.dtype)
 
 
-def _share(part: float, whole: float) -> float:
-    return min(max(part / whole, 0.0), 1.0) if whole >= 1e-12 else 0.0
+def _scaled(nats: float, unit: float) -> float:
+    return max(nats / unit, 0.0) if unit >= 1e-12 else 0.0
 
 
-def _set_information(which: Tensor, labels: Tensor, classes: int) -> float:
-    """I(r; set) / H(r), `which` (m,) being the set of each image"""
+def _set_information(which: Tensor, labels: Tensor, classes: int, unit: float) -> float:
+    """I(r; set) / unit, `which` (m,) being the set of each image"""
     sets = int(which.max()) + 1
     joint = (labels * sets + which).bincount(minlength=classes * sets).view(classes, sets).double() / len(labels)
-    return _share(_information(joint), float(entropy(joint.sum(1))))
+    return _scaled(_information(joint), unit)
 
 
 def confidence_margin(variance: Tensor, counts: Tensor) -> Tensor:
@@ -346,7 +352,7 @@ def _mean(values: list[float]) -> float:
     return sum(values) / len(values)
 
 
-def _findings(index: int, b: Tensor, leads: Tensor, sets: Tensor, which: Tensor) -> tuple[str, ...]:
+def _findings(index: int, b: Tensor, winners: Tensor, sets: Tensor, which: Tensor) -> tuple[str, ...]:
     level, (images, n) = f"Level {index + 1}", b.shape
     if n == 1:
         return ()
@@ -359,11 +365,12 @@ def _findings(index: int, b: Tensor, leads: Tensor, sets: Tensor, which: Tensor)
     counts = which.bincount()
     most, share = sets[counts.argmax()], int(counts.max()) / images
     if share >= ALWAYS:
+        said = f"{percent(share, 1)}%"
         if bool(most.all()):
-            return (f"{level} hardly selects: to within 1 % all capsules weigh the same in {share:.1%} of the images.",)
+            return (f"{level} hardly selects: to within 1 % all capsules weigh the same in {said} of the images.",)
         who = _capsules(most.nonzero().flatten().tolist(), "wins", "win together")
-        return (f"{level} has collapsed: {who} in {share:.1%} of {images:,} images.",)
-    never = (~leads.any(0)).nonzero().flatten().tolist()
+        return (f"{level} has collapsed: {who} in {said} of {images:,} images.",)
+    never = (~winners.any(0)).nonzero().flatten().tolist()
     return (f"{level}: {_capsules(never, 'never wins', 'never win')} in {images:,} images.",) if never else ()
 
 

@@ -1,6 +1,6 @@
-"""One pass over a data set that keeps what explanations are made of.
+"""One pass over a dataset that keeps what explanations need.
 
-Maps are summed up on the way; what is kept of an image is a few hundred numbers.
+Maps are summed on the way; each image keeps a few hundred numbers.
 """
 
 from __future__ import annotations
@@ -15,29 +15,33 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..classifier import load_tensors, save_tensors, winning_capsules
+from ..classifier import load_tensors, save_tensors
 from ..data.loader import DeviceSplit
 from ..errors import InputError
 from ..network import Trace, WCapsNet
+from ..network.routing import block_weights, heaviest
 from ..training.cores import good_batch, on_every_core
-from ..training.evaluate import Evaluation, block_weights
+from ..training.evaluate import Evaluation
 from ..training.mode import evaluating
 from ..training.precision import arithmetic
 
+FORMAT = (
+    2  # of survey files; bump it when a field changes its name or its meaning. 2: ties in the last level (D31, D36)
+)
 POOL = 4  # routed outputs are averaged to at most 4×4 places for the probes
 
 
 @dataclass(frozen=True)
 class Survey:
-    """What a network made of every image of a split, in order. Tensors are float32 on the CPU."""
+    """Answers and routing of every image of a split, in order. Tensors are float32 on the CPU."""
 
     labels: Tensor  # (m,)
     probabilities: Tensor  # (m, N): over the real classes
-    weights: tuple[Tensor, ...]  # b of each level: (m, n); of the last level the sum over positions
-    capsules: Tensor  # (m, levels): winning capsules
-    vectors: Tensor  # (m, k): best capsule vectors
-    places: Tensor  # (m, 3): n, i, j of the best capsule
-    positions: Tensor  # (m, 2): x and y of the best capsule, as the decoder gets them
+    weights: tuple[Tensor, ...]  # block weights of each level: (m, n); in the last level summed over positions
+    tied: Tensor  # (m,): how many vectors of the last level weigh as much as the heaviest, to within 1 %
+    vectors: Tensor  # (m, k): the decoded vectors of the last level (D36)
+    places: Tensor  # (m, 3): their n, i, j
+    positions: Tensor  # (m, 2): their x and y, as the decoder gets them
     map_mean: Tensor  # (N, n, i, j): mean b of the last level over the images of a class; 0 where there are none
     map_variance: Tensor  # (N, n, i, j): its variance over those images, unbiased; nan below two images
     squared_error: Tensor  # (m,): of the reconstruction, mean over channels and pixels
@@ -53,6 +57,11 @@ class Survey:
         return self.probabilities.argmax(1)
 
     @property
+    def winners(self) -> tuple[Tensor, ...]:
+        """For each level (m, n): whether a block wins an image, alone or with others (D31)"""
+        return tuple(heaviest(b) for b in self.weights)
+
+    @property
     def counts(self) -> Tensor:
         """(N,): images of each class"""
         return self.labels.bincount(minlength=self.probabilities.shape[1])
@@ -62,18 +71,20 @@ class Survey:
         return float((self.labels == self.predicted).double().mean())
 
     def save(self, path: Path, **facts: Any) -> None:
-        """One safetensors file; `facts` are kept with it, such as which weights and images the survey is of."""
+        """One safetensors file; `facts` say, for example, which weights and images the survey is of."""
         named = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
         for name in ("weights", "routed"):
             named |= {f"{name}.{level}": tensor for level, tensor in enumerate(getattr(self, name))}
-        save_tensors(path, named, {"survey": facts})
+        save_tensors(path, named, {"survey": facts, "format": FORMAT})
 
     @staticmethod
     def load(path: Path) -> tuple[Survey, dict[str, Any]]:
-        """What was saved, and the facts with it."""
+        """The survey and its facts; `InputError` for a file of another format"""
         tensors, facts = load_tensors(path)
         if "survey" not in facts:
             raise InputError(f"{path} does not hold a survey.")
+        if facts.get("format") != FORMAT:
+            raise InputError(f"{path} was written by another version of wcapsnet; delete it to have it made again.")
         parts: dict[str, Any] = {name: tensor for name, tensor in tensors.items() if "." not in name}
         for name in ("weights", "routed"):
             count = sum(key.startswith(f"{name}.") for key in tensors)
@@ -90,7 +101,7 @@ class Survey:
             labels=self.labels,
             predicted=self.predicted,
             probability=self.probabilities.max(1).values,
-            capsules=self.capsules,
+            winners=self.winners,
             loss=float(self.cross_entropy.double().mean()),
             mean_weights=tuple(total / counts for total in sums),
             classes=self.probabilities.shape[1],
@@ -129,7 +140,7 @@ def survey(
             parts.append(facts)
             if progress:
                 progress(min(start + batch_size, len(split)))
-    labels, probabilities, capsules, vectors, places, positions, squared_error, cross_entropy, *rest = (
+    labels, probabilities, tied, vectors, places, positions, squared_error, cross_entropy, *rest = (
         torch.cat(column).cpu() for column in zip(*parts, strict=True)
     )
     levels = len(network.config.levels)
@@ -138,7 +149,7 @@ def survey(
         labels=labels,
         probabilities=probabilities,
         weights=tuple(rest[:levels]),
-        capsules=capsules,
+        tied=tied,
         vectors=vectors,
         places=places,
         positions=positions,
@@ -156,7 +167,7 @@ def _facts(network: WCapsNet, images: Tensor, labels: Tensor, trace: Trace, rout
     return [
         labels,
         network.class_logits(output).float().softmax(1),
-        winning_capsules(output),
+        heaviest(output.routings[-1].weights.float().flatten(1)).sum(1),
         output.best.vector.float(),
         output.best.place,
         output.best.position.float(),

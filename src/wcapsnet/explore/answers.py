@@ -157,7 +157,7 @@ class Explorer:
     # ── what does ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def explain(self, asked: Asked, page: object = None) -> dict[str, Any]:
-        """One image: probabilities, weights, heat maps, the best vector"""
+        """One image: probabilities, weights, winners, heat maps, and the decoded vector"""
         pixels, index = self._pixels(asked)
         off = self._off(asked)
         target = self._class(asked)
@@ -185,6 +185,8 @@ class Explorer:
             "vector": one.vector.tolist(),
             "position": one.position.tolist(),
             "place": list(one.place),
+            "tied": one.tied.nonzero().tolist(),
+            "decoded": one.decoded(self.classifier.classes),
             "reconstruction": self._picture_text(one.reconstruction),
         }
         if index is not None and self.test is not None:
@@ -192,7 +194,7 @@ class Explorer:
         return answer
 
     def block(self, asked: Asked, page: object = None) -> dict[str, Any]:
-        """One block: its maps for an image, what becomes of the prediction without it, its favourite images"""
+        """One block: its maps for an image, the prediction without it, and its favourite images"""
         pixels, _ = self._pixels(asked)
         off = self._off(asked)
         level, capsule = self._place(asked.get("block"))
@@ -233,7 +235,7 @@ class Explorer:
         return {"reconstruction": self._picture_text(image)}
 
     def near(self, asked: Asked) -> dict[str, Any]:
-        """The test images whose best vectors are nearest to this one"""
+        """The test images whose decoded vectors are nearest to this one"""
         vector = _numbers(asked.get("vector"), self.classifier.config.levels[-1].dimension, "vector")
         index = asked.get("test")
         return {"near": self.favourites and self.favourites.near(vector, index if isinstance(index, int) else None)}

@@ -1,7 +1,7 @@
-"""One pass over the test images: which of them each block likes most, and which are mistaken.
+"""One pass over the test images: the favourites of each block, and the mistakes.
 
-It runs in the background from the moment somebody asks, steps aside while the page is used, and is kept in the cache.
-A run that left what it saw at the end of training needs none.
+It starts in the background at the first request, pauses while the page is in use, and is cached. A run that saved its
+survey at the end of training needs no pass.
 """
 
 from __future__ import annotations
@@ -84,7 +84,10 @@ class Favourites:
         }
 
     def of(self, level: int, capsule: int) -> dict[str, Any] | None:
-        """A block's favourite images and its classes; None as long as they are not known."""
+        """A block's favourite images and its classes; None until they are known
+
+        `equal`: in how many images it weighs as much as in the first of them, to within 1 %.
+        """
         seen, found = self._seen, self._found
         if seen is None or found is None:
             return None
@@ -94,11 +97,12 @@ class Favourites:
             "images": [{"index": i, "label": int(seen.labels[i]), "weight": weight} for i, weight in images],
             "classes": list(one.classes),
             "wins": one.wins,
+            "equal": one.equal,
             "total": len(seen),
         }
 
     def near(self, vector: Tensor, itself: int | None, count: int = 6) -> list[dict[str, Any]] | None:
-        """Images whose best capsule vectors are nearest, without the image itself."""
+        """Images whose decoded vectors are nearest, without the image itself"""
         seen = self._seen
         if seen is None:
             return None
@@ -157,7 +161,7 @@ def _kept(path: Path | None) -> Survey | None:
         return None
     try:
         return Survey.load(path)[0]
-    except (InputError, KeyError, TypeError):  # a cache may be damaged; it is made again
+    except (InputError, KeyError, TypeError):  # damaged, or of another version: it is made again
         return None
 
 
@@ -172,7 +176,7 @@ def _keep(seen: Survey, path: Path | None) -> None:
 
 
 def _range(seen: Survey, capsule: int) -> dict[str, list[float]] | None:
-    """Where the elements of a block's best vectors lie; None if it was never the best."""
+    """The range of each element of a block's decoded vectors; None if none was ever decoded"""
     try:
         found = vector_range(seen, capsule)
     except InputError:

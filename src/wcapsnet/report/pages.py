@@ -67,7 +67,7 @@ def pages(root: Path) -> dict[Path, str]:
         made[Path("docs") / _figure(dataset)] = _figure_of(root / "results", dataset, records)
     inside = root / "results" / "looking-inside"
     if inside.is_dir():
-        title = f"MNIST, level {LEVEL}: mean routing weights of every class, from white (0) to blue (1)"
+        title = f"MNIST, level {LEVEL}: mean routing weights of every class"
         made[Path("docs/images/weights-mnist.svg")] = weight_map.svg(title, _looked(inside))
     return made
 

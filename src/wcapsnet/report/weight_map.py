@@ -6,11 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
+import torch
+
+from ..explain.shares import against_share, scale_ends
 from .drawing import document
+from .shades import RAMP, hex_of
 
 CELL = 17
 LEFT, TOP, GAP, RIGHT, BELOW = 58, 44, 22, 12, 24  # room around and between panels
-COLOR = "#1f5fa8"
+SCALE_WIDTH, SCALE_HEIGHT = 240, 34  # the legend, below the panels
 
 
 class Panel(NamedTuple):
@@ -19,7 +23,7 @@ class Panel(NamedTuple):
 
 
 def svg(title: str, panels: Mapping[str, Panel]) -> str:
-    """A row a block, a column a class; the darker, the heavier: from white, 0, to full colour, 1."""
+    """One row per block, one column per class. Colours compare a weight with the equal share; a legend shows how."""
     parts = [f'<text x="8" y="18" font-size="13">{escape(title)}</text>']
     blocks = len(next(iter(panels.values())).mean[0])
     for n in range(blocks):
@@ -35,8 +39,29 @@ def svg(title: str, panels: Mapping[str, Panel]) -> str:
                 place = f'x="{x + CELL * r}" y="{TOP + CELL * n}" width="{CELL}" height="{CELL}"'
                 known = "no images" if weight is None else f"{weight:.3f}"
                 said = f"<title>{escape(label)}, block {n}: {known}</title>"
-                parts.append(
-                    f'<rect {place} fill="{COLOR}" fill-opacity="{weight or 0:.3f}" stroke="#ddd">{said}</rect>'
-                )
+                fill = "none" if weight is None else hex_of(float(against_share(torch.tensor(weight), blocks)))
+                parts.append(f'<rect {place} fill="{fill}" stroke="#fff" class="cell">{said}</rect>')
         x += CELL * len(classes) + GAP
-    return document(x - GAP + RIGHT, bottom + BELOW, parts)
+    parts += _scale(blocks, bottom + BELOW)
+    width = max(x - GAP + RIGHT, LEFT + SCALE_WIDTH + RIGHT)
+    return document(width, bottom + BELOW + SCALE_HEIGHT, parts)
+
+
+def _scale(blocks: int, y: int) -> list[str]:
+    """The legend: a bar, and below it the values at its ends and in its middle"""
+    stops = "".join(
+        f'<stop offset="{k / (len(RAMP) - 1):g}" stop-color="rgb{rgb}"/>'.replace(", ", ",")
+        for k, rgb in enumerate(RAMP)
+    )
+    bar = f'x="{LEFT}" y="{y}" width="{SCALE_WIDTH}" height="9"'
+    low, share, high = (escape(words) for words in scale_ends(blocks))
+    labels = (("start", low, 0.0), ("middle", share, 0.5), ("end", high, 1.0))
+    return [
+        f'<linearGradient id="shares">{stops}</linearGradient>',
+        f'<rect {bar} fill="url(#shares)" class="scale"/>',
+        f'<path d="M{LEFT + SCALE_WIDTH / 2:g} {y + 9}v4" stroke="#333"/>',
+        *(
+            f'<text x="{LEFT + part * SCALE_WIDTH:g}" y="{y + 24}" text-anchor="{anchor}">{words}</text>'
+            for anchor, words, part in labels
+        ),
+    ]

@@ -1,4 +1,4 @@
-"""What a network makes of a split."""
+"""Accuracy, loss and routing of a network on a split."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..classifier import winning_capsules
 from ..data.loader import DeviceSplit
 from ..network import WCapsNet
+from ..network.routing import block_weights, heaviest
 from .cores import good_batch, on_every_core
 from .mode import evaluating
 from .precision import arithmetic
@@ -23,7 +24,7 @@ class Evaluation:
     labels: Tensor  # (m,)
     predicted: Tensor  # (m,)
     probability: Tensor  # (m,) of the predicted class, over the real classes
-    capsules: Tensor  # (m, levels): winning capsules
+    winners: tuple[Tensor, ...]  # for each level (m, n): whether a block is among the heaviest of an image (D31)
     loss: float  # cross entropy
     mean_weights: tuple[Tensor, ...]  # for each level (classes, n): mean b_n over the images of a class
     classes: int
@@ -31,6 +32,11 @@ class Evaluation:
     @property
     def accuracy(self) -> float:
         return float((self.labels == self.predicted).double().mean())
+
+    @property
+    def capsules(self) -> Any:
+        """(m, levels) strings, the cells of predictions.csv: the winners of each level, such as "0 3 5" """
+        return np.stack([listed_winners(mask) for mask in self.winners], axis=1)
 
     @property
     def confusion(self) -> Tensor:
@@ -75,26 +81,24 @@ def evaluate(
         best = network.class_logits(output).float().softmax(1).max(1)
         loss = F.cross_entropy(output.logits.float(), target, reduction="none")
         per_capsule = [block_weights(routing.weights) for routing in output.routings]
-        return [target, best.indices, best.values, winning_capsules(output), loss, *per_capsule]
+        return [target, best.indices, best.values, loss, *per_capsule]
 
     with evaluating(network):
         parts = list(on_every_core(look, range(0, len(split), size), device))
-    labels, predicted, probability, capsules, loss, *weights = (
-        torch.cat(column) for column in zip(*parts, strict=True)
-    )
+    labels, predicted, probability, loss, *weights = (torch.cat(column) for column in zip(*parts, strict=True))
     counts = labels.bincount(minlength=classes).clamp_min(1)
     sums = [torch.zeros(classes, b.shape[1], device=device).index_add_(0, labels, b) for b in weights]
     return Evaluation(
         labels=labels.cpu(),
         predicted=predicted.cpu(),
         probability=probability.cpu(),
-        capsules=capsules.cpu(),
+        winners=tuple(heaviest(b).cpu() for b in weights),
         loss=float(loss.double().mean()),
         mean_weights=tuple((total / counts[:, None]).cpu() for total in sums),
         classes=classes,
     )
 
 
-def block_weights(b: Tensor) -> Tensor:
-    """(m, n): of the last level (m, n, i, j), the sum over positions"""
-    return b.float().flatten(2).sum(2) if b.dim() > 2 else b.float()
+def listed_winners(mask: Tensor) -> list[str]:
+    """(m, n) → for each image its winners, separated by spaces: "0 3 5" """
+    return [" ".join(map(str, row.nonzero().flatten().tolist())) for row in mask]

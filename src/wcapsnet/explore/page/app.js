@@ -2,7 +2,7 @@
 
 import { about as loadAbout, ask, bytes, floats, Newest, text } from "./api.js";
 import { Easel, rasterize } from "./draw.js";
-import { Flow } from "./flow.js";
+import { Flow, standing } from "./flow.js";
 import * as link from "./link.js";
 import * as paint from "./paint.js";
 
@@ -137,7 +137,7 @@ async function near(picture) {
   thumbs($("near"), answer.near, (one) => `distance ${one.distance.toFixed(2)}`);
 }
 
-/** The winning vector and its position, as the sliders have them */
+/** The decoded vector and its position, as the sliders have them */
 function moved() {
   const { vector, position } = shown.answer;
   const at = (key, value) => state.vector.get(key) ?? value;
@@ -254,11 +254,38 @@ function cells(answer) {
   return { values, height, width };
 }
 
-function heatOn(canvas, answer, pixels) {
+/** How many weights share the 1 that the heat map shows a part of: places if it adds up the blocks, else vectors */
+function parts(answer) {
+  const [blocks, height, width] = answer.map;
+  const off = [...state.off].filter((key) => key.startsWith(`${about.levels.length}.`)).length;
+  return { shown: (state.heatBlock === "all" ? 1 : blocks - off) * height * width, vectors: (blocks - off) * height * width };
+}
+
+const seenHere = ([n]) => state.heatBlock === "all" || Number(state.heatBlock) === n;
+
+/** The tied vectors, or none if more than half of all vectors tie: outlines around most of a picture say nothing */
+function outlined(answer) {
+  return 2 * answer.tied.length <= parts(answer).vectors ? answer.tied : [];
+}
+
+function heatOn(id, answer, pixels) {
   const map = cells(answer);
-  const place = state.heatBlock === "all" || Number(state.heatBlock) === answer.place[0] ? answer.place.slice(1) : null;
-  paint.overlay(canvas, pixels, about, map, state.heat === "contributions", place);
+  const weights = state.heat === "weights";
+  paint.overlay($(id), pixels, about, map, weights ? parts(answer).shown : null);
+  paint.marks($(`${id}-marks`), about, weights ? outlined(answer).filter(seenHere) : [], map && seenHere(answer.place) ? answer.place : null);
   return map;
+}
+
+/** One sentence on the heaviest vectors */
+function ties(answer) {
+  const { vectors } = parts(answer);
+  const count = answer.tied.length;
+  const dot = seenHere(answer.place);
+  if (count === 1) return dot ? "The dot marks the heaviest vector, which is decoded." : `The heaviest vector, which is decoded, is in block ${answer.place[0]}.`;
+  const decoded = dot ? "the dot marks the one that is decoded" : `the one that is decoded is in block ${answer.place[0]}`;
+  if (count === vectors) return `All ${count} vectors have the same weight to within 1 %; ${decoded}.`;
+  const here = state.heatBlock === "all" ? "" : `, ${answer.tied.filter(seenHere).length} of them in block ${state.heatBlock}`;
+  return `${count} of ${vectors} vectors share the largest weight${here} (${outlined(answer).length ? "outlined" : "too many to outline"}); ${decoded}.`;
 }
 
 function renderLook() {
@@ -266,26 +293,32 @@ function renderLook() {
   $("heat-class").textContent = answer ? `For ${classOf(answer.target)}` : "For the class";
   $("look").classList.toggle("empty", !answer);
   if (!answer) {
-    $("heat").getContext("2d").clearRect(0, 0, $("heat").width, $("heat").height);
+    clear("heat");
     $("look-note").textContent = "";
     $("heat-legend").hidden = true;
     return;
   }
-  const map = heatOn($("heat"), answer, pixels);
+  const map = heatOn("heat", answer, pixels);
   const signed = state.heat === "contributions";
   $("heat-legend").hidden = !map;
   if (map) {
-    const [low, high] = paint.range(map.values);
-    const most = Math.max(Math.abs(low), Math.abs(high));
-    const digits = (high - low) / most < 0.05 ? 4 : 2; // enough to tell the ends apart
-    $("heat-low").textContent = (signed ? -most : low).toPrecision(digits).replace("-", "−");
-    $("heat-high").textContent = (signed ? most : high).toPrecision(digits);
+    const short = (value) => String(Number(value.toPrecision(3)));
+    const most = paint.largest(map.values);
+    const share = 1 / parts(answer).shown;
+    const ends = signed ? [`−${short(most)}`, "0", `+${short(most)}`] : [`≤ ${short(share / 2)}`, `equal share ${short(share)}`, 2 * share < 1 ? `≥ ${short(2 * share)}` : "1"];
+    ["heat-low", "heat-middle", "heat-high"].forEach((id, at) => ($(id).textContent = ends[at]));
+    $("heat-legend").setAttribute("aria-label", `Colour scale: ${ends.join(", ")}`);
     $("heat-legend").querySelector("i").style.background = paint.gradient(signed);
   }
   const total = answer.block_contributions.map((part, n) => `block ${n} ${part < 0 ? "−" : "+"}${Math.abs(part).toFixed(2)}`).slice(0, 8).join(", ");
   $("look-note").textContent = signed
-    ? `What every place adds to the logit of ${classOf(answer.target)}, ${answer.logit.toFixed(2)}: ${total}${answer.block_contributions.length > 8 ? ", …" : ""}. Blue speaks for it, orange against.`
-    : "The square marks the place of the winning vector.";
+    ? `What every place adds to the logit of ${classOf(answer.target)}, ${answer.logit.toFixed(2)}: ${total}${answer.block_contributions.length > 8 ? ", …" : ""}. Blue speaks for it, orange against; the dot marks the decoded vector.`
+    : map ? ties(answer) : "";
+}
+
+function clear(id) {
+  $(id).getContext("2d").clearRect(0, 0, $(id).width, $(id).height);
+  $(`${id}-marks`)?.replaceChildren();
 }
 
 function thumbnail() {
@@ -328,15 +361,16 @@ function renderTable() {
   document.body.classList.toggle("comparing", Boolean(pinned));
   for (const row of rows.children) {
     const [l, n] = row.dataset.block.split(".").map(Number);
-    const [, weight, fitness, pin, on] = row.children;
+    const [, weight, fitness, pin, check] = row.children;
     const level = answer?.levels[l - 1];
     weight.textContent = level ? level.weights[n].toFixed(4) : "";
     weight.dataset.value = level ? level.weights[n] : "";
     fitness.textContent = level ? level.fitness[n].toFixed(4) : "";
     fitness.dataset.value = level ? level.fitness[n] : "";
     pin.textContent = pinned ? pinned.levels[l - 1].weights[n].toFixed(4) : "";
-    on.firstChild.checked = !state.off.has(row.dataset.block);
-    row.classList.toggle("winner", level?.winners.includes(n));
+    check.firstChild.checked = !state.off.has(row.dataset.block);
+    const on = about.levels[l - 1].capsules - [...state.off].filter((key) => key.startsWith(`${l}.`)).length;
+    row.classList.toggle("winner", Boolean(level && standing(level.winners, on).includes(n)));
   }
 }
 
@@ -381,10 +415,15 @@ function renderMaps(answer) {
   const plane = height * width;
   const holder = $("maps");
   if (holder.children.length !== count + 1 || !holder.querySelector("canvas")) {
-    holder.replaceChildren(...Array.from({ length: count + 1 }, (_, k) => node("figure", {}, node("canvas", { role: "img", ariaLabel: k ? `Map of element ${k - 1}` : "Length of the vectors" }), node("figcaption", { textContent: k ? k - 1 : "length" }))));
+    holder.replaceChildren(...Array.from({ length: count + 1 }, (_, k) => node("figure", {}, node("canvas", { role: "img", ariaLabel: k ? `Map of element ${k - 1}` : "Length of the vectors" }), node("figcaption"))));
   }
-  paint.map(holder.children[0].firstChild, floats(answer.length), height, width);
-  for (let k = 0; k < count; k++) paint.map(holder.children[k + 1].firstChild, values.subarray(k * plane, (k + 1) * plane), height, width);
+  const show = (at, name, map, signed) => {
+    const [canvas, caption] = holder.children[at].children;
+    paint.map(canvas, map, height, width, signed);
+    caption.textContent = `${name} ${signed ? "±" : ""}${paint.largest(map).toPrecision(2)}`;
+  };
+  show(0, "‖·‖", floats(answer.length), false);
+  for (let k = 0; k < count; k++) show(k + 1, `${k}:`, values.subarray(k * plane, (k + 1) * plane), true);
 }
 
 function renderFavourites() {
@@ -395,7 +434,7 @@ function renderFavourites() {
   else if (survey.state === "running") note.textContent = `Looking at the test images: ${survey.done.toLocaleString("en")} of ${survey.total.toLocaleString("en")}.`;
   else if (found) {
     const classes = found.classes.length ? ` Its classes: ${found.classes.slice(0, 6).map(classOf).join(", ")}${found.classes.length > 6 ? ", …" : ""}.` : "";
-    note.textContent = `It wins, alone or with others, in ${found.wins.toLocaleString("en")} of ${found.total.toLocaleString("en")} test images.${classes}`;
+    note.textContent = `Its weight is the largest, alone or tied, in ${found.wins.toLocaleString("en")} of ${found.total.toLocaleString("en")} test images.${classes}`;
     thumbs($("favourites"), found.images, (one) => one.weight.toFixed(3));
   } else note.textContent = shown.answer ? "" : "They are shown as soon as there is a picture.";
 }
@@ -421,12 +460,12 @@ function renderVector() {
   $("reset").disabled = !state.vector.size;
   if (!answer) {
     $("vector-note").textContent = "";
-    for (const id of ["seen", "rebuilt"]) $(id).getContext("2d").clearRect(0, 0, $(id).width, $(id).height);
+    for (const id of ["seen", "rebuilt"]) clear(id);
     $("near-part").hidden = true;
     return;
   }
-  const [n, i, j] = answer.place;
-  $("vector-note").textContent = `Of block ${n} of level ${about.levels.length}, row ${i}, column ${j}. Move its elements and watch the picture it stands for.`;
+  const [n] = answer.place;
+  $("vector-note").textContent = `${answer.decoded[0].toUpperCase()}${answer.decoded.slice(1)}. Move its elements and watch the reconstruction.`;
   paint.pixels($("seen"), pixels, about);
   if (!state.vector.size) paint.pixels($("rebuilt"), bytes(answer.reconstruction), about);
   $("rebuilt-text").textContent = state.vector.size ? "Rebuilt from the moved vector" : "Rebuilt from the vector";
@@ -468,11 +507,11 @@ function renderCompare() {
   $("compare").hidden = !pinned;
   $("pin").textContent = pinned ? "Pin this picture instead" : "Pin this picture to compare";
   if (!pinned) return;
-  heatOn($("compare-pin"), pinned, pinPixels);
+  heatOn("compare-pin", pinned, pinPixels);
   const told = (one) => `${classOf(one.predicted)}, ${percent(one.probabilities[one.predicted])}`;
   $("compare-pin-text").textContent = told(pinned);
-  if (answer) heatOn($("compare-now"), answer, pixels);
-  else $("compare-now").getContext("2d").clearRect(0, 0, $("compare-now").width, $("compare-now").height);
+  if (answer) heatOn("compare-now", answer, pixels);
+  else clear("compare-now");
   $("compare-now-text").textContent = answer ? told(answer) : "–";
   const apart = answer ? answer.levels.flatMap((level, l) => level.weights.map((b, n) => [`${l + 1}.${n}`, b, pinned.levels[l].weights[n]])) : [];
   const most = apart.sort((a, b) => Math.abs(b[1] - b[2]) - Math.abs(a[1] - a[2])).slice(0, 3).filter(([, a, b]) => Math.abs(a - b) > 0.0005);
@@ -727,9 +766,10 @@ function fill() {
   $("facts").textContent = `${classes.length} classes · ${width}×${height} ${kind} · ${levels.map((level) => level.capsules).join("-")} blocks · ${about.parameters.toLocaleString("en")} parameters`;
   $("classes").style.setProperty("--label", `${0.6 * Math.min(14, Math.max(2, ...classes.map((name) => name.length)))}em`);
   $("search-label").hidden = classes.length <= FEW;
-  $("heat-blocks").append(...["all", ...Array(levels.at(-1).capsules).keys()].map((n) => node("label", {}, node("input", { type: "radio", name: "heat-block", value: n, checked: n === "all" }), node("span", { textContent: n === "all" ? "All blocks" : n, title: n === "all" ? "" : `Block ${n}` }))));
+  $("heat-blocks").append(...["all", ...Array(levels.at(-1).capsules).keys()].map((n) => node("label", {}, node("input", { type: "radio", name: "heat-block", value: n, checked: n === "all" }), node("span", { textContent: n === "all" ? "All blocks" : n, title: n === "all" ? "Sum over the blocks" : `Block ${n}` }))));
   $("test-class").append(node("option", { value: "", textContent: "any" }), ...classes.map((name, r) => node("option", { value: r, textContent: name })));
   for (const id of ["heat", "seen", "rebuilt", "file-view", "test-view", "compare-now", "compare-pin"]) $(id).style.aspectRatio = `${width} / ${height}`;
+  $("flow-legend").querySelector("i").style.background = paint.gradient(false);
   $("tab-draw").hidden = !about.draw;
   $("center").checked = Boolean(about.draw?.center);
   $("test-walk").hidden = !about.test;

@@ -1,5 +1,7 @@
 // The diagram: levels one after another, blocks as discs, the weighted sum of a level on its way to the next.
 
+import { againstShare, DARK, shade } from "./paint.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 // The flow goes to the right where there is room for it, else down.
 const LINE = 16; // blocks of a level, one below the other
@@ -14,11 +16,16 @@ function make(name, attributes = {}, parent = null) {
   return element;
 }
 
-/** Area stands for the share of the largest; colour for the place between smallest and largest. */
+/** Area stands for the weight as a part of the largest; colour compares it with the equal share of the blocks that are on. */
 export function scaled(weights, on) {
   const kept = weights.filter((_, n) => on(n));
-  const [low, high] = [Math.min(...kept), Math.max(...kept)];
-  return weights.map((b) => ({ size: high > 0 ? Math.sqrt(b / high) : 1, share: high - low > 1e-9 ? (b - low) / (high - low) : 0.5 }));
+  const high = Math.max(...kept);
+  return weights.map((b) => ({ size: high > 0 ? Math.sqrt(b / high) : 1, position: againstShare(b, kept.length) }));
+}
+
+/** The winners of a level that stand out: none if all blocks that are on tie. */
+export function standing(winners, count) {
+  return winners.length < count ? winners : [];
 }
 
 export class Flow {
@@ -201,28 +208,32 @@ export class Flow {
       const weights = answer?.levels[l].weights ?? blocks.map(() => 1 / blocks.length);
       const look = scaled(weights, on);
       const pins = pinned && scaled(pinned.levels[l].weights, on);
+      const winners = answer ? standing(answer.levels[l].winners, blocks.filter((_, n) => on(n)).length) : [];
       const most = l === last && answer ? Math.max(...answer.block_contributions.map(Math.abs)) : 0;
       blocks.forEach((parts, n) => {
-        const { size, share } = look[n];
+        const { size, position } = look[n];
+        const color = `rgb(${shade(position).join(" ")})`;
+        const radius = on(n) ? Math.max(3, this.radius * size) : 3;
         const key = `${l + 1}.${n}`;
-        const winner = answer?.levels[l].winners.includes(n);
+        const winner = winners.includes(n);
         parts.g.classList.toggle("off", !on(n));
-        parts.g.classList.toggle("deep", share > 0.55);
+        parts.g.classList.toggle("deep", position > DARK);
+        parts.g.classList.toggle("tiny", radius < 5.5);
         parts.g.classList.toggle("winner", winner);
         parts.g.classList.toggle("open", open === key);
-        parts.g.style.setProperty("--share", on(n) ? share : 0);
-        parts.disc.setAttribute("r", on(n) ? Math.max(3, this.radius * size) : 3);
+        parts.g.style.setProperty("--fill", color);
+        parts.disc.setAttribute("r", radius);
         parts.fitness.setAttribute("stroke-dasharray", `${Math.min(1, Math.max(0, answer?.levels[l].fitness[n] ?? 0)) * 100} 100`);
         parts.pin.setAttribute("r", pins && on(n) ? Math.max(3, this.radius * pins[n].size) : 0);
         parts.weight.textContent = answer && on(n) ? weights[n].toFixed(3) : "";
-        const said = answer ? `weight ${weights[n].toFixed(3)}, fitness ${answer.levels[l].fitness[n].toFixed(3)}${l === last ? " at its best place" : ""}${winner ? ", a winner" : ""}` : "no picture yet";
+        const said = answer ? `weight ${weights[n].toFixed(3)}, fitness ${answer.levels[l].fitness[n].toFixed(3)}${l === last ? " at its best place" : ""}${winner ? (winners.length > 1 ? ", tied for the largest weight" : ", the largest weight") : ""}` : "no picture yet";
         parts.title.textContent = `Block ${key}: ${said}`;
         parts.g.setAttribute("aria-label", `Block ${key}: ${said}, ${on(n) ? "on" : "switched off"}`);
         parts.g.setAttribute("aria-expanded", open === key);
         const [, path] = this.paths[l][n];
         const part = l === last && answer ? answer.block_contributions[n] / (most || 1) : null;
         path.style.strokeWidth = !on(n) ? 0 : part === null ? 0.75 + 5 * size * size : 0.75 + 6 * Math.abs(part);
-        path.style.setProperty("--share", part === null ? share : Math.abs(part));
+        path.style.setProperty("--fill", color);
         path.classList.toggle("against", part !== null && part < 0);
         path.classList.toggle("for", part !== null && part >= 0);
         this.paths[l][n][0].classList.toggle("off", !on(n));

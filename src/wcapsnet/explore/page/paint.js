@@ -1,5 +1,10 @@
 // Pixels and maps on canvases.
 
+// Weights against the equal share, as report/shades.py has them: pale below it, gray at it, dark and warm above.
+const SHARES = [[222, 235, 247], [196, 205, 213], [168, 166, 163], [186, 100, 52], [112, 20, 10]];
+const EQUAL = 0.99; // of another weight: equal to within 1 %
+const THROUGH = 0.32; // contrast of a picture that shows through a weight map
+export const DARK = 0.35; // from here on text on the colour must be light
 // Dark violet over green to yellow, even in lightness: the order can be told without colour vision.
 const VIRIDIS = [[68, 1, 84], [65, 68, 135], [42, 120, 142], [34, 168, 132], [122, 209, 81], [253, 231, 37]];
 // Orange for less than nothing, blue for more: a pair that everybody can tell apart.
@@ -16,7 +21,20 @@ function table(ramp) {
   return colors;
 }
 
-const TABLES = { plain: table(VIRIDIS), signed: table(DIVERGING) };
+const TABLES = { plain: table(VIRIDIS), signed: table(DIVERGING), shares: table(SHARES) };
+
+/** Where a weight stands on the scale, N of which would be equal shares: log₂(b·N) between −1 and 1; 0 within 1 % of
+ * the equal share. The same as `against_share` in Python. */
+export function againstShare(b, n) {
+  const share = b * n;
+  return share >= EQUAL && share <= 1 / EQUAL ? 0 : Math.min(1, Math.max(-1, Math.log2(share)));
+}
+
+/** r, g, b of a position on the scale */
+export function shade(position) {
+  const at = 3 * Math.round(127.5 * (1 + position));
+  return TABLES.shares.slice(at, at + 3);
+}
 
 function put(image, pixel, colors, share, opacity) {
   const at = 3 * Math.round(255 * Math.min(1, Math.max(0, share)));
@@ -42,30 +60,38 @@ function rgba(data, channels, height, width) {
   return image;
 }
 
-/** A single map (i, j): darkest to lightest, or orange and blue around 0 if it has both signs */
-export function map(canvas, values, height, width) {
+/** A single map (i, j), from −most to most: orange below 0, blue above. Without a sign: dark at 0, light at most. */
+export function map(canvas, values, height, width, signed) {
   Object.assign(canvas, { width, height });
   const image = new ImageData(width, height);
-  const [low, high] = range(values);
-  const most = Math.max(-low, high);
-  const signed = low < 0 && high > 0;
+  const most = largest(values);
   for (let p = 0; p < values.length; p++) {
-    const share = signed ? 0.5 + values[p] / most / 2 : high > low ? (values[p] - low) / (high - low) : 0;
-    put(image, p, signed ? TABLES.signed : TABLES.plain, share, 255);
+    const part = most ? values[p] / most : 0;
+    put(image, p, signed ? TABLES.signed : TABLES.plain, signed ? 0.5 + part / 2 : part, 255);
   }
   canvas.getContext("2d").putImageData(image, 0, 0);
 }
 
-export function range(values) {
-  let [low, high] = [Infinity, -Infinity];
-  for (const value of values) [low, high] = [Math.min(low, value), Math.max(high, value)];
-  return [low, high];
+/** The largest size of a value */
+export function largest(values) {
+  return values.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
+}
+
+/** The picture in gray, less its median: 0 in most of a background, so that colours there are those of the legend */
+function relief(data, channels, plane) {
+  const gray = new Float32Array(plane);
+  for (let p = 0; p < plane; p++) {
+    for (let c = 0; c < channels; c++) gray[p] += data[c * plane + p] / channels;
+  }
+  const median = gray.slice().sort()[(plane - 1) >> 1];
+  return gray.map((value) => value - median);
 }
 
 /** A picture with a map laid over it: bilinear between the middles of the cells, as `over_image` in Python.
  *
- * `cells` is { values, height, width } or null; `signed` maps are orange and blue around 0. `best` outlines a cell. */
-export function overlay(canvas, data, about, cells, signed, best) {
+ * `cells` is { values, height, width } or null. Weights, N of which would be equal shares, are coloured against the
+ * equal share; with n = null the map has signs and is orange and blue around 0. */
+export function overlay(canvas, data, about, cells, n) {
   const { channels, height, width, cell } = about;
   const zoom = Math.max(1, Math.min(8, Math.floor(256 / Math.max(height, width))));
   Object.assign(canvas, { width: width * zoom, height: height * zoom });
@@ -74,30 +100,54 @@ export function overlay(canvas, data, about, cells, signed, best) {
   small.getContext("2d").putImageData(rgba(data, channels, height, width), 0, 0);
   pen.imageSmoothingEnabled = false;
   pen.drawImage(small, 0, 0, canvas.width, canvas.height);
-  if (cells) {
-    const [low, high] = range(cells.values);
-    const most = Math.max(Math.abs(low), Math.abs(high)) || 1;
-    const shade = new ImageData(canvas.width, canvas.height);
-    for (let y = 0; y < canvas.height; y++) {
-      for (let x = 0; x < canvas.width; x++) {
-        const value = between(cells, (y + 0.5) / (zoom * cell) - 0.5, (x + 0.5) / (zoom * cell) - 0.5);
-        const share = signed ? 0.5 + value / most / 2 : high > low ? (value - low) / (high - low) : 0.5;
-        const strength = signed ? Math.min(1, Math.abs(value / most)) : share;
-        put(shade, y * canvas.width + x, signed ? TABLES.signed : TABLES.plain, share, 255 * (0.25 + 0.5 * strength));
+  if (!cells) return;
+  const most = largest(cells.values) || 1;
+  const under = n === null ? null : relief(data, channels, height * width);
+  const layer = new ImageData(canvas.width, canvas.height);
+  for (let y = 0; y < canvas.height; y++) {
+    for (let x = 0; x < canvas.width; x++) {
+      const value = between(cells, (y + 0.5) / (zoom * cell) - 0.5, (x + 0.5) / (zoom * cell) - 0.5);
+      const pixel = y * canvas.width + x;
+      if (n === null) put(layer, pixel, TABLES.signed, 0.5 + value / most / 2, 255 * (0.25 + 0.5 * Math.min(1, Math.abs(value / most))));
+      else {
+        const light = THROUGH * under[Math.floor(y / zoom) * width + Math.floor(x / zoom)];
+        put(layer, pixel, TABLES.shares, 0.5 + againstShare(value, n) / 2, 255);
+        for (let c = 0; c < 3; c++) layer.data[4 * pixel + c] += light; // bytes stay between 0 and 255
       }
     }
-    const layer = new OffscreenCanvas(canvas.width, canvas.height);
-    layer.getContext("2d").putImageData(shade, 0, 0);
-    pen.drawImage(layer, 0, 0);
   }
-  if (best) {
-    const side = cell * zoom;
-    for (const [line, style] of [[3, "#000a"], [1.5, "#fff"]]) {
-      pen.lineWidth = line;
-      pen.strokeStyle = style;
-      pen.strokeRect(best[1] * side + 2, best[0] * side + 2, Math.min(side, canvas.width - best[1] * side) - 4, Math.min(side, canvas.height - best[0] * side) - 4);
-    }
+  const shades = new OffscreenCanvas(canvas.width, canvas.height);
+  shades.getContext("2d").putImageData(layer, 0, 0);
+  pen.drawImage(shades, 0, 0);
+}
+
+/** Marks on top of a picture: a thin outline around each place [n, i, j], a dot at the decoded one, if it is seen.
+ *
+ * Vectors of several blocks at one place have outlines inside each other. */
+export function marks(svg, about, places, dot) {
+  const { height, width, cell } = about;
+  svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  const side = (at, most) => Math.min(cell, most - at); // the last places may reach over the border
+  const depth = new Map();
+  const drawn = places.map(([n, i, j]) => {
+    const before = depth.get(`${i}.${j}`) ?? 0;
+    depth.set(`${i}.${j}`, before + 1);
+    const inset = cell * Math.min(0.42, 0.08 + 0.13 * before);
+    const [x, y] = [j * cell, i * cell];
+    return shape("rect", { class: "tied", "data-place": `${n}.${i}.${j}`, x: x + inset, y: y + inset, width: Math.max(0, side(x, width) - 2 * inset), height: Math.max(0, side(y, height) - 2 * inset) });
+  });
+  if (dot) {
+    const [n, i, j] = dot;
+    const [x, y] = [j * cell, i * cell];
+    drawn.push(shape("circle", { class: "decoded", "data-place": `${n}.${i}.${j}`, cx: x + side(x, width) / 2, cy: y + side(y, height) / 2, r: 0.17 * cell }));
   }
+  svg.replaceChildren(...drawn);
+}
+
+function shape(name, attributes) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  return element;
 }
 
 /** The value at row y and column x, in cells from the middle of the first one */
@@ -113,6 +163,6 @@ export function between({ values, height, width }, y, x) {
 
 /** The legend's colours as a gradient */
 export function gradient(signed) {
-  const ramp = signed ? DIVERGING : VIRIDIS;
+  const ramp = signed ? DIVERGING : SHARES;
   return `linear-gradient(to right, ${ramp.map((rgb) => `rgb(${rgb.join(" ")})`).join(", ")})`;
 }

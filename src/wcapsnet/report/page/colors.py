@@ -1,41 +1,34 @@
-"""Colours of pictures, which cannot follow the page: one scale that rises in lightness, one with two ends."""
+"""Colours of pictures, which cannot follow the page: weights against the equal share, contributions around zero."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-# From dark blue over teal to pale yellow: lightness rises all the way, so that it reads in gray and by any eye.
-SCALE = (
-    torch.tensor([[12, 16, 48], [26, 62, 122], [24, 122, 140], [72, 176, 124], [188, 214, 92], [255, 244, 184]]) / 255
-)
+from ...explain.shares import against_share
+from ..shades import shades
+
 HOT, COLD = torch.tensor([194.0, 65.0, 12.0]) / 255, torch.tensor([29.0, 99.0, 184.0]) / 255
+THROUGH = 0.32  # contrast of a picture that shows through a weight map
 
 
-def scale(values: Tensor) -> Tensor:
-    """(h, w) in [0, 1] → (3, h, w)"""
-    at = values.clamp(0, 1) * (len(SCALE) - 1)
-    low = at.floor().long().clamp(max=len(SCALE) - 2)
-    share = (at - low)[..., None]
-    return (SCALE[low] * (1 - share) + SCALE[low + 1] * share).permute(2, 0, 1)
+def share_map(weights: Tensor, n: int) -> Tensor:
+    """Weights (h, w), N of which would be equal shares → (3, h, w)"""
+    return shades(against_share(weights, n)).permute(2, 0, 1)
 
 
-def heat_over(image: Tensor, heat: Tensor) -> Tensor:
-    """A picture (ch, h, w) in [0, 1] in gray, below a heat map (h, w) in [0, 1]: (3, h, w)"""
-    gray = image.mean(0, keepdim=True).expand(3, -1, -1)
-    strong = 0.25 + 0.55 * heat.clamp(0, 1)
-    return gray * (1 - strong) + scale(heat) * strong
+def share_over(image: Tensor, weights: Tensor, n: int) -> Tensor:
+    """The same over a picture (ch, h, w) in [0, 1], in gray: (3, h, w)
+
+    Where the picture has its median brightness, as in most of the background, the colours are those of the legend.
+    """
+    gray = image.mean(0)
+    return (share_map(weights, n) + THROUGH * (gray - gray.median())).clamp(0, 1)
 
 
 def signed_over(image: Tensor, heat: Tensor) -> Tensor:
-    """The same for values in [−1, 1]: blue above zero, orange below, as on the live page"""
+    """For values in [−1, 1]: blue above zero, orange below, as on the live page"""
     gray = image.mean(0, keepdim=True).expand(3, -1, -1) * 0.5 + 0.45
     strong = 0.85 * heat.abs().clamp(0, 1)
     color = torch.where(heat[None] >= 0, COLD[:, None, None], HOT[:, None, None])
     return gray * (1 - strong) + color * strong
-
-
-def stretched(values: Tensor) -> Tensor:
-    """To [0, 1], from the smallest value to the largest; constants to ½"""
-    low, high = values.min(), values.max()
-    return (values - low) / (high - low) if high - low > 1e-9 else torch.full_like(values, 0.5)

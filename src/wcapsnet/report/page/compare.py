@@ -196,8 +196,9 @@ def _classes(runs: Mapping[str, Facts]) -> Html:
 
 def _routing(runs: Mapping[str, Facts]) -> Html:
     lead = (
-        "What the winning capsule of each level tells of the class (normalised mutual information; chance in "
-        "brackets), and how many capsules win."
+        "Information of the winning capsule of each level about the class, with chance in brackets, and the effective "
+        "number of capsules that win. 0 says nothing about the class; 1 is the most that one of the level's capsules "
+        "can say."
     )
     seen = {name: specialization(facts.seen.survey) for name, facts in runs.items() if facts.seen}
     without = [name for name in runs if name not in seen]
@@ -205,7 +206,7 @@ def _routing(runs: Mapping[str, Facts]) -> Html:
         [
             h(
                 "p",
-                f"Nobody has looked at the routing of {text.listed(without)} yet: wcapsnet report RUN does.",
+                f"The routing of {text.listed(without)} has not been measured yet: run wcapsnet report on it.",
                 class_="note",
             )
         ]

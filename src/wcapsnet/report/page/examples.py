@@ -6,20 +6,22 @@ import math
 
 from torch import Tensor
 
+from ...explain.shares import outlined, ties_in_words
 from . import text
-from .colors import heat_over, signed_over, stretched
+from .colors import share_over, signed_over
 from .facts import Facts
 from .html import Html, folded, h, picture, table
 from .pictures import Example
 from .section import section, unable, why_no_pictures
-from .svg import Bar, bar_chart
+from .svg import Bar, bar_chart, marked, share_scale, signed_scale
 
 
 def examples(facts: Facts) -> Html:
     title = "Images and their way through the network"
     lead = (
         "For each image: which capsules weighed how much in every level, where the last level looked, and what each of "
-        "its capsules added to the winning logit. The contributions add up to the logit exactly."
+        "its capsules added to the winning logit. The contributions add up to the logit exactly. In the bars of "
+        "weights, orange marks the heaviest capsules, unless all tie, and the upright line is the equal share."
     )
     if facts.pictures is None:
         return section("examples", title, lead, unable(why_no_pictures(facts)))
@@ -41,25 +43,26 @@ def _example(facts: Facts, example: Example) -> Html:
         h("span", shown.name, class_="soft"),
     )
     heat, parts = one.heat(), one.contribution_heat()
-    n = heat.shape[0]
+    n, weights = heat.shape[0], one.weights[-1]
+    size, tied = heat.shape[1:], outlined(one.tied)
     strip = [_framed(picture(shown.pixels, f"{shown.name}: {facts.classes[shown.label]}", scale=112), "input")]
     strip.append(
         _framed(picture(example.reconstruction, f"reconstruction of {shown.name}", scale=112), "reconstruction")
     )
     for k in range(min(n, 3)):
-        drawn = heat_over(image, stretched(heat)[k])
-        share = float(one.block_weights(len(one.weights) - 1)[k])
-        strip.append(
-            _framed(
-                picture(drawn, f"where capsule {k} of the last level weighs most", scale=112),
-                f"capsule {k} looks here (weight {share:.3f})",
-            )
+        drawn = picture(
+            share_over(image, heat[k], weights.numel()), f"weights of capsule {k} of the last level", scale=112
         )
+        places = [(i, j) for of, i, j in tied if of == k]
+        dot = one.place[1:] if one.place[0] == k else None
+        share = float(one.block_weights(len(one.weights) - 1)[k])
+        strip.append(_framed(marked(drawn, size, one.stride, places, dot), f"weights of capsule {k} (sum {share:.3f})"))
     total = parts.sum(0)
-    drawn = signed_over(image, total / total.abs().max().clamp_min(1e-9))
+    most = float(total.abs().max())
+    signed = signed_over(image, total / max(most, 1e-9))
     strip.append(
         _framed(
-            picture(drawn, "contributions to the winning logit over the image", scale=112),
+            picture(signed, "contributions to the logit of the predicted class, over the image", scale=112),
             f"speaks for (blue) or against (orange) {facts.classes[one.predicted]}",
         )
     )
@@ -75,7 +78,13 @@ def _example(facts: Facts, example: Example) -> Html:
     ]
     chart = bar_chart("The most probable classes", bars, width=230, thick=13)
     strip.append(h("div", h("h4", "Answers (green: the true class)"), chart))
-    return h("article", head, h("div", strip, class_="strip"), _levels_of(facts, example), class_="example")
+    below = h(
+        "div",
+        h("div", share_scale(weights.numel()), h("p", ties_in_words(one.tied), class_="soft")),
+        h("div", signed_scale(most), h("p", "Contribution of each place to the logit.", class_="soft")),
+        class_="scales",
+    )
+    return h("article", head, h("div", strip, class_="strip"), below, _levels_of(facts, example), class_="example")
 
 
 def _framed(drawn: Html, caption: str) -> Html:
@@ -89,9 +98,17 @@ def _levels_of(facts: Facts, example: Example) -> Html:
     for level in range(len(one.weights)):
         weights = one.block_weights(level).tolist()
         off = one.without[level][:, one.predicted].tolist() if one.without else [math.nan] * len(weights)
-        bars = [Bar(f"{k}", w, f"{w:.3f}", color=1 if k in one.winners[level] else 7) for k, w in enumerate(weights)]
+        winners = one.winners[level] if len(one.winners[level]) < len(weights) else ()  # all tie: none stands out
+        bars = [
+            Bar(f"{k}", w, f"{w:.3f}", color=1 if k in winners else 7, mark=1 / len(weights))
+            for k, w in enumerate(weights)
+        ]
         chart = bar_chart(
-            f"Weights of level {level + 1}", bars, high=max(weights), width=230, thick=13 if len(bars) <= 8 else 7
+            f"Weights of level {level + 1}; upright lines are the equal share",
+            bars,
+            high=max(weights),
+            width=230,
+            thick=13 if len(bars) <= 8 else 7,
         )
         panels.append(h("div", h("h4", f"Level {level + 1}: weights"), chart))
         rows += [
@@ -115,9 +132,11 @@ def _levels_of(facts: Facts, example: Example) -> Html:
         rows,
         f"Every capsule, and what switching it off does (with all: {_share(one.probabilities[one.predicted])})",
     )
+    decoded = one.decoded(facts.classes)
     return h(
         "div",
         h("div", panels, class_="levels"),
+        h("p", f"{decoded[0].upper()}{decoded[1:]}.", class_="soft"),
         folded("All weights, and what switching each capsule off does", numbers),
     )
 
@@ -128,7 +147,10 @@ def _share(probability: Tensor) -> str:
 
 def reconstructions(facts: Facts) -> Html:
     title = "Reconstructions"
-    lead = "The decoder redraws the image from one vector: the best capsule of the last level, with its position."
+    lead = (
+        "The decoder redraws the image from one vector of the last level and its position: the heaviest, or of several "
+        "that weigh the same, to within 1 %, the one that adds most to the predicted class."
+    )
     if facts.pictures is None:
         return section("reconstructions", title, lead, unable(why_no_pictures(facts)))
     items = []

@@ -10,11 +10,13 @@ from typing import Any
 from ...errors import InputError
 from ...explain import LevelSpecialization, specialization
 from ...explain.probes import share_interval
+from ...explain.shares import against_share, outlined, scale_ends
+from ..shades import RAMP
 from .answers import class_accuracies
-from .colors import heat_over, stretched
+from .colors import share_over
 from .curves import TERMS, Metrics
 from .facts import Facts
-from .pictures import Shown
+from .pictures import Example, Shown
 from .section import MANY
 from .svg import beginning, shortened
 
@@ -186,11 +188,8 @@ def _level(level: LevelSpecialization, classes: Sequence[str]) -> Any:
     if len(rows) > MANY:
         rows.sort(key=lambda r: (int(level.mean[r].argmax()), -float(level.mean[r].max())))
         figure, axes = _figure(0.4 * n + 2.6, max(3.0, 0.09 * len(rows)))
-        apart = max(float((level.mean[rows] - 1 / n).abs().max()), 1e-6)
-        drawn = axes.imshow(
-            level.mean[rows].numpy(), cmap="PuOr_r", vmin=1 / n - apart, vmax=1 / n + apart, aspect="auto"
-        )
-        figure.colorbar(drawn, ax=axes, shrink=0.6)
+        axes.imshow(against_share(level.mean[rows], n).numpy(), cmap=_shades(), vmin=-1, vmax=1, aspect="auto")
+        _share_scale(figure, axes, n)
         axes.set_yticks(range(len(rows)), _plain([classes[r] for r in rows]), fontsize=4)
         axes.set_xticks(range(n))
         axes.grid(False)
@@ -220,6 +219,21 @@ def _level(level: LevelSpecialization, classes: Sequence[str]) -> Any:
     told = f"information {level.information_chosen:.3f} (chance {level.information_chosen_by_chance:.3f})"
     axes.set_title(f"level {level.level + 1}: {told}", loc="left", fontsize=8)
     return figure
+
+
+def _shades() -> Any:
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("shares", [[part / 255 for part in rgb] for rgb in RAMP])
+
+
+def _share_scale(figure: Any, axes: Any, n: int) -> None:
+    """The colour bar of a map of weights, N of which would be equal shares"""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    bar = figure.colorbar(ScalarMappable(Normalize(-1, 1), _shades()), ax=axes, shrink=0.6, aspect=30)
+    bar.set_ticks([-1, 0, 1], labels=scale_ends(n), fontsize=6)
 
 
 def _probes(facts: Facts) -> Any:
@@ -267,19 +281,42 @@ def _mistakes(facts: Facts) -> Any:
 
 
 def _examples(facts: Facts) -> Any:
-    """A row an image: input, reconstruction, and where each capsule of the last level looks"""
+    """A row an image: input, reconstruction, and the weights of each capsule of the last level"""
     assert facts.pictures
     shown = facts.pictures.examples
     capsules = min(4, shown[0].explained.weights[-1].shape[0])
-    figure, panels = _panels(1.1 * (2 + capsules), 1.2 * len(shown), len(shown), 2 + capsules)
+    figure, panels = _panels(1.1 * (2 + capsules) + 0.9, 1.2 * len(shown), len(shown), 2 + capsules)
     for row, one in enumerate(shown):
         cells = panels[row * (2 + capsules) :]
         _show(cells[0], one.shown.pixels, _answer(facts, one.shown))
         _show(cells[1], one.reconstruction, "reconstruction")
-        heat = stretched(one.explained.heat())
+        heat, weights = one.explained.heat(), one.explained.weights[-1]
         for k in range(capsules):
-            _show(cells[2 + k], heat_over(one.shown.pixels.float() / 255, heat[k]), f"capsule {k}")
+            drawn = share_over(one.shown.pixels.float() / 255, heat[k], weights.numel())
+            _show(cells[2 + k], drawn, f"capsule {k}")
+            _mark(cells[2 + k], one, k)
+    _share_scale(figure, panels, shown[0].explained.weights[-1].numel())
+    figure.supxlabel("outlined: vectors that share the largest weight; dot: the decoded vector", fontsize=6)
     return figure
+
+
+def _mark(axes: Any, one: Example, capsule: int) -> None:
+    """Outline the heaviest vectors of a capsule; a dot marks the one that is decoded."""
+    from matplotlib.patches import Rectangle
+    from matplotlib.patheffects import withStroke
+
+    shadow = [withStroke(linewidth=1, foreground="#10141a")]
+    stride = one.explained.stride
+    for n, i, j in outlined(one.explained.tied):
+        if n == capsule:
+            corner = (j * stride - 0.5, i * stride - 0.5)
+            axes.add_patch(
+                Rectangle(corner, stride, stride, fill=False, edgecolor="white", linewidth=0.5, path_effects=shadow)
+            )
+    n, i, j = one.explained.place
+    if n == capsule:
+        middle = ((j + 0.5) * stride - 0.5, (i + 0.5) * stride - 0.5)
+        axes.plot(*middle, "o", markersize=2.5, color="white", markeredgecolor="black", markeredgewidth=0.6)
 
 
 def _reconstructions(facts: Facts) -> Any:

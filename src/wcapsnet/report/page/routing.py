@@ -1,30 +1,33 @@
-"""Which capsules act for which class, and how well each level knows it."""
+"""Which blocks act for which class, and how well each level knows it."""
 
 from __future__ import annotations
 
 from ...explain import LevelSpecialization, Specialization, specialization
 from ...explain.probes import share_interval
+from ...explain.shares import against_share
+from ...explain.specialization import SCALE
+from ...network.routing import heaviest
+from ..shades import hex_of
 from . import text
-from .colors import scale
+from .colors import share_map
 from .facts import Facts
 from .html import Html, figure, folded, h, picture, table
 from .look import aside
 from .section import MANY, MOST_TABLED, section, unable
-from .svg import Bar, Cell, bar_chart, grid
+from .svg import Bar, Cell, bar_chart, grid, share_scale
 
 
 def specialisation(facts: Facts) -> Html:
-    title = "Who acts for which class"
+    title = "Which capsules act for which class"
     lead = (
-        "Each level has several capsule blocks, and a critic gives each a weight for every image. Here are the mean "
-        "weights for each class: where a row differs from the others, the level treats that class in its own way."
+        "Each level has several capsule blocks, and a critic gives each a weight for every image. The mean weights for "
+        "each class are shown here: where a row differs from the others, the level treats that class differently."
     )
     if facts.seen is None:
         return section("routing", title, lead, unable(facts.missing["seen"]))
     found = specialization(facts.seen.survey)
-    last = found.levels[-1]
-    levels = [h("div", _level(facts, level, level is last), class_="level") for level in found.levels]
-    return section("routing", title, lead, _trend(found), levels, _positions(facts, found))
+    levels = [h("div", _level(facts, level), class_="level") for level in found.levels]
+    return section("routing", title, lead, _trend(found), levels, _tied(facts), _positions(facts, found))
 
 
 def _trend(found: Specialization) -> Html | None:
@@ -44,34 +47,35 @@ def _trend(found: Specialization) -> Html | None:
     chart = bar_chart("Information of the winning capsule about the class, by level", bars, high=high, width=440)
     steps = [f"{text.signed(step.change)} ± {step.margin:.3f}" for step in found.steps]
     between = (
-        f"Differences between neighbouring levels, beyond chance, with half their {text.percent(0.95, 0)} confidence "
+        f"Differences between neighbouring levels, less chance, with half their {text.percent(0.95, 0)} confidence "
         f"interval: {', '.join(steps)}. "
         if steps
         else ""
     )
+    units = text.listed([f"{level.unit:.3f} (level {level.level + 1})" for level in several])
     caption = (
         f"{found.trend} {between}"
-        "The bars are normalised mutual information, chance included: 0 if the capsule that wins (drawn, where several "
-        "do) says nothing about the class, 1 if it says as much as that many capsules can. Upright lines are chance: "
-        "what shuffled classes give."
+        "The bars show the mutual information between the class and the winning capsule, drawn evenly where several "
+        f"win, with chance included. Every information on this page is on this scale. {SCALE} (1 is {units} nats). "
+        "Upright lines are chance, the mean for shuffled classes."
     )
     return figure("Do deeper levels specialise more?", chart, caption)
 
 
-def _level(facts: Facts, level: LevelSpecialization, last: bool) -> list[Html | None]:
+def _level(facts: Facts, level: LevelSpecialization) -> list[Html | None]:
     n, names = level.capsules, facts.classes
     rows = [r for r in range(len(names)) if level.counts[r] > 0]
     ordered = len(rows) > MANY
     if ordered:  # classes with the same favourite side by side
-        rows.sort(key=lambda r: (int(level.mean[r].argmax()), -float(level.mean[r].max())))
-    apart = (level.mean[rows] - 1 / n).abs().max()
-    strength = (level.mean[rows] - 1 / n) / apart.clamp_min(1e-6)
+        favourites = heaviest(level.mean)
+        rows.sort(key=lambda r: (favourites[r].nonzero().flatten().tolist(), -float(level.mean[r].max())))
+    positions = ((against_share(level.mean[rows], n) * 20).round() / 20).tolist()  # few colours: few paths
     wide = min(90.0, max(36.0, 320 / n))
     tall = 24.0 if len(rows) <= MANY else 13.0 if len(rows) <= 60 else 9.0 if len(rows) <= MOST_TABLED else 3.0
     cells = [
         [
-            Cell(float(s), f"{float(level.mean[r, k]):.3f}".lstrip("0") if not ordered else "")
-            for k, s in enumerate(strength[i])
+            Cell(at, f"{float(level.mean[r, k]):.3f}".lstrip("0") if not ordered else "", hex_of(at))
+            for k, at in enumerate(positions[i])
         ]
         for i, r in enumerate(rows)
     ]
@@ -92,8 +96,8 @@ def _level(facts: Facts, level: LevelSpecialization, last: bool) -> list[Html | 
     sure = text.percent(0.95, 0)
     widest = f" {sure} confidence intervals are at most ± {float(margins.max()):.3f}." if len(margins) else ""
     caption = (
-        f"Mean weight of each capsule for the images of each class. Orange is more than an equal share ({1 / n:.3f}), "
-        f"blue is less; the strongest colour is {float(apart):.3f} away from it.{widest}"
+        f"Mean weight of each capsule for the images of each class. The colour compares it with the equal share, "
+        f"{1 / n:.3g}: gray is equal, darker is more, paler is less.{widest}"
         + (" Classes are sorted by the capsule they favour." if ordered else "")
     )
     numbers = None
@@ -110,12 +114,13 @@ def _level(facts: Facts, level: LevelSpecialization, last: bool) -> list[Html | 
         return [h("h3", title), unable("A level with one capsule has nothing to select.")]
     least = f"--least:{min(640, 80 + 30 * n)}px"
     size = "large" if n > 8 else None
-    left = h("figure", h("div", drawing, class_="wide", style=least), h("figcaption", caption), numbers, class_=size)
+    drawn = [h("div", drawing, class_="wide", style=least), share_scale(n)]
+    left = h("figure", drawn, h("figcaption", caption), numbers, class_=size)
     findings = [h("p", finding, class_="warn") for finding in level.findings]
     return [
         h("h3", title),
         *findings,
-        h("div", left, h("div", _level_facts(level), _wins(level, last)), class_="beside"),
+        h("div", left, h("div", _level_facts(level), _wins(level)), class_="beside"),
     ]
 
 
@@ -123,18 +128,45 @@ def _level_facts(level: LevelSpecialization) -> Html:
     n = level.capsules
     by_winner = f"{level.information_chosen:.3f} (chance {level.information_chosen_by_chance:.3f})"
     said = {
-        "the winning capsule tells of the class": by_winner,
-        "all winners together": f"{level.information_set:.3f} (chance {level.information_set_by_chance:.3f})",
-        "the weights tell of the class": f"{level.information:.3f} (chance {level.information_by_chance:.3f})",
+        "information of the winning capsule": by_winner,
+        "information of all winners together": (
+            f"{level.information_set:.3f} (chance {level.information_set_by_chance:.3f})"
+        ),
+        "information of a capsule drawn by weight": (
+            f"{level.information:.3f} (chance {level.information_by_chance:.3f})"
+        ),
         "capsules in use, by weight": f"{level.effective:.2f} of {n}",
         "capsules in use, by wins": f"{level.effective_chosen:.2f} of {n}",
         "capsules that weigh in one image": f"{level.effective_per_image:.2f} of {n}",
         "capsules that win one image": f"{level.leaders:.2f} of {n}",
     }
-    return h("ul", [h("li", h("span", name), h("span", value)) for name, value in said.items()], class_="facts")
+    note = (
+        f"Information about the class: 1 is {level.unit:.3f} nats, the most one of {n} capsules can say. All winners "
+        "together can exceed 1."
+    )
+    return h(
+        "div",
+        h("ul", [h("li", h("span", name), h("span", value)) for name, value in said.items()], class_="facts"),
+        h("p", note, class_="soft"),
+    )
 
 
-def _wins(level: LevelSpecialization, last: bool) -> Html:
+def _tied(facts: Facts) -> Html | None:
+    """How many vectors of the last level share the largest weight"""
+    if facts.seen is None:
+        return None
+    tied = facts.seen.survey.tied
+    several = float((tied > 1).double().mean())
+    said = (
+        f"The last level weighs single vectors. In {text.percent(several, 1)} of the images several vectors share the "
+        f"largest weight, to within 1{text.NARROW}%: {int(tied.median()):,} in the median image, from "
+        f"{int(tied.min()):,} to {int(tied.max()):,}. The decoder redraws the image from the one of them that adds "
+        "most to the predicted class. A block's weight is the sum over its vectors, and wins are counted by that sum."
+    )
+    return h("p", said, class_="note")
+
+
+def _wins(level: LevelSpecialization) -> Html:
     shares = level.chosen_overall.tolist()
     bars = [Bar(f"capsule {k}", share, text.percent(share, 1), color=2) for k, share in enumerate(shares)]
     chart = bar_chart(
@@ -144,10 +176,9 @@ def _wins(level: LevelSpecialization, last: bool) -> Html:
         thick=14 if len(bars) <= 8 else 8,
         width=380,
     )
-    most = "holds the best vector: that of the largest weight at any position" if last else "has the largest weight"
-    said = f"Wins: in how many of all images each capsule {most}."
+    said = f"Wins: the share of images in which the weight of a capsule is within 1{text.NARROW}% of the largest."
     if level.shared:
-        said += f" In {text.percent(level.shared, 1)} of the images several do, to within 1 %."
+        said += f" In {text.percent(level.shared, 1)} of the images several win."
     return h("figure", chart, h("figcaption", said))
 
 
@@ -158,13 +189,12 @@ def _positions(facts: Facts, found: Specialization) -> Html:
     if len(shown) > MANY:
         shown = [shown[k * len(shown) // MANY] for k in range(MANY)]
         some = f" {MANY} of {len(facts.classes)} classes are shown."
-    low, high = float(maps[shown].min()), float(maps[shown].max())
-    span = max(high - low, 1e-9)
+    vectors = maps[0].numel()
     items = []
     for r in shown:
         drawn = [
             picture(
-                scale((maps[r, k] - low) / span),
+                share_map(maps[r, k], vectors),
                 f"{facts.classes[r]}, capsule {k}: mean weight at every position",
                 scale=64,
             )
@@ -174,9 +204,10 @@ def _positions(facts: Facts, found: Specialization) -> Html:
     four = ", the first four" if maps.shape[1] > 4 else ""
     caption = (
         f"Where the last level looks: the mean weight of its capsules (side by side{four}) at every position of its "
-        f"{maps.shape[2]}×{maps.shape[3]} map, from {low:.4f} (dark) to {high:.4f} (bright).{some}"
+        f"{maps.shape[2]}×{maps.shape[3]} map.{some}"
     )
-    return figure("The last level, over positions", h("ul", items, class_="thumbs maps"), caption)
+    content = [h("ul", items, class_="thumbs maps"), share_scale(vectors)]
+    return figure("The last level, over positions", content, caption)
 
 
 def probes(facts: Facts) -> Html:

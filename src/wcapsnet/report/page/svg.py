@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import dropwhile
 from typing import NamedTuple
 
+from ...explain.shares import scale_ends
+from ..shades import DARK, css
 from .html import Html, data, h
 
 
@@ -33,10 +35,11 @@ class Bar(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """Of a grid: how strong its colour is, from −1 (cold) to 1 (hot), and what is written in it."""
+    """Of a grid: its strength from −1 (cold) to 1 (hot), its text, and a colour if it has one of its own."""
 
     strength: float
     text: str = ""
+    color: str = ""
 
 
 def _svg(width: float, height: float, label: str, *content: Html, **more: str) -> Html:
@@ -175,6 +178,55 @@ def legend(lines: Sequence[tuple[str, int, bool]]) -> Html:
     return h("ul", items, class_="legend")
 
 
+def share_scale(n: int) -> Html:
+    """The legend of a map of weights, N of which would be equal shares"""
+    return _scale(css(), scale_ends(n))
+
+
+def signed_scale(most: float) -> Html:
+    """The legend of a map of contributions, the strongest of which has this size"""
+    return _scale(
+        "linear-gradient(to right,#c2410c,#b3b3b3,#1d63b8)", (f"−{most:.3g}", "0", f"+{most:.3g}" if most else "0")
+    )
+
+
+def _scale(gradient: str, ends: tuple[str, str, str]) -> Html:
+    low, middle, high = ends
+    bar = h("i", style=f"background:{gradient}")
+    ticks = [h("span", name) for name in ends]
+    return h("div", bar, ticks, class_="scale", role="img", aria_label=f"Colour scale: {low}, {middle}, {high}")
+
+
+def marked(
+    picture: Html,
+    size: Sequence[int],
+    stride: int,
+    outlines: Sequence[tuple[int, int]] = (),
+    dot: tuple[int, int] | None = None,
+) -> Html:
+    """A picture (h, w) with thin outlines around squares of `stride` pixels, and a dot in one. Places are i, j."""
+    height, width = size
+    inset = stride * 0.08
+
+    def square(i: int, j: int) -> tuple[float, float, float, float]:
+        """Squares in the last row and column may reach over the border (D18)"""
+        x, y = j * stride, i * stride
+        return x, y, min(stride, width - x), min(stride, height - y)
+
+    parts = []
+    for place in outlines:
+        x, y, wide, tall = square(*place)
+        sides = {"width": f"{wide - 2 * inset:.2f}", "height": f"{tall - 2 * inset:.2f}"}
+        parts.append(h("rect", x=f"{x + inset:.2f}", y=f"{y + inset:.2f}", **sides, class_="tied"))
+    if dot:
+        x, y, wide, tall = square(*dot)
+        parts.append(h("circle", cx=_n(x + wide / 2), cy=_n(y + tall / 2), r=f"{0.2 * stride:.2f}", class_="decoded"))
+    if not parts:
+        return picture
+    drawn = h("svg", parts, viewBox=f"0 0 {width} {height}", aria_hidden="true", class_="marks")
+    return h("div", picture, drawn, class_="marked")
+
+
 def beginning(intervals: Iterable[tuple[float, float]]) -> float:
     """Of the axis of shares with these intervals: 0, or a multiple of 5 % where all are high"""
     low = min(low for low, _ in intervals)
@@ -262,18 +314,19 @@ def grid(
     beyond = heading if slanted and heading else 0.0  # slanted names lean over the right border
     width, height = left + wide * len(columns) + 4 + beyond, top + tall * len(rows) + 4
     filled = dict(cells) if isinstance(cells, Mapping) else _by_place(cells)
-    shades: dict[tuple[str, float], list[str]] = {}
+    shades: dict[tuple[str, float, str], list[str]] = {}
     for (row, column), one in filled.items():
-        opacity = _opacity(one)
+        opacity = 1.0 if one.color else _opacity(one)
         if opacity > 0:
             place = f"M{_n(left + wide * column)} {_n(top + tall * row)}h{_n(wide)}v{_n(tall)}h{_n(-wide)}z"
-            shades.setdefault(("hot" if one.strength > 0 else "cold", opacity), []).append(place)
+            kind = "own" if one.color else "hot" if one.strength > 0 else "cold"
+            shades.setdefault((kind, opacity, one.color), []).append(place)
     parts = [
         h("path", d=f"M{_n(left)} {_n(top)}h{_n(wide * len(columns))}v{_n(tall * len(rows))}H{_n(left)}z", class_="bed")
     ]
     parts += [
-        h("path", d="".join(places), class_=kind, fill_opacity=f"{opacity:g}")
-        for (kind, opacity), places in sorted(shades.items())
+        h("path", d="".join(places), class_=kind, fill=color or None, fill_opacity=None if color else f"{opacity:g}")
+        for (kind, opacity, color), places in sorted(shades.items())
     ]
     if tall >= 8:
         parts += [
@@ -292,6 +345,8 @@ def grid(
     for (row, column), one in filled.items():
         if one.text:
             style = "over" if _opacity(one) > 0.55 else "inside"
+            if one.color:
+                style = "light" if one.strength > DARK else "dark"
             parts.append(_text(left + wide * (column + 0.5), top + tall * (row + 0.5) + 4, one.text, "middle", style))
     middle = top + tall * len(rows) / 2
     parts.append(_text(left + wide * len(columns) / 2, 12, column_title, "middle", "title"))
