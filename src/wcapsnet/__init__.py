@@ -10,11 +10,10 @@ if TYPE_CHECKING:
     from .classifier import Classifier, Prediction
     from .errors import InputError
     from .models import create, load
-    from .network import ConfigError, Level, Output, Routing, RoutingConfig, WCapsNet, WCapsNetConfig
+    from .network import Level, Output, Routing, RoutingConfig, WCapsNet, WCapsNetConfig
 
 _PLACES = {
     "Classifier": "classifier",
-    "ConfigError": "network",
     "InputError": "errors",
     "Level": "network",
     "Output": "network",
@@ -28,7 +27,6 @@ _PLACES = {
 }
 __all__ = [
     "Classifier",
-    "ConfigError",
     "InputError",
     "Level",
     "Output",

@@ -44,8 +44,10 @@ from .explain import (
 from .explain import show as show_explained
 from .explore import Explorer, Server
 from .kernels import compile as compile_kernels
-from .models import MODELS, load
+from .models import load
 from .network import MIN_SIDE
+from .parts import model as MODELS
+from .parts import suggestion
 from .recipes import RECIPES, quick, recipe, suggest
 from .recipes.ablations import NUMERALS, TABLES, rows_of
 from .recipes.published import PAPER_TABLES
@@ -57,7 +59,6 @@ from .report.page.text import images_of, plural
 from .report.records import read_records, shipped_records
 from .rounding import percent
 from .runs import dataset_of, train_all
-from .parts import suggestion
 from .settings import with_setting
 from .show import err, out
 from .sweep import Sweep, product, with_seeds
@@ -204,7 +205,7 @@ def demo(
         "wcapsnet train mnist --download",
         "wcapsnet train cifar10 --data-dir ~/data --seed 1",
         "wcapsnet train cifar10-squash                 a row of the paper's tables",
-        "wcapsnet train quick --set model.levels.0.capsules=4 --set objective.lambda_ws=0.5",
+        "wcapsnet train quick --set model.levels.0.capsules=4 --set objective.wasserstein=0.5",
         "wcapsnet train --resume runs/mnist            go on where it was stopped",
         "wcapsnet train runs/mnist --seed 1            the same experiment again",
     )

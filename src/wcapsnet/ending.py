@@ -11,7 +11,6 @@ import torch
 
 from . import show
 from .errors import InputError
-from .network import ConfigError
 from .show import err
 from .training.run import program
 from .training.trainer import Diverged, Interrupted
@@ -25,7 +24,7 @@ def in_a_sentence(short_of_memory: str = "end other programs that use it") -> It
     """
     try:
         yield
-    except (InputError, ConfigError) as error:
+    except InputError as error:
         _fail(str(error), 2)
     except Diverged as error:
         _fail(str(error), 1)

@@ -53,9 +53,9 @@ def cross_entropy(output: Any, images: Tensor, labels: Tensor) -> Tensor:
 
 @loss_term("wasserstein")
 def wasserstein(output: Output, images: Tensor, labels: Tensor) -> Tensor:
-    """L̃_WS, summed over levels (D7); it takes the prediction as given (D1)"""
+    """L̃_WS, the mean over levels (D7); it takes the prediction as given (D1)"""
     cos = correctness(output.logits, labels).detach()
-    return torch.stack([wasserstein_loss(routing, cos) for routing in output.routings]).sum()
+    return torch.stack([wasserstein_loss(routing, cos) for routing in output.routings]).mean()
 
 
 @loss_term("reconstruction")

@@ -32,7 +32,7 @@ class Plugin(NamedTuple):
 
 
 class Kind(Mapping[str, Any]):
-    """All parts of one kind. Calling it registers one; reading an unknown name raises a sentence with the known ones."""
+    """All parts of one kind. Calling it registers a part; looking up an unknown name raises an `InputError`."""
 
     every: list[Kind] = []  # noqa: RUF012 - shared on purpose
 

@@ -13,8 +13,8 @@ from .data import DATASETS, DataConfig, Dataset, default_data_dir, load_dataset
 from .data.types import Augmentations
 from .errors import InputError
 from .experiment import Experiment
-from .kernels import compile as compile_kernels
 from .kernels import choose as choose_engine
+from .kernels import compile as compile_kernels
 from .show import err, out
 from .sweep import Sweep, adopt, finished_twin
 from .training.board import make_board
@@ -64,7 +64,7 @@ def train_all(
     load = _checked(sweep, data_dir, download, quiet)  # what the user can put right is said before anything is written
     if table:  # the paper's network is a row of every table
         runs = _not_elsewhere(sweep, runs, load, quiet)
-    for experiment in {(run.experiment.model, run.experiment.training.kernels): run.experiment for run in runs}.values():
+    for experiment in {(e.model, e.training.kernels): e for e in (run.experiment for run in runs)}.values():
         choose_engine(experiment.model.build(), experiment, device)  # refuse what cannot run before anything does
     shared = SharedData(load, device)
     at_a_time = 1 if device.type == "cpu" else parallel or AT_ONCE

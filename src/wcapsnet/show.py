@@ -19,8 +19,8 @@ from .data import DATASETS
 from .deploy import shipped
 from .errors import InputError
 from .experiment import Experiment
-from .models import MODELS
-from .network import ConfigError, WCapsNet
+from .network import WCapsNet
+from .parts import model
 from .recipes import PAPER, ROWS, SMALL
 from .recipes.published import PAPER_TABLES
 from .report import ablation as report_ablation
@@ -228,10 +228,10 @@ def recipes() -> None:
 
 
 def models() -> None:
-    table = Table("model", "what", title="Models (wcapsnet.create(NAME))", title_justify="left")
-    for name, config in MODELS.items():
-        levels = "-".join(str(level.capsules) for level in config(10, 3, 32, 32).levels)
-        table.add_row(name, f"capsules {levels}; {(config.__doc__ or '').strip()}")
+    table = Table("model", "parameters", "description", title="Models (wcapsnet.create(NAME))", title_justify="left")
+    for name, config in model.items():
+        parameters = sum(p.numel() for p in config(10, 3, 32, 32).build().parameters())
+        table.add_row(name, f"{parameters:,}", " ".join((config.__doc__ or "").split()))
     out.print(table)
 
 
@@ -287,7 +287,7 @@ def runs(folder: Path) -> None:
             best = max((m["validation_accuracy"] for m in metrics), default=None)
             test = run.results()["accuracy"] if run.finished else None
             state = "failed" if run.failure else "not finished"
-        except (InputError, ConfigError) as error:
+        except InputError as error:
             table.add_row(escape(str(path)), escape(f"unreadable: {error}"))
             continue
         shown = [_percent(value) if value is not None else "" for value in (best, test)]

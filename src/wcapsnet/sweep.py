@@ -26,7 +26,6 @@ from . import __version__
 from .atomic import write_text
 from .errors import InputError
 from .experiment import Experiment
-from .network import ConfigError
 from .settings import differing, with_setting
 from .training.run import Run, program, read_experiment, write_json
 
@@ -161,7 +160,7 @@ class Sweep:
             try:
                 run = Run.open(path.parent)
                 over = run.finished or run.failure  # who diverged too: it is said of how many the mean is
-            except (InputError, ConfigError):  # somebody else's trouble
+            except InputError:  # somebody else's trouble
                 continue
             same = settings.get(_with_any_seed(run.experiment))
             if same and over:
@@ -222,7 +221,7 @@ def finished_twin(run: Run, folders: list[Path]) -> Run | None:
     for path in (path for folder in folders for path in sorted(folder.iterdir()) if Run.is_run(path)):
         try:
             twin = Run.open(path)
-        except (InputError, ConfigError):  # somebody else's trouble
+        except InputError:  # somebody else's trouble
             continue
         if twin.finished and replace(twin.experiment, name=run.experiment.name) == run.experiment:
             return twin

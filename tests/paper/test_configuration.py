@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twins import tiny
-from wcapsnet.network import ConfigError, Level, RoutingConfig, WCapsNetConfig
+from wcapsnet.network import Level, RoutingConfig, WCapsNetConfig
 
 
 def refused(field, **changes):
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(InputError) as error:
         tiny(**changes)
     message = str(error.value)
     assert message.startswith(f"model.{field} "), message
@@ -73,7 +73,7 @@ def test_a_stride_is_at_most_the_smaller_side_of_the_map_it_strides_over(stride,
 
 @pytest.mark.parametrize("levels", [(), None, 3, "four", (3,), (None,), ((2, 2, 3, 1),)])
 def test_levels_are_at_least_one_row(levels):
-    with pytest.raises(ConfigError, match=r"^model\.levels.* is .*\.$"):
+    with pytest.raises(InputError, match=r"^model\.levels.* is .*\.$"):
         tiny(levels=levels)
 
 
@@ -144,18 +144,18 @@ def test_a_switch_is_true_or_false(value):
 
 @pytest.mark.parametrize("value", [(), (4,), (4, 5, 6), (0, 5), (4, 0), (4, -1), (4, 2.5), ("4", 5), None, 4])
 def test_the_decoder_has_two_widths(value):
-    with pytest.raises(ConfigError, match=r"^model\.decoder_channels[.01]* is .*\.$"):
+    with pytest.raises(InputError, match=r"^model\.decoder_channels[.01]* is .*\.$"):
         tiny(decoder_channels=value)
 
 
 @pytest.mark.parametrize("value", [None, "softmax", {}])
 def test_the_routing_is_a_routing_configuration(value):
-    with pytest.raises(ConfigError, match=r"^model\.routing is .*\.$"):
+    with pytest.raises(InputError, match=r"^model\.routing is .*\.$"):
         WCapsNetConfig(routing=value)
 
 
 def test_a_configuration_error_is_a_value_error():
-    assert issubclass(ConfigError, ValueError)
+    assert issubclass(InputError, ValueError)
 
 
 def test_a_configuration_cannot_be_changed_only_replaced():
@@ -163,7 +163,7 @@ def test_a_configuration_cannot_be_changed_only_replaced():
     with pytest.raises(FrozenInstanceError):
         config.classes = 5
     assert replace(config, classes=5).classes == 5
-    with pytest.raises(ConfigError):
+    with pytest.raises(InputError):
         replace(config, classes=1)
 
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from ..data import DATASETS, Split
 from ..data.augment import augment
-from ..data.types import Augmentations
 from ..data.loader import DeviceSplit, epoch_order
+from ..data.types import Augmentations
 from ..engine import Engine
 from ..errors import InputError
 from ..experiment import Experiment

@@ -42,7 +42,7 @@ class DataConfig:
     normalization: str = "unit"  # "unit": [0, 1]; "standardize": mean 0, variance 1 for each channel
     mirror: bool = False  # augmentation: left-right at random
     shift: int = 0  # augmentation: up to that many pixels each way
-    augment: Augmentations = Augmentations()  # further augmentations by name, with a number each
+    augment: Augmentations = field(default_factory=Augmentations)  # further augmentations by name, with a number each
 
     def __post_init__(self) -> None:
         _require(isinstance(self.source, str) and self.source.strip() != "", "source", "name a data set or a folder")
@@ -59,7 +59,6 @@ class DataConfig:
         _require(self.normalization in NORMALIZATIONS, "normalization", f"be one of {', '.join(NORMALIZATIONS)}")
         _require(isinstance(self.mirror, bool), "mirror", "be true or false")
         _require(_whole(self.shift, 0, MAX_SIDE), "shift", f"be a number of pixels between 0 and {MAX_SIDE}")
-
 
     def augmentations(self) -> dict[str, float]:
         """All of them by name, in the order in which they are applied"""

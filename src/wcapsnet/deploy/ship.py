@@ -26,8 +26,7 @@ from ..classifier import Classifier, save_tensors, sealed
 from ..data import DATASETS, Dataset, load_dataset
 from ..data.loader import DeviceSplit
 from ..errors import InputError
-from ..models import MODELS
-from ..network import ConfigError
+from ..parts import model as MODELS
 from ..recipes import RECIPES
 from ..report import curves, pages
 from ..report.records import FREE, environment_of, history_of, run_folders
@@ -240,7 +239,7 @@ def main(arguments: list[str], root: Path) -> int:
     try:
         measured = ship(given.name, given.runs, root, given.data_dir, choose_device(given.device))
         stale = pages.write(root)
-    except (InputError, ConfigError) as error:
+    except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     counts = measured.facts["test"]

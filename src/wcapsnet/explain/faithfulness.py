@@ -108,14 +108,14 @@ def faithfulness(
 # What ranks regions: (network, images, target, baseline) → relevance of each cell (m, i, j).
 def _routing(network: WCapsNet, images: Tensor, target: Tensor, reference: Tensor) -> Tensor:
     """Σ_n b_nij"""
-    parts = [network.trace(part).output.routings[-1].weights.sum(1) for part in images.split(BATCH)]
+    parts = [network(part).routings[-1].weights.sum(1) for part in images.split(BATCH)]
     return torch.cat(parts)
 
 
 def _contributions(network: WCapsNet, images: Tensor, target: Tensor, reference: Tensor) -> Tensor:
     """Σ_n b_nij Σ_k c_nijk W_kr for the predicted r"""
     parts = [
-        contributions(network.trace(part), network.projection[:, : network.config.classes]).sum(2)
+        contributions(network(part), network.projection[:, : network.config.classes]).sum(2)
         for part in images.split(BATCH)
     ]  # (m, r, i, j)
     return torch.cat(parts)[torch.arange(len(images)), target]
@@ -221,7 +221,7 @@ def _answers(network: WCapsNet, images: Callable[[slice], Tensor], count: int) -
 
     @torch.no_grad()
     def answer(start: int) -> Tensor:
-        return network.class_logits(network.plain(images(slice(start, start + size)))).softmax(1)
+        return network.class_logits(network(images(slice(start, start + size)))).softmax(1)
 
     return torch.cat(list(on_every_core(answer, range(0, count, size), device)))
 
@@ -235,7 +235,7 @@ def _ranks(relevance: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _class_logits(network: WCapsNet) -> Callable[[Tensor], Tensor]:
-    return lambda images: network.class_logits(network.plain(images))
+    return lambda images: network.class_logits(network(images))
 
 
 def cell_of_pixel(network: WCapsNet) -> Tensor:

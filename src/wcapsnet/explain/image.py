@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..network import Trace, WCapsNet
-from ..network.routing import block_weights, heaviest, kept, route, winners
+from ..network import Output, WCapsNet
+from ..network.routing import block_weights, heaviest, kept, winners
 from ..training.mode import evaluating
 from .specialization import plain
 
@@ -124,14 +124,13 @@ def explain_images(
 ) -> list[ImageExplanation]:
     """(m, ch, h, w) → one explanation each, in fp32.
 
-    `keep` switches capsules off, as in `WCapsNet.trace`: for each level None or a boolean mask (n,).
+    `keep` switches capsules off, as in `WCapsNet.keeping`: for each level None or a boolean mask (n,).
     `without=False` leaves out what switching each block off does, which is most of the work.
     """
     with evaluating(network), torch.autocast(images.device.type, enabled=False):
-        trace = network.trace(images, keep)
-        parts = contributions(trace, network.projection).cpu()
+        output = network(images, routes=network.keeping(keep))
+        parts = contributions(output, network.projection).cpu()
         off = [logits.cpu() for logits in without_each_block(network, images, keep)] if without else []
-    output = trace.output
     routings = [(r.fitness.float().cpu(), r.weights.float().cpu()) for r in output.routings]
     probabilities = network.class_logits(output).softmax(1).cpu()
     logits, reconstruction = output.logits.cpu(), output.reconstruction.cpu()
@@ -155,9 +154,9 @@ def explain_images(
     ]
 
 
-def contributions(trace: Trace, w: Tensor) -> Tensor:
+def contributions(output: Output, w: Tensor) -> Tensor:
     """(m, r, n, i, j):  b_nij Σ_k c_nijk W_kr,  the terms of Eq. 14, which has no others"""
-    b, c = trace.output.routings[-1].weights.float(), trace.capsules.float()
+    b, c = output.routings[-1].weights.float(), output.capsules[-1].float()
     return torch.einsum("mnij,mnkij,kr->mrnij", b, c, w.float())
 
 
@@ -178,24 +177,21 @@ def without_each_block(
 ) -> tuple[Tensor, ...]:
     """For each level (m, n, r): logits with capsule n of that level switched off, and those that `keep` has off.
 
-    The same as `network.trace` without that capsule, but what lies before the level is computed once.
+    The same as `network.keeping` all but that capsule, but the levels before it are computed once.
     Where no capsule of a level is left there is no answer: nan.
     """
-    answers = []
-    masks = list(keep or [None] * len(network.capsules))
+    answers, routes = [], network.keeping(keep)
+    last = len(network.config.levels) - 1
     with evaluating(network):
-        x = network.init_conv(images)
-        last = len(network.capsules) - 1
-        for level, (capsules, router) in enumerate(zip(network.capsules, network.routers, strict=True)):
-            c = capsules(x)  # (m, n, k, i, j)
-            b = router(c, masks[level]).weights
+        output = network(images, routes=routes)
+        for level, (c, routing) in enumerate(zip(output.capsules, output.routings, strict=True)):
+            b = routing.weights
             m, n = b.shape[:2]
             others = ~torch.eye(n, dtype=torch.bool, device=b.device)
             each = kept(b.repeat_interleave(n, 0), others.repeat(m, 1)).unflatten(0, (m, n))  # (m, off, n, …)
             if level < last:
                 routed = torch.einsum("mon,mnkij->mokij", each, c).flatten(0, 1)
-                logits = network.trace_from(level + 1, routed, masks).output.logits.unflatten(0, (m, n))
-                x = route(b, c)
+                logits = network(routed, start=level + 1, routes=routes).logits.unflatten(0, (m, n))
             else:
                 logits = torch.einsum("monij,mnkij,kr->mor", each, c, network.projection)
             answers.append(logits)

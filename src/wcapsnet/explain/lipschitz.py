@@ -28,7 +28,6 @@ from ..errors import InputError
 from ..network import WCapsNet
 from ..network.critic import Critic, SpectralConv2d
 from ..network.per_capsule import BatchNorm, shared_over_capsules
-from ..network.routing import route
 from ..training.cores import good_batch, on_every_core
 from ..training.mode import evaluating
 from ..training.precision import arithmetic
@@ -161,7 +160,6 @@ def recalibrated(network: WCapsNet, batches: Iterable[Tensor], levels: Collectio
     to recalibrate; default all. Everything else stays as it is.
     """
     images, copied = list(batches), copy.deepcopy(network).eval()
-    copied.engine = None  # kernels may keep what they have prepared
     if not images:
         raise InputError("To re-estimate the critics' statistics there must be images.")
     for level, critic in _with_critics(copied):
@@ -191,17 +189,9 @@ def _with_critics(network: WCapsNet) -> Iterator[tuple[int, Critic]]:
 
 def _capsules(network: WCapsNet, images: Tensor) -> Iterator[tuple[int, Critic, Tensor]]:
     """Level, critic and capsules of every level that has a critic"""
-    last = len(network.capsules) - 1
     with torch.no_grad():
-        x = network.init_conv(images)
-    for level, (blocks, router) in enumerate(zip(network.capsules, network.routers, strict=True)):
-        with torch.no_grad():
-            c = blocks(x)
-        if isinstance(router.critic, Critic):
-            yield level, router.critic, c
-        if level < last:
-            with torch.no_grad():
-                x = route(router(c).weights, c)
+        capsules = network(images).capsules
+    yield from ((level, critic, capsules[level]) for level, critic in _with_critics(network))
 
 
 def _before_norm(critic: Critic, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:

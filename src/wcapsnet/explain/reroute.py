@@ -27,7 +27,8 @@ from ..data.loader import DeviceSplit
 from ..errors import InputError
 from ..network import WCapsNet
 from ..network.critic import Critic
-from ..network.routing import WEIGHTINGS, Router, predict, route
+from ..network.routing import Router, Routing
+from ..parts import weighting as weightings
 from ..training.cores import good_batch, on_every_core
 from ..training.mode import evaluating
 
@@ -137,7 +138,7 @@ def _others(network: WCapsNet, mean_of: DeviceSplit, seed: int) -> dict[str, Wei
         return {**kinds, "dropout": _dropping(network)} if network.config.critic_dropout else kinds
     with torch.no_grad():
         kept = [routing.fitness for routing in network(mean_of.take(slice(0, 1))[0]).routings]
-    generator, weighting = torch.Generator().manual_seed(seed), WEIGHTINGS[network.config.routing.weighting]
+    generator, weighting = torch.Generator().manual_seed(seed), weightings[network.config.routing.weighting]
     draws = {}
     for draw in range(DRAWS):
         drawn = [weighting(torch.rand(a.shape, generator=generator)) for a in kept]
@@ -193,31 +194,26 @@ def _mean_weights(network: WCapsNet, split: DeviceSplit) -> list[Tensor]:
 
 def _answers(network: WCapsNet, images: Tensor, others: Iterable[Weigh], numbers: torch.Generator) -> Iterator[Tensor]:
     """Predicted classes (m,): by the image's own weights; then by others in all levels, and in one after another"""
-    x, capsules, own = network.init_conv(images), [], []
-    for blocks, router in zip(network.capsules, network.routers, strict=True):
-        capsules.append(blocks(x))
-        own.append(router(capsules[-1]).weights)
-        x = _weighed(network, len(own) - 1, own[-1], capsules[-1])
-    yield _predicted(network, x)
+    output = network(images)
+    own = [routing.weights for routing in output.routings]
+    last = len(own) - 1
+    yield _predicted(network, output.logits)
 
     def onward(first: int, weigh: Weigh, levels: Iterable[int]) -> Tensor:
         """From the first level on that is weighed otherwise: in `levels`; in others as they are routed"""
-        c = capsules[first]
-        for level in range(first, len(capsules)):
-            b = weigh(level, own[level], c, numbers) if level in levels else network.routers[level](c).weights
-            x = _weighed(network, level, b, c)
-            c = network.capsules[level + 1](x) if level + 1 < len(capsules) else c
-        return _predicted(network, x)
+
+        def routes(level: int, router: Router, c: Tensor) -> Routing:
+            routing = router(c)
+            return routing._replace(weights=weigh(level, own[level], c, numbers)) if level in levels else routing
+
+        c = output.capsules[first]
+        x = network.handed_on(first, weigh(first, own[first], c, numbers), c)
+        return _predicted(network, x if first == last else network(x, start=first + 1, routes=routes).logits)
 
     for weigh in others:
-        yield onward(0, weigh, range(len(capsules)))
-        for level in range(len(capsules)):
+        yield onward(0, weigh, range(len(own)))
+        for level in range(len(own)):
             yield onward(level, weigh, (level,))
-
-
-def _weighed(network: WCapsNet, level: int, b: Tensor, c: Tensor) -> Tensor:
-    """What the next level sees (Eq. 13); of the last, the logits (Eq. 14)"""
-    return route(b, c) if level < len(network.capsules) - 1 else predict(b, c, network.projection)
 
 
 def _predicted(network: WCapsNet, logits: Tensor) -> Tensor:

@@ -18,8 +18,8 @@ from torch import Tensor
 from ..classifier import load_tensors, save_tensors
 from ..data.loader import DeviceSplit
 from ..errors import InputError
-from ..network import Trace, WCapsNet
-from ..network.routing import block_weights, heaviest
+from ..network import Output, WCapsNet
+from ..network.routing import block_weights, heaviest, route
 from ..training.cores import good_batch, on_every_core
 from ..training.evaluate import Evaluation
 from ..training.mode import evaluating
@@ -129,8 +129,8 @@ def survey(
     def look(start: int) -> tuple[list[Tensor], Tensor]:
         images, labels = split.take(slice(start, start + batch_size))
         with arithmetic(precision, images.device):
-            trace = network.trace(images)
-        return _facts(network, images, labels, trace, routed), trace.output.routings[-1].weights
+            output = network(images)
+        return _facts(network, images, labels, output, routed), output.routings[-1].weights
 
     maps, parts = _MapSums(network), []
     starts = range(0, len(split), batch_size)
@@ -161,8 +161,7 @@ def survey(
     )
 
 
-def _facts(network: WCapsNet, images: Tensor, labels: Tensor, trace: Trace, routed: bool) -> list[Tensor]:
-    output = trace.output
+def _facts(network: WCapsNet, images: Tensor, labels: Tensor, output: Output, routed: bool) -> list[Tensor]:
     logits = output.logits.float()
     return [
         labels,
@@ -174,21 +173,19 @@ def _facts(network: WCapsNet, images: Tensor, labels: Tensor, trace: Trace, rout
         (output.reconstruction.float() - images).square().flatten(1).mean(1),
         F.cross_entropy(logits, labels, reduction="none"),
         *(block_weights(routing.weights) for routing in output.routings),
-        *(pooled(trace) if routed else ()),
+        *(pooled(output) if routed else ()),
     ]
 
 
-def pooled(trace: Trace) -> list[Tensor]:
+def pooled(output: Output) -> list[Tensor]:
     """Each level's routed output, averaged to at most 4×4 places and flattened: (m, features).
 
     What the last level routes on is the sum over positions too, which W turns into the logits: (m, k).
     """
-    b = trace.output.routings[-1].weights.float()
-    maps = [
-        F.adaptive_avg_pool2d(x.float(), (min(POOL, x.shape[2]), min(POOL, x.shape[3]))).flatten(1)
-        for x in trace.routed
-    ]
-    return [*maps, torch.einsum("mnij,mnkij->mk", b, trace.capsules.float())]
+    *levels, (last, b) = zip(output.capsules, (routing.weights for routing in output.routings), strict=True)
+    routed = [route(weights, c).float() for c, weights in levels]
+    maps = [F.adaptive_avg_pool2d(x, (min(POOL, x.shape[2]), min(POOL, x.shape[3]))).flatten(1) for x in routed]
+    return [*maps, torch.einsum("mnij,mnkij->mk", b.float(), last.float())]
 
 
 class _MapSums:

@@ -33,7 +33,6 @@ from ..errors import InputError
 from ..explain import ImageExplanation, Survey, decode, explain_image
 from ..explain.image import pixels_per_cell
 from ..network import WCapsNet
-from ..network.routing import route
 from .favourites import Favourites, identity
 from .worker import Worker
 
@@ -333,11 +332,7 @@ class Explorer:
 @torch.no_grad()
 def block_outputs(network: WCapsNet, image: Tensor, level: int, keep: Sequence[Tensor | None]) -> Tensor:
     """c of a level (n, k, i, j) for one image (ch, h, w)"""
-    x = network.init_conv(image[None])
-    for before in range(level):
-        c = network.capsules[before](x)
-        x = route(network.routers[before](c, keep[before]).weights, c)
-    return network.capsules[level](x)[0].float().cpu()
+    return network(image[None], routes=network.keeping(keep)).capsules[level][0].float().cpu()
 
 
 def _at_most(maps: Tensor, side: int) -> Tensor:

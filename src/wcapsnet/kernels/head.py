@@ -21,8 +21,6 @@ STRUCTURES["predict.cu"] = structures("predict.cu")
 class FusedHead:
     """c of the last level → a, b, logits and the best capsule. Without a critic the fitness is the router's."""
 
-    BY_LOGIT = False
-
     def __init__(
         self, router: Router, critic: FusedCritic | None, projection: nn.Parameter, classes: int, height: int,
         width: int, detach: bool, dropout: float, projection_dropout: float, salt: int, zeros: Zeros | None = None,
@@ -63,7 +61,6 @@ class FusedHead:
             "k": k,
             "outputs": outputs,
             "classes": self.classes,
-            "by_logit": self.BY_LOGIT,
             "running": not training,
             "normalized": self.normalized,
             "detach": self.detach,

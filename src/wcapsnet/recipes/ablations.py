@@ -69,9 +69,7 @@ def _needed(experiment: Experiment) -> dict[str, list[tuple[str, bool, str]]]:
 
 
 # Rows that differ from the paper's network, by the names of their recipes: cifar10-squash, mnist-uniform, …
-ROWS = {
-    name.lower(): settings for table in TABLES.values() for name, settings in table.items() if settings
-}
+ROWS = {name.lower(): settings for table in TABLES.values() for name, settings in table.items() if settings}
 # What the paper reports for them, in % on the test set.
 PAPER_FIGURES = {
     row.lower(): figures

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 from ..errors import InputError
-from ..network import ConfigError
 from .pages import pages, write
 from .records import keep, run_folders
 
@@ -20,12 +19,12 @@ def main(arguments: list[str], root: Path) -> int:
         for run in [run for argument in arguments for run in run_folders(Path(argument))]:
             try:
                 print(f"{run} → {keep(run, root / 'results').relative_to(root)}")
-            except (InputError, ConfigError) as error:
+            except InputError as error:
                 print(f"error: {error}", file=sys.stderr)
                 refused += 1
         for path in write(root):
             print(f"wrote {path}")
-    except (InputError, ConfigError) as error:
+    except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 1 if refused else 0

@@ -22,7 +22,6 @@ from ..atomic import write_text
 from ..data import DATASETS
 from ..errors import InputError
 from ..experiment import Experiment
-from ..network import ConfigError
 from ..recipes import ABLATIONS, PAPER
 from ..recipes.ablations import TABLE_OF
 from ..settings import flat, from_dict, to_dict
@@ -175,7 +174,7 @@ def read_records(folder: Path) -> tuple[list[Record], list[str]]:
     for path in folders:
         try:
             record = read_record(path)
-        except (InputError, ConfigError) as error:
+        except InputError as error:
             left_out.append(str(error))
             continue
         first, _ = found.setdefault(record.place, (path, record))

@@ -41,7 +41,7 @@ from ..data import Dataset
 from ..errors import InputError
 from ..experiment import Experiment
 from ..lock import hold
-from ..network import ConfigError, WCapsNetConfig
+from ..network import WCapsNetConfig
 from ..settings import differing, from_dict, to_dict
 
 PARTS = ("train", "validation", "test")
@@ -226,7 +226,7 @@ def read_experiment(path: Path) -> Experiment:
     data.pop("version", None)
     try:
         return from_dict(Experiment, data)
-    except (InputError, ConfigError) as error:
+    except InputError as error:
         raise InputError(f"{path}: {error}") from error
 
 

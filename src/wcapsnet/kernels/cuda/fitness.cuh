@@ -14,13 +14,7 @@ device_function void norm_of(const Said& a, float& mean, float& rstd) {
 }
 
 template <class Said>
-device_function float said_of(const Said& a, long long place, float mean, float rstd) {
-    if (a.given) return a.given[place];
-    return (low_half(*(const unsigned*)(a.raw + place * 8)) - mean) * rstd * *a.gamma + *a.beta;
-}
-
-template <class Said>
 device_function float fitness_of(const Said& a, long long place, float mean, float rstd) {
-    const float said = said_of(a, place, mean, rstd);
-    return a.given ? said : sigmoid(said);
+    if (a.given) return a.given[place];
+    return sigmoid((low_half(*(const unsigned*)(a.raw + place * 8)) - mean) * rstd * *a.gamma + *a.beta);
 }

@@ -109,7 +109,7 @@ KERNEL(256, 4) objective_levels(ARGUMENTS(Objective) a) {
 
 KERNEL(32, 1) objective_terms(ARGUMENTS(Objective) a) {
     if (threadIdx.x) return;
-    const float entropy = a.added[0], wasserstein = a.added[4], reconstruction = *a.reconstruction;
+    const float entropy = a.added[0], wasserstein = a.added[4] / a.levels, reconstruction = *a.reconstruction;
     const float terms[4] = {entropy + a.lambda_ws * wasserstein + a.lambda_r * reconstruction, entropy, wasserstein, reconstruction};
     for (int i = 0; i < 4; i++) {
         a.terms[i] = terms[i];
@@ -138,7 +138,7 @@ KERNEL(256, 4) objective_backward(ARGUMENTS(Objective) a) {
     shares(a, m, n, selected, not_selected);
     for (int i = lane; i < n; i += 32) {
         const long long place = (long long)m * n + i;
-        const float fitness = level.a[place], b = level.b[place], by = *a.gradient * a.lambda_ws;
+        const float fitness = level.a[place], b = level.b[place], by = *a.gradient * a.lambda_ws / a.levels;
         level.da[place] = by * (selected * b + not_selected * (1 - b));
         level.db[place] = by * (selected - not_selected) * fitness;
     }

@@ -30,7 +30,6 @@ struct Predict {
     int outputs;
     int classes;
     int running;
-    int by_logit;
     int update;
     int normalized;
     int detach;
@@ -104,7 +103,7 @@ device_function float projected(const Predict& a, const float* sum, int r) {
 }
 
 // D36: of the heaviest vectors, by weights without noise, the one that adds most to the predicted class.
-device_function int best_vector(const Predict& a, long long row, float most, float mean, float rstd, float* value, float* sum, float* kept) {
+device_function int best_vector(const Predict& a, long long row, float most, float* value, float* sum, float* kept) {
     float total = 0;
     for (int v = threadIdx.x; v < a.vectors; v += blockDim.x) total += weight_of(a, a.a[row + v], most);
     total = over_block(total, kept);
@@ -121,16 +120,11 @@ device_function int best_vector(const Predict& a, long long row, float most, flo
         }
     }
     const int predicted = index_of_largest(largest, index, a.classes, kept);
-    float enough = 0.99f * weight_of(a, most, most) / total;
-    float most_said = -3e38f;
-    if (a.by_logit) {
-        for (int v = threadIdx.x; v < a.vectors; v += blockDim.x) most_said = max(most_said, said_of(a, row + v, mean, rstd));
-        most_said = largest_of_block(most_said, kept);
-    }
+    const float enough = 0.99f * weight_of(a, most, most) / total;  // EQUAL in network/routing.py
     largest = -3e38f;
     index = 0x7fffffff;
     for (int v = threadIdx.x; v < a.vectors; v += blockDim.x) {
-        if (a.by_logit ? said_of(a, row + v, mean, rstd) < most_said : value[v] < enough) continue;
+        if (value[v] < enough) continue;
         float vote = 0;
         for (int chunk = 0; chunk < a.k; chunk += 8) {
             float c[8];
@@ -164,7 +158,7 @@ KERNEL(256, 4) predict_forward(ARGUMENTS(Predict) a) {
         most = max(most, fitness);
     }
     most = largest_of_block(most, kept);
-    const int best = best_vector(a, row, most, mean, rstd, value, sum, kept);
+    const int best = best_vector(a, row, most, value, sum, kept);
     if (threadIdx.x < 1) {
         int i = best / a.width % a.height, j = best % a.width;
         a.place[m * 3] = best / a.width / a.height;
