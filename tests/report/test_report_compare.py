@@ -65,7 +65,7 @@ def test_the_page_says_figures_differences_and_what_differs(runs):
             assert f"{percent(accuracy)} {interval(accuracy, images)}" in page.text
     assert "model.nonlinearity" in page.text
     assert "model.dense_layers" not in page.text
-    assert "Nobody has looked at the routing of begun yet" in page.text
+    assert "The routing of begun has not been measured yet" in page.text
 
 
 def test_every_run_is_in_every_chart(runs):
