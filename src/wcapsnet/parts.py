@@ -59,7 +59,7 @@ class Kind(Mapping[str, Any]):
         return self._parts[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._parts
+        return isinstance(name, str) and name in self._parts
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._parts)

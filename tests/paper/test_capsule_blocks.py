@@ -6,7 +6,7 @@ from torch import nn
 
 from twins import LevelTwin, answers, assert_same_gradients, assert_same_state, close
 from wcapsnet.network.capsules import CapsTrans, CapsuleBlocks, ConvPlus, DenseBlock
-from wcapsnet.network.nonlinearity import NONLINEARITIES, tilt
+from wcapsnet.network.nonlinearity import tilt
 from wcapsnet.network.per_capsule import (
     BatchNorm,
     PerCapsuleConv2d,
@@ -14,6 +14,7 @@ from wcapsnet.network.per_capsule import (
     for_each_capsule,
     shared_over_capsules,
 )
+from wcapsnet.parts import nonlinearity as nonlinearities
 
 
 def disturb(module):
@@ -199,11 +200,11 @@ def test_the_nonlinearity_comes_last_and_acts_on_the_vectors():
 
 def level(stride, nonlinearity="tilt", capsules=3):
     arguments = (capsules, 2, 2, 2, 3, stride)
-    original = disturb(CapsuleBlocks(*arguments, NONLINEARITIES[nonlinearity])).double()
+    original = disturb(CapsuleBlocks(*arguments, nonlinearities[nonlinearity])).double()
     return original, LevelTwin(*arguments, nonlinearity).double()
 
 
-@pytest.mark.parametrize("nonlinearity", NONLINEARITIES)
+@pytest.mark.parametrize("nonlinearity", nonlinearities)
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 @pytest.mark.parametrize(("stride", "size"), [(1, (4, 3)), (2, (4, 4)), (2, (5, 3)), (3, (6, 6)), (3, (5, 7))])
 def test_a_level_agrees_with_a_loop_over_its_capsules(stride, size, training, nonlinearity, double):

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twins import tiny
+from wcapsnet.errors import InputError
 from wcapsnet.network import Level, RoutingConfig, WCapsNetConfig
 
 
@@ -122,7 +123,7 @@ names = st.one_of(st.text(max_size=5), st.none(), st.integers(), st.just("Tilt")
 
 @given(names)
 def test_an_unknown_nonlinearity_is_refused_with_the_known_ones(value):
-    assert "tilt, squash" in refused("nonlinearity", nonlinearity=value)
+    assert "squash, tilt" in refused("nonlinearity", nonlinearity=value)
 
 
 @given(names)

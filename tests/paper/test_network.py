@@ -10,14 +10,15 @@ from wcapsnet.network import (
     CIFAR10_LEVELS,
     CIFAR100_LEVELS,
     Level,
+    Routing,
     RoutingConfig,
     WCapsNet,
     WCapsNetConfig,
 )
 from wcapsnet.network.per_capsule import BatchNorm
-from wcapsnet.objective import ObjectiveConfig, objective
+from wcapsnet.objective import PAPER, objective
 
-CONFIG = ObjectiveConfig()
+THREE = (Level(3, 2, 4, 2), Level(3, 2, 4, 1), Level(2, 2, 3, 1))
 
 
 def batch(config, m=4, dtype=torch.float32):
@@ -27,12 +28,22 @@ def batch(config, m=4, dtype=torch.float32):
 
 def loss_of(network, m=4):
     images, labels = batch(network.config, m)
-    return objective(network(images), images, labels, CONFIG)
+    return objective(network(images), images, labels, PAPER)
+
+
+def values(terms):
+    return torch.stack([terms.total, *terms.named.values()])
 
 
 def assert_all_finite(network, output):
     assert all(p.grad is None or p.grad.isfinite().all() for p in network.parameters())
-    tensors = [output.logits, output.reconstruction, *output.best, *(t for r in output.routings for t in r)]
+    tensors = [
+        output.logits,
+        output.reconstruction,
+        *output.best,
+        *output.capsules,
+        *(t for r in output.routings for t in r),
+    ]
     assert all(t.isfinite().all() for t in tensors)
 
 
@@ -130,7 +141,7 @@ def test_the_network_agrees_with_a_loop_over_everything(config, training, double
     for one in (network, twin):
         leaf = images.clone().requires_grad_()
         output = one(leaf)
-        terms = objective(output, images, labels, CONFIG)
+        terms = objective(output, images, labels, PAPER)
         terms.total.backward()
         totals.append((output, terms))
         gradients.append(leaf.grad)
@@ -142,13 +153,77 @@ def test_the_network_agrees_with_a_loop_over_everything(config, training, double
     close(output.best.vector, expected.best.vector, rtol, atol)
     close(output.logits, expected.logits, rtol, atol)
     close(output.reconstruction, expected.reconstruction, max(rtol, 1e-5), max(atol, 1e-6))  # position is float32
+    for c, other in zip(output.capsules, expected.capsules, strict=True):
+        close(c, other, rtol, atol)
     for routing, other in zip(output.routings, expected.routings, strict=True):
         close(routing.fitness, other.fitness, rtol, atol)
         close(routing.weights, other.weights, rtol, atol)
-    close(torch.stack(list(terms)), torch.stack(list(expected_terms)), max(rtol, 1e-6), max(atol, 1e-7))
+    close(values(terms), values(expected_terms), max(rtol, 1e-6), max(atol, 1e-7))
     close(gradients[0], gradients[1], max(rtol, 1e-5), max(atol, 1e-6))
     assert_same_gradients(network, twin, max(rtol, 1e-5), max(atol, 1e-6))
     assert_same_state(network, twin, max(rtol, 1e-6), max(atol, 1e-7))
+
+
+# Parts of the forward pass
+
+
+def test_a_pass_that_starts_at_a_later_level_ends_like_the_whole_one():
+    network, images = warmed_up(quiet(levels=THREE)), torch.randn(3, 2, 8, 8)
+    output = network(images)
+    for start in (1, 2):
+        b, c = output.routings[start - 1].weights, output.capsules[start - 1]
+        rest = network(network.handed_on(start - 1, b, c), start=start)
+        assert len(rest.routings) == len(rest.capsules) == 3 - start
+        assert torch.equal(rest.logits, output.logits)
+        assert torch.equal(rest.reconstruction, output.reconstruction)
+        assert all(torch.equal(one, other) for one, other in zip(rest.capsules, output.capsules[start:], strict=True))
+    assert torch.equal(network.handed_on(2, output.routings[2].weights, output.capsules[2]), output.logits)
+
+
+def test_routes_replace_the_weights_of_the_critics_level_by_level():
+    network, images, seen = warmed_up(quiet(levels=THREE)), torch.randn(3, 2, 8, 8), []
+
+    def first_capsule_in_level_one(level, router, c):
+        seen.append(level)
+        routing = router(c)
+        only_first = torch.eye(c.shape[1])[:1].expand(len(c), -1)
+        return Routing(routing.fitness, only_first) if level == 1 else routing
+
+    output, plain = network(images, routes=first_capsule_in_level_one), network(images)
+    assert seen == [0, 1, 2]
+    assert torch.equal(output.capsules[1], plain.capsules[1])
+    assert torch.equal(output.capsules[2], network.capsules[2](plain.capsules[1][:, 0]))
+
+
+def test_capsules_that_are_switched_off_have_no_weight_and_the_others_share_it_in_proportion():
+    network, images = warmed_up(quiet(levels=THREE)), torch.randn(3, 2, 8, 8)
+    plain = network(images)
+    each = torch.tensor([[True, False, True], [True, True, False], [True, True, True]])  # for every image its own
+    keep = [torch.tensor([True, False, True]), each, torch.tensor([False, True])]
+    for level in range(3):
+        alone = [mask if at == level else None for at, mask in enumerate(keep)]
+        routing, before = network(images, routes=network.keeping(alone)).routings[level], plain.routings[level]
+        mask = keep[level].expand(3, -1)
+        mask = mask if level < 2 else mask[..., None, None].expand_as(before.weights)
+        kept = before.weights * mask
+        close(routing.weights, kept / kept.flatten(1).sum(1).view(-1, *[1] * (kept.dim() - 1)), 1e-5, 1e-6)
+        assert (routing.weights[~mask] == 0).all()
+    for everything in (None, [None] * 3, [torch.ones(n, dtype=torch.bool) for n in (3, 3, 2)]):
+        close(network(images, routes=network.keeping(everything)).logits, plain.logits, 1e-5, 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("keep", "said"),
+    [
+        ([None], "has 1 entries, but the network has 3 levels"),
+        ([torch.ones(3), None, None], r"keep\[0\] must be boolean"),
+        ([None, torch.ones(4, dtype=torch.bool), None], r"keep\[1\] must be boolean, \(3,\)"),
+        ([None, None, torch.zeros(2, dtype=torch.bool)], r"keep\[2\] switches all capsules off"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused(keep, said):
+    with pytest.raises(ValueError, match=said):
+        WCapsNet(quiet(levels=THREE)).keeping(keep)
 
 
 # The order of capsules
@@ -240,7 +315,7 @@ def test_odd_sizes_few_channels_many_classes_and_single_images_train(config, m):
     network = WCapsNet(config)
     images, labels = batch(config, m)
     output = network(images)
-    terms = objective(output, images, labels, CONFIG)
+    terms = objective(output, images, labels, PAPER)
     terms.total.backward()
     assert terms.total.isfinite()
     assert output.logits.shape == (m, config.outputs)
@@ -331,7 +406,7 @@ def test_every_valid_configuration_trains_one_step_and_answers_as_documented(con
     network = WCapsNet(config)
     images, labels = batch(config, m)
     output = network(images)
-    terms = objective(output, images, labels, CONFIG)
+    terms = objective(output, images, labels, PAPER)
     terms.total.backward()
     assert terms.total.isfinite()
     assert_all_finite(network, output)
@@ -339,11 +414,8 @@ def test_every_valid_configuration_trains_one_step_and_answers_as_documented(con
     assert output.reconstruction.shape == images.shape
     maps = config.maps()
     assert len(output.routings) == len(maps) == len(config.levels)
-    x = network.init_conv(images)
-    for capsules, level, size, routing in zip(network.capsules, config.levels, maps, output.routings, strict=True):
-        c = capsules(x)
+    for c, level, size, routing in zip(output.capsules, config.levels, maps, output.routings, strict=True):
         assert c.shape == (m, level.capsules, level.dimension, *size)
-        x = c[:, 0]
         last = level is config.levels[-1] and routing is output.routings[-1]
         assert routing.weights.shape == routing.fitness.shape == (m, level.capsules, *(size if last else ()))
         close(routing.weights.flatten(1).sum(1), torch.ones(m), 1e-4)
@@ -372,13 +444,13 @@ def test_in_bfloat16_the_network_trains_and_answers_close_to_float32():
     network.train()
     with torch.autocast("cpu", torch.bfloat16):
         output = network(images)
-    terms = objective(output, images, labels, CONFIG)
+    terms = objective(output, images, labels, PAPER)
     terms.total.backward()
     assert terms.total.isfinite()
     assert_all_finite(network, output)
     gradients = {name: p.grad.clone() for name, p in network.named_parameters()}
     network.zero_grad()
-    objective(network(images), images, labels, CONFIG).total.backward()
+    objective(network(images), images, labels, PAPER).total.backward()
     flat = torch.cat([p.grad.flatten() for p in network.parameters()])
     other = torch.cat([gradients[name].flatten() for name, _ in network.named_parameters()])
     assert torch.cosine_similarity(flat, other, dim=0) > 0.95

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twins import close, squash_twin, tilt_twin
-from wcapsnet.network.nonlinearity import NONLINEARITIES, squash, tilt
+from wcapsnet.network.nonlinearity import squash, tilt
+from wcapsnet.parts import nonlinearity
 
 LN3 = math.log(3)
 vectors = st.lists(st.floats(-6, 6, width=32), min_size=2, max_size=6).map(torch.tensor)
@@ -57,13 +58,13 @@ def test_squash_keeps_direction_and_bounds_length(x):
     close(c * x.norm(), x * c.norm(), 1e-4, 1e-5)
 
 
-@pytest.mark.parametrize("function", NONLINEARITIES.values(), ids=NONLINEARITIES)
+@pytest.mark.parametrize("function", nonlinearity.values(), ids=nonlinearity)
 def test_the_order_of_the_elements_does_not_matter(function):
     x, order = torch.randn(2, 3, 5, 2, 2), torch.randperm(5)
     close(function(x[:, :, order]), function(x)[:, :, order], 1e-6, 1e-7)
 
 
-@pytest.mark.parametrize("function", NONLINEARITIES.values(), ids=NONLINEARITIES)
+@pytest.mark.parametrize("function", nonlinearity.values(), ids=nonlinearity)
 def test_every_vector_is_changed_alone(function):
     x = torch.randn(2, 3, 4, 2, 3, requires_grad=True)
     function(x)[1, 2, 0, 1, 2].backward()
@@ -71,7 +72,7 @@ def test_every_vector_is_changed_alone(function):
     assert touched == [[1, 2, 1, 2]]
 
 
-@pytest.mark.parametrize("function", NONLINEARITIES.values(), ids=NONLINEARITIES)
+@pytest.mark.parametrize("function", nonlinearity.values(), ids=nonlinearity)
 def test_the_zero_vector_stays_and_has_a_finite_gradient(function):
     x = torch.zeros(1, 2, 3, 1, 1, requires_grad=True)
     y = function(x)
@@ -81,7 +82,7 @@ def test_the_zero_vector_stays_and_has_a_finite_gradient(function):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-@pytest.mark.parametrize("function", NONLINEARITIES.values(), ids=NONLINEARITIES)
+@pytest.mark.parametrize("function", nonlinearity.values(), ids=nonlinearity)
 def test_the_precision_of_the_vector_is_kept_and_long_vectors_stay_finite(function, dtype):
     y = function(torch.full((1, 1, 8, 1, 1), 300.0, dtype=dtype))
     assert y.dtype == dtype

@@ -11,9 +11,7 @@ from torch import tensor
 from twins import close, correctness_twin, objective_twin, wasserstein_twin
 from wcapsnet.network import BestCapsule, Output, Routing
 from wcapsnet.network.routing import normalized_weights, softmax_weights
-from wcapsnet.objective import ObjectiveConfig, correctness, l2, objective, wasserstein_loss
-
-CONFIG = ObjectiveConfig()
+from wcapsnet.objective import PAPER, Objective, correctness, l2, objective, wasserstein_loss
 
 
 def routing(m=3, n=4, *position, dtype=torch.float32, grad=False):
@@ -25,7 +23,7 @@ def routing(m=3, n=4, *position, dtype=torch.float32, grad=False):
 def output(logits, *routings, images=None):
     m = len(logits)
     best = BestCapsule(torch.zeros(m, 1), torch.zeros(m, 2), torch.zeros(m, 3, dtype=torch.long))
-    return Output(logits, torch.zeros(m, 1, 2, 2) if images is None else images, routings, best)
+    return Output(logits, torch.zeros(m, 1, 2, 2) if images is None else images, routings, best, ())
 
 
 # Eq. 9
@@ -275,56 +273,70 @@ def test_the_total_worked_by_hand():
     # two outputs with logits (ln 3, ln 1), label 0:  CE = -ln ¾;  p = (¾, ¼), cos θ = 3/√10
     # one level, a = (1, 0), b = (½, ½): F_s = F_ns = ½, so L_WS = ½·½ + ½·½ - ½ = 0
     # second level, a = (1, 0), b = (1, 0): F_s = 1, F_ns = 0:  L_WS = ½ - 1
-    # reconstruction 0 of an image of 2s: L_R = 4.   Total: CE + .2 · (-.5) + .1 · 4
+    # mean over levels (D7): L_WS = -¼
+    # reconstruction 0 of an image of 2s: L_R = 4.   Total: CE + .2 · (-.25) + .1 · 4
     a = tensor([[1.0, 0.0]])
     answer = output(tensor([[math.log(3), 0.0]]), Routing(a, tensor([[0.5, 0.5]])), Routing(a, a))
-    terms = objective(answer, torch.full((1, 1, 2, 2), 2.0), tensor([0]), CONFIG)
-    close(terms.cross_entropy, tensor(-math.log(0.75)), 1e-6)
-    close(terms.wasserstein, tensor(-0.5), 1e-5)
-    close(terms.reconstruction, tensor(4.0), 1e-6)
-    close(terms.total, tensor(-math.log(0.75) - 0.1 + 0.4), 1e-5)
+    terms = objective(answer, torch.full((1, 1, 2, 2), 2.0), tensor([0]), PAPER)
+    close(terms.named["cross_entropy"], tensor(-math.log(0.75)), 1e-6)
+    close(terms.named["wasserstein"], tensor(-0.25), 1e-5)
+    close(terms.named["reconstruction"], tensor(4.0), 1e-6)
+    close(terms.total, tensor(-math.log(0.75) - 0.05 + 0.4), 1e-5)
 
 
 def test_the_scaling_factors_are_those_of_the_paper():
-    assert (CONFIG.lambda_ws, CONFIG.lambda_r) == (0.2, 0.1)
+    assert dict(PAPER) == {"cross_entropy": 1.0, "wasserstein": 0.2, "reconstruction": 0.1}
 
 
-@pytest.mark.parametrize("field", ["lambda_ws", "lambda_r"])
+@pytest.mark.parametrize("term", ["cross_entropy", "wasserstein", "reconstruction"])
 @pytest.mark.parametrize("value", [-0.1, -math.inf, math.nan, math.inf, "0.2", True])
-def test_a_wrong_scaling_factor_is_refused_in_one_sentence_that_names_it(field, value):
-    with pytest.raises(ValueError, match=rf"^objective\.{field} is .*\.$"):
-        ObjectiveConfig(**{field: value})
+def test_a_wrong_scaling_factor_is_refused_in_one_sentence_that_names_it(term, value):
+    with pytest.raises(ValueError, match=rf"^objective\.{term} is .*\.$"):
+        Objective(**{term: value})
 
 
-@pytest.mark.parametrize("field", ["lambda_ws", "lambda_r"])
-def test_a_scaling_factor_of_zero_leaves_its_term_out(field):
+def test_an_unknown_loss_term_is_refused_with_the_nearest_known_one():
+    with pytest.raises(ValueError, match="did you mean 'wasserstein'"):
+        Objective(cross_entropy=1.0, waserstein=0.2)
+
+
+def test_the_names_of_earlier_versions_are_read():
+    assert dict(Objective(lambda_ws=0.3, lambda_r=0.4)) == {"wasserstein": 0.3, "reconstruction": 0.4}
+
+
+@pytest.mark.parametrize("term", ["cross_entropy", "wasserstein", "reconstruction"])
+def test_a_scaling_factor_of_zero_leaves_its_term_out(term):
     answer, images, labels = output(torch.randn(3, 4), routing()), torch.randn(3, 1, 2, 2), tensor([0, 1, 2])
-    terms = objective(answer, images, labels, ObjectiveConfig(**{field: 0}))
-    rest = {"lambda_ws": CONFIG.lambda_r * terms.reconstruction, "lambda_r": CONFIG.lambda_ws * terms.wasserstein}
-    close(terms.total, terms.cross_entropy + rest[field], 1e-6)
+    terms = objective(answer, images, labels, Objective({**PAPER, term: 0}))
+    close(terms.total, sum(PAPER[name] * value for name, value in terms.named.items() if name != term), 1e-6)
+    without = objective(answer, images, labels, Objective({name: PAPER[name] for name in PAPER if name != term}))
+    assert set(without.named) == set(PAPER) - {term}
+    close(without.total, terms.total, 1e-6)
 
 
-def test_the_wasserstein_loss_is_summed_over_levels():
+def test_the_wasserstein_loss_is_averaged_over_levels():
     logits, labels, images = torch.randn(3, 4), tensor([0, 1, 2]), torch.zeros(3, 1, 2, 2)
     levels = [routing(3, 4), routing(3, 2), routing(3, 2, 2, 2)]
-    alone = [objective(output(logits, one), images, labels, CONFIG).wasserstein for one in levels]
-    together = objective(output(logits, *levels), images, labels, CONFIG).wasserstein
-    close(together, sum(alone), 1e-5, 1e-6)  # D7
+    alone = [objective(output(logits, one), images, labels, PAPER).named["wasserstein"] for one in levels]
+    together = objective(output(logits, *levels), images, labels, PAPER).named["wasserstein"]
+    close(together, sum(alone) / 3, 1e-5, 1e-6)  # D7
 
 
 def test_the_wasserstein_loss_takes_the_prediction_as_given():
     logits = torch.randn(3, 4, requires_grad=True)
     answer = output(logits, routing(grad=True))
-    terms = objective(answer, torch.zeros(3, 1, 2, 2), tensor([0, 1, 2]), CONFIG)
-    assert torch.autograd.grad(terms.wasserstein, logits, retain_graph=True, allow_unused=True) == (None,)  # D1
-    assert torch.autograd.grad(terms.cross_entropy, logits)[0].abs().sum() > 0
+    terms = objective(answer, torch.zeros(3, 1, 2, 2), tensor([0, 1, 2]), PAPER)
+    assert torch.autograd.grad(terms.named["wasserstein"], logits, retain_graph=True, allow_unused=True) == (
+        None,
+    )  # D1
+    assert torch.autograd.grad(terms.named["cross_entropy"], logits)[0].abs().sum() > 0
 
 
 def test_the_objective_agrees_with_its_twin():
     logits, labels = torch.randn(4, 5), tensor([0, 3, 2, 1])
     levels = [routing(4, 5), routing(4, 3), routing(4, 2, 2, 2)]
     images, reconstruction = torch.randn(4, 2, 3, 3), torch.randn(4, 2, 3, 3)
-    config = ObjectiveConfig(lambda_ws=0.7, lambda_r=0.3)
+    config = Objective(cross_entropy=1.0, wasserstein=0.7, reconstruction=0.3)
     terms = objective(output(logits, *levels, images=reconstruction), images, labels, config)
     expected = objective_twin(
         logits.tolist(),
@@ -333,10 +345,10 @@ def test_the_objective_agrees_with_its_twin():
         [one.weights.flatten(1).tolist() for one in levels],
         reconstruction.tolist(),
         images.tolist(),
-        config.lambda_ws,
-        config.lambda_r,
+        config["wasserstein"],
+        config["reconstruction"],
     )
-    close(torch.stack(list(terms)), tensor(expected), 1e-5, 1e-6)
+    close(torch.stack([terms.total, *terms.named.values()]), tensor(expected), 1e-5, 1e-6)
 
 
 CASES = {
@@ -360,11 +372,12 @@ def test_the_objective_and_its_gradients_are_finite_and_of_sane_size(case, n, dt
     a = torch.rand(m, n).to(dtype).requires_grad_()
     b = torch.rand(m, n).softmax(1).to(dtype).requires_grad_()
     image = torch.randn(m, 1, 2, 2).to(dtype).requires_grad_()
-    terms = objective(output(logits, Routing(a, b), images=image), torch.zeros(m, 1, 2, 2), tensor(labels), CONFIG)
+    terms = objective(output(logits, Routing(a, b), images=image), torch.zeros(m, 1, 2, 2), tensor(labels), PAPER)
     terms.total.backward()
-    assert all(term.dtype == torch.float32 for term in terms)
-    assert all(term.isfinite() for term in terms)
-    assert terms.wasserstein.abs() <= 1.01  # fitness and weights lie in [0, 1]
+    for term in (terms.total, *terms.named.values()):
+        assert term.dtype == torch.float32
+        assert term.isfinite()
+    assert terms.named["wasserstein"].abs() <= 1.01  # fitness and weights lie in [0, 1]
     for leaf in (logits, a, image) if n == 1 else (logits, a, b, image):  # the weight of an only capsule is 1
         assert leaf.grad.isfinite().all()
         assert leaf.grad.abs().max() <= 10

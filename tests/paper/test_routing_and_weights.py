@@ -11,7 +11,6 @@ from torch import nn
 from twins import QUIET, close, normalized_twin, predict_twin, route_twin, softmax_twin, tiny
 from wcapsnet.network import Routing, RoutingConfig, WCapsNet
 from wcapsnet.network.routing import (
-    WEIGHTINGS,
     Router,
     add_noise,
     normalized_weights,
@@ -19,8 +18,9 @@ from wcapsnet.network.routing import (
     route,
     softmax_weights,
 )
+from wcapsnet.parts import weighting as weightings
 
-both = pytest.mark.parametrize("weighting", WEIGHTINGS.values(), ids=WEIGHTINGS)
+both = pytest.mark.parametrize("weighting", weightings.values(), ids=weightings)
 
 
 @st.composite

@@ -5,9 +5,8 @@ import torch
 
 from twins import close, tiny
 from wcapsnet.network import Level, RoutingConfig, WCapsNet
-from wcapsnet.objective import ObjectiveConfig, objective
+from wcapsnet.objective import PAPER, Objective, objective
 
-CONFIG = ObjectiveConfig()
 TABLE_IV = {
     "WS+CE": (RoutingConfig(), 0.2),
     "WS": (RoutingConfig(stop_gradient=True), 0.2),
@@ -19,12 +18,12 @@ TABLE_IV = {
 LEVELS = (Level(3, 2, 4, 2), Level(3, 2, 4, 1), Level(2, 2, 3, 1))
 
 
-def moved(term, routing=None, lambda_ws=0.2):
+def moved(term, routing=None, wasserstein=0.2):
     """The parts of the network that a loss term leaves a gradient on."""
     network = WCapsNet(tiny(routing, levels=LEVELS))
     images, labels = torch.randn(6, 2, 8, 8), torch.arange(6) % 3
-    terms = objective(network(images), images, labels, ObjectiveConfig(lambda_ws=lambda_ws))
-    getattr(terms, term).backward()
+    terms = objective(network(images), images, labels, Objective({**PAPER, "wasserstein": wasserstein}))
+    (terms.total if term == "total" else terms.named[term]).backward()
     names = {name for name, p in network.named_parameters() if p.grad is not None and p.grad.abs().sum() > 0}
     return {part(name) for name in names}, names, network
 
@@ -70,14 +69,14 @@ def test_the_reconstruction_reaches_the_first_convolution_and_not_the_projection
 
 
 def test_without_a_wasserstein_loss_the_cross_entropy_still_trains_the_critics():
-    parts, _, _ = moved("total", lambda_ws=0.0)
+    parts, _, _ = moved("total", wasserstein=0.0)
     assert parts >= CRITICS
 
 
 @pytest.mark.parametrize("variant", TABLE_IV)
 def test_every_parameter_gets_a_gradient_from_the_total(variant):
-    routing, lambda_ws = TABLE_IV[variant]
-    _, names, network = moved("total", routing, lambda_ws)
+    routing, wasserstein = TABLE_IV[variant]
+    _, names, network = moved("total", routing, wasserstein)
     assert all(p.grad is not None for p in network.parameters())
     # A constant added right before a batch norm is subtracted again: the slope on these is zero but for rounding.
     idle = {"decoder.conv1.bias", *(f"routers.{at}.critic.layers.{last}.bias" for at, last in enumerate([1, 1, 3]))}
@@ -151,7 +150,7 @@ def test_training_lowers_the_total_loss():
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9, nesterov=True)
     losses = []
     for _ in range(40):
-        terms = objective(network(images), images, labels, CONFIG)
+        terms = objective(network(images), images, labels, PAPER)
         optimizer.zero_grad()
         terms.total.backward()
         optimizer.step()

@@ -46,12 +46,13 @@ class NetworkTwin(Twin):
         self.weighting = {"softmax": softmax_twin, "normalized": normalized_twin}[config.routing.weighting]
 
     def forward(self, images: Tensor) -> Output:
-        routings = []
+        capsules, routings = [], []
         x = self.init_conv(images)
         for level, critic in zip(self.levels[:-1], self.critics[:-1], strict=True):
             c = level(x)
             a = critic(c)
             b = self.weighting(a)
+            capsules.append(c)
             routings.append(Routing(a, b))
             x = route_twin(self.used(b), c)
         c = self.levels[-1](x)
@@ -60,7 +61,8 @@ class NetworkTwin(Twin):
         routings.append(Routing(a, b))
         logits = predict_twin(self.used(b), c, self.projection)
         vector, position, place = best_capsule_twin(b, c, self.projection[:, : self.config.classes])
-        return Output(logits, self.decoder(vector, position), tuple(routings), BestCapsule(vector, position, place))
+        best = BestCapsule(vector, position, place)
+        return Output(logits, self.decoder(vector, position), tuple(routings), best, (*capsules, c))
 
     def used(self, b: Tensor) -> Tensor:
         return b.detach() if self.config.routing.stop_gradient else b

@@ -44,7 +44,8 @@ def objective_twin(logits, labels, fitness, weights, reconstruction, images, lam
         cross_entropy += math.log(sum(math.exp(value - highest) for value in row)) + highest - row[label]
     cross_entropy /= len(labels)
     cos = [correctness_twin(row, label) for row, label in zip(logits, labels, strict=True)]
-    wasserstein = sum(wasserstein_twin(a, b, cos) for a, b in zip(fitness, weights, strict=True))
+    levels = [wasserstein_twin(a, b, cos) for a, b in zip(fitness, weights, strict=True)]
+    wasserstein = sum(levels) / len(levels)  # D7
     squares = [(x - y) ** 2 for x, y in zip(flat(reconstruction), flat(images), strict=True)]
     mse = sum(squares) / len(squares)
     return cross_entropy + lambda_ws * wasserstein + lambda_r * mse, cross_entropy, wasserstein, mse

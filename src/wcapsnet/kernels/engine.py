@@ -42,7 +42,7 @@ class FusedEngine(Engine):
 
     def terms(self, output: Output, images: Tensor, labels: Tensor, weights: Objective, sums: Tensor) -> Terms:
         others = _without_kernel(weights)
-        if weights.get("cross_entropy") != 1 or "cross_entropy" in others:
+        if len(others) == len(weights):
             return super().terms(output, images, labels, weights, sums)
         classes = self.network.config.classes
         if tuple(weights) == tuple(FUSED_TERMS) and not others:
@@ -70,7 +70,9 @@ class FusedEngine(Engine):
 
 
 def _without_kernel(weights: Objective) -> list[str]:
-    return [name for name in weights if loss_term[name] is not FUSED_TERMS.get(name)]
+    """The loss terms PyTorch computes. The kernel adds L_CE with weight 1; with any other weight it serves none."""
+    without = [name for name in weights if loss_term[name] is not FUSED_TERMS.get(name)]
+    return list(weights) if "cross_entropy" in without or weights.get("cross_entropy") != 1 else without
 
 
 def _split(augmentations: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
