@@ -134,6 +134,10 @@ def test_an_explanation_says_what_the_network_says(routing, changes):
             close(b, routing_.weights[m], 1e-6)
 
 
+def logits_keeping(network, images, keep):
+    return network(images, routes=network.keeping(keep)).logits
+
+
 @pytest.mark.parametrize(("routing", "changes"), both_ways)
 def test_switching_off_the_quick_way_is_switching_off_by_the_whole_network(routing, changes):
     network = network_of(routing, **changes)
@@ -148,10 +152,10 @@ def test_switching_off_the_quick_way_is_switching_off_by_the_whole_network(routi
             for off in range(level.capsules):
                 keep = [None] * len(network.config.levels)
                 keep[index] = torch.arange(level.capsules) != off
-                trace = network.trace(images, keep)
-                assert (trace.output.routings[index].weights[:, off] == 0).all()
-                close(trace.output.routings[index].weights.flatten(1).sum(1), torch.ones(len(images)), 1e-5, 1e-6)
-                close(quick[index][:, off], trace.output.logits, 1e-4, 1e-4)
+                output = network(images, routes=network.keeping(keep))
+                assert (output.routings[index].weights[:, off] == 0).all()
+                close(output.routings[index].weights.flatten(1).sum(1), torch.ones(len(images)), 1e-5, 1e-6)
+                close(quick[index][:, off], output.logits, 1e-4, 1e-4)
 
 
 def test_blocks_are_switched_off_one_after_another():
@@ -160,11 +164,11 @@ def test_blocks_are_switched_off_one_after_another():
     keep = [torch.tensor([True, False, True]), torch.tensor([False, True]), None]
     one = explain_image(network, image, keep=keep)
     with torch.no_grad():
-        close(one.logits, network.trace(image[None], keep).output.logits[0], 0)
+        close(one.logits, logits_keeping(network, image[None], keep)[0], 0)
         assert one.weights[0][1] == 0
         close(one.without_logits[0][1], one.logits, 1e-4, 1e-5)  # it was off already
         keep[0] = torch.tensor([False, False, True])
-        close(one.without_logits[0][0], network.trace(image[None], keep).output.logits[0], 1e-4, 1e-5)
+        close(one.without_logits[0][0], logits_keeping(network, image[None], keep)[0], 1e-4, 1e-5)
     assert one.without_logits[1][1].isnan().all()  # none would be left
     assert one.without_logits[1][0].isfinite().all()
     rounding = 32 * torch.finfo(torch.float32).eps * one.contributions.abs().sum((1, 2, 3))
@@ -184,8 +188,8 @@ def test_keeping_all_changes_nothing():
     images = images_for(network)
     everything = [torch.ones(level.capsules, dtype=torch.bool) for level in network.config.levels]
     with torch.no_grad():
-        close(network.trace(images, everything).output.logits, network(images).logits, 1e-5, 1e-6)
-        assert torch.equal(network.trace(images).output.logits, network(images).logits)
+        close(logits_keeping(network, images, everything), network(images).logits, 1e-5, 1e-6)
+        assert torch.equal(logits_keeping(network, images, None), network(images).logits)
 
 
 def test_each_image_may_have_blocks_of_its_own_switched_off():
@@ -193,9 +197,9 @@ def test_each_image_may_have_blocks_of_its_own_switched_off():
     images = images_for(network, 2)
     each = torch.tensor([[True, False, True], [False, True, True]])
     with torch.no_grad():
-        together = network.trace(images, [each, None]).output.logits
+        together = logits_keeping(network, images, [each, None])
         for m in range(2):
-            close(together[m], network.trace(images[m : m + 1], [each[m], None]).output.logits[0], 1e-5, 1e-6)
+            close(together[m], logits_keeping(network, images[m : m + 1], [each[m], None])[0], 1e-5, 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -211,15 +215,7 @@ def test_each_image_may_have_blocks_of_its_own_switched_off():
 def test_what_cannot_be_kept_is_refused(keep, words):
     network = network_of()
     with pytest.raises(ValueError, match=words):
-        network.trace(images_for(network), keep)
-
-
-def test_an_engine_is_not_asked():
-    network = network_of()
-    images = images_for(network)
-    before = explain_image(network, images[0])
-    network.engine = lambda *_: pytest.fail("explanations are by the plain modules")
-    close(explain_image(network, images[0]).logits, before.logits, 0)
+        network(images_for(network), routes=network.keeping(keep))
 
 
 def test_the_mode_of_the_network_is_left_as_it_was():

@@ -101,8 +101,11 @@ def test_a_survey_keeps_what_every_image_gave(weighting, fitness, levels):
     seen = survey(network, split, routed=True)
     images, labels = split.take(slice(None))
     with torch.no_grad():
-        trace = network.trace(images)
-    output = trace.output
+        output = network(images)
+        handed_on = [
+            network.handed_on(level, routing.weights, c)
+            for level, (routing, c) in enumerate(zip(output.routings, output.capsules, strict=True))
+        ]
     assert torch.equal(seen.labels, labels)
     close(seen.probabilities, network.class_logits(output).softmax(1), 1e-5, 1e-6)
     for b, routing in zip(seen.weights, output.routings, strict=True):
@@ -123,7 +126,7 @@ def test_a_survey_keeps_what_every_image_gave(weighting, fitness, levels):
     assert [x.shape[0] for x in seen.routed] == [len(split)] * levels
     # what the last level routes on is what W turns into the logits
     close(seen.routed[-1] @ network.projection, output.logits, 1e-4)
-    for x, routed in zip(seen.routed, trace.routed, strict=False):
+    for x, routed in zip(seen.routed[:-1], handed_on[:-1], strict=True):
         places = min(4, routed.shape[2]) * min(4, routed.shape[3])
         assert x.shape[1] == routed.shape[1] * places
         means = x.unflatten(1, (routed.shape[1], places)).mean(2)

@@ -73,8 +73,8 @@ def test_an_image_is_explained_as_python_explains_it(name):
         last = classifier.config.classes - 1
         same_as_python(asker.ask("/api/explain", {"test": 1, "class": last}), one, last)
         block = asker.ask("/api/block", {"test": 1, "block": [len(classifier.config.levels) - 1, 0]})
-        trace = classifier.network.trace(normalized(classifier, test.images[1])[None])
-        torch.testing.assert_close(array(block["maps"], block["map"]), trace.capsules[0, 0].detach())
+        output = classifier.network(normalized(classifier, test.images[1])[None])
+        torch.testing.assert_close(array(block["maps"], block["map"]), output.capsules[-1][0, 0].detach())
 
 
 def test_a_test_image_comes_with_its_pixels_and_label(asker):
@@ -107,7 +107,8 @@ def test_the_maps_of_a_block_are_what_it_put_out(asker, classifier, level):
     seen = []
     hook = classifier.network.capsules[level].register_forward_hook(lambda module, given, c: seen.append(c))
     with torch.no_grad():
-        classifier.network.trace(normalized(classifier, pixels)[None], keep)
+        network = classifier.network
+        network(normalized(classifier, pixels)[None], routes=network.keeping(keep))
     hook.remove()
     facts = asker.ask("/api/block", {"test": 2, "off": off, "block": [level, 1]})
     torch.testing.assert_close(array(facts["maps"], facts["map"]), seen[0][0, 1])
