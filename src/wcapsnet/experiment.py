@@ -24,6 +24,7 @@ class TrainingConfig:
     lr: float = 0.1
     milestones: tuple[int, ...] = (150, 200, 250)  # epochs after which the learning rate falls
     decay: float = 0.1  # to this fraction
+    warmup: int = 0  # epochs before the full learning rate (D33)
     momentum: float = 0.9  # Nesterov
     weight_decay: float = 1e-4  # λ_WD, on the network's decayed_parameters()
     patience: int | None = None  # epochs without a better validation accuracy after which training ends (D13)
@@ -40,6 +41,7 @@ class TrainingConfig:
         for name in ("epochs", "batch_size"):
             require(getattr(self, name) >= 1, name, "at least 1")
         require(math.isfinite(self.lr) and self.lr > 0, "lr", "above zero")
+        require(self.warmup >= 0, "warmup", "zero or more epochs")
         require(0 < self.decay <= 1, "decay", "above 0 and at most 1")
         require(0 <= self.momentum < 1, "momentum", "at least 0 and below 1")
         require(math.isfinite(self.weight_decay) and self.weight_decay >= 0, "weight_decay", "zero or more")
@@ -51,13 +53,18 @@ class TrainingConfig:
         require(0 <= self.seed < 2**63, "seed", "a whole number from 0 on")
 
     def learning_rate(self, epoch: int) -> float:
-        """The rate of an epoch (counted from 0): after 150, 200 and 250 epochs it falls by a factor of 0.1."""
-        return self.lr * self.decay ** sum(epoch >= milestone for milestone in self.milestones)
+        """The rate of an epoch (counted from 0): after 150, 200 and 250 epochs it falls by a factor of 0.1.
+
+        With a warm-up of w epochs the first w have 1, 2, … w of w + 1 parts of it.
+        """
+        rising = min(1.0, (epoch + 1) / (self.warmup + 1))
+        return self.lr * rising * self.decay ** sum(epoch >= milestone for milestone in self.milestones)
 
     def with_epochs(self, epochs: int) -> TrainingConfig:
-        """The same schedule in another number of epochs: the milestones move with it."""
+        """The same schedule in another number of epochs: the milestones and the warm-up scale with it."""
         moved = sorted({max(1, round(m * epochs / self.epochs)) for m in self.milestones})
-        return replace(self, epochs=epochs, milestones=tuple(moved))
+        warmup = round(self.warmup * epochs / self.epochs)
+        return replace(self, epochs=epochs, milestones=tuple(moved), warmup=warmup)
 
 
 @dataclass(frozen=True)

@@ -204,7 +204,7 @@ class WCapsNet(nn.Module):
             routings.append(routing)
         c = blocks(x)  # (m, n, k, i, j)
         routing = routes(last, router, c)  # a, b: (m, n, i, j)
-        dropped = F.dropout(c, self.config.projection_dropout, self.training)
+        dropped = self.dropped(c)
         logits = predict(self.applied(routing.weights), dropped, self.projection)  # Eq. 14: (m, r)
         without_noise = router.weights(routing.fitness) if self.training else routing.weights
         best = best_capsule(without_noise, c, self.class_projection)  # vector (m, k), position (m, 2)
@@ -234,6 +234,10 @@ class WCapsNet(nn.Module):
         if self.config.routing.stop_gradient:
             b = b.detach()
         return F.dropout(b, self.config.routing.dropout, self.training)
+
+    def dropped(self, c: Tensor) -> Tensor:
+        """c with the dropout before W (D15)."""
+        return F.dropout(c, self.config.projection_dropout, self.training)
 
     @property
     def class_projection(self) -> Tensor:

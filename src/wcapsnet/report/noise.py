@@ -48,10 +48,10 @@ class Spread(NamedTuple):
         error, freedom = self._error(n, m, other)
         return student_tail(_ratio(difference, error), freedom)
 
-    def margin(self, n: int, m: int, other: Spread | None = None) -> float:
+    def margin(self, n: int, m: int, other: Spread | None = None, level: float = LEVEL) -> float:
         """Half of its 95 % confidence interval: what a difference must be to be larger than noise"""
         error, freedom = self._error(n, m, other)
-        return quantile(lambda t: student_tail(t, freedom)) * error
+        return quantile(lambda t: student_tail(t, freedom), level) * error
 
     def _error(self, n: int, m: int, other: Spread | None) -> tuple[float, float]:
         """The standard error, and its degrees of freedom: for two spreads those of Welch and Satterthwaite"""
