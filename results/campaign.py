@@ -13,11 +13,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from wcapsnet.ending import in_a_sentence
+from wcapsnet.cli.exit import in_a_sentence
 from wcapsnet.errors import InputError
 from wcapsnet.recipes import recipe
-from wcapsnet.runs import train_all
-from wcapsnet.sweep import Planned, Sweep
+from wcapsnet.sweeps.run import train_all
+from wcapsnet.sweeps import Planned, Sweep
 from wcapsnet.training.precision import choose_device
 
 OTHER_ROWS = ("normalized", "squash", "ws", "ce", "random", "uniform")

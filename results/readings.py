@@ -35,7 +35,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from wcapsnet.data import Dataset, default_data_dir, load_dataset
-from wcapsnet.ending import in_a_sentence
+from wcapsnet.cli.exit import in_a_sentence
 from wcapsnet.errors import InputError
 from wcapsnet.experiment import Experiment, TrainingConfig
 from wcapsnet.network import Output, Routing, WCapsNet, capsules, critic, routing, wcapsnet
@@ -47,7 +47,7 @@ from wcapsnet.report.records import environment_of, in_all, keep_training
 from wcapsnet.report.tables import with_correction
 from wcapsnet.rounding import mean_and_deviation, percent
 from wcapsnet.settings import differing, with_setting
-from wcapsnet.sweep import check_same
+from wcapsnet.sweeps import check_same
 from wcapsnet.training import step
 from wcapsnet.training.board import make_board
 from wcapsnet.training.precision import choose_device

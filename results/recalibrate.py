@@ -21,12 +21,12 @@ from wcapsnet import load
 from wcapsnet.data import Split
 from wcapsnet.data.loader import DeviceSplit
 from wcapsnet.deploy import shipped
-from wcapsnet.ending import in_a_sentence
+from wcapsnet.cli.exit import in_a_sentence
 from wcapsnet.explain import Rerouted, recalibrated
 from wcapsnet.explain.reroute import Outcome
 from wcapsnet.network import WCapsNet
 from wcapsnet.report.page.look import evenly
-from wcapsnet.runs import dataset_of
+from wcapsnet.sweeps.run import dataset_of
 from wcapsnet.training.cores import good_batch
 from wcapsnet.training.evaluate import evaluate
 from wcapsnet.training.precision import choose_device

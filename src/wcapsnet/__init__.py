@@ -7,37 +7,56 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from . import explain
+    from .api import Trained, evaluate, predict, report, sweep, train
     from .classifier import Classifier, Prediction
     from .errors import InputError
-    from .models import create, load
+    from .experiment import Experiment
+    from .hub import load
+    from .models import create, list_models
     from .network import Level, Output, Routing, RoutingConfig, WCapsNet, WCapsNetConfig
 
 _PLACES = {
     "Classifier": "classifier",
+    "Experiment": "experiment",
     "InputError": "errors",
     "Level": "network",
     "Output": "network",
     "Prediction": "classifier",
     "Routing": "network",
     "RoutingConfig": "network",
+    "Trained": "api",
     "WCapsNet": "network",
     "WCapsNetConfig": "network",
     "create": "models",
-    "load": "models",
+    "evaluate": "api",
+    "list_models": "models",
+    "load": "hub",
+    "predict": "api",
+    "report": "api",
+    "sweep": "api",
+    "train": "api",
 }
 __all__ = [
     "Classifier",
+    "Experiment",
     "InputError",
     "Level",
     "Output",
     "Prediction",
     "Routing",
     "RoutingConfig",
+    "Trained",
     "WCapsNet",
     "WCapsNetConfig",
     "create",
+    "evaluate",
     "explain",
+    "list_models",
     "load",
+    "predict",
+    "report",
+    "sweep",
+    "train",
 ]
 
 

@@ -25,6 +25,7 @@ from .data.loader import normalize
 from .errors import InputError
 from .network import Output, WCapsNet, WCapsNetConfig
 from .network.routing import winners
+from .parts import Plugin, plugins, require
 from .rounding import percent
 from .settings import model_from_dict, to_dict
 from .training.precision import arithmetic
@@ -140,7 +141,8 @@ class Classifier(nn.Module):
     def description(self) -> dict[str, Any]:
         """What it takes to build it, besides its weights."""
         mean, std = self.normalization
-        return {"model": to_dict(self.config), "classes": self.classes, "mean": mean, "std": std}
+        used = {"plugins": [plugin._asdict() for plugin in plugins()]} if plugins() else {}
+        return {**used, "model": to_dict(self.config), "classes": self.classes, "mean": mean, "std": std}
 
     def save(self, path: Path, **more: Any) -> None:
         save_tensors(path, self.network.state_dict(), {**self.description(), **more})
@@ -150,6 +152,7 @@ class Classifier(nn.Module):
         tensors, facts = load_tensors(path)
         if not {"model", "classes", "mean", "std"} <= facts.keys():
             raise InputError(f"{path} does not hold a classifier; in a run folder, best.safetensors does.")
+        require([Plugin(**one) for one in facts.get("plugins", [])], path)
         network = model_from_dict(facts["model"]).build()
         try:
             network.load_state_dict(tensors)

@@ -10,6 +10,7 @@ from .data import DataConfig
 from .errors import InputError
 from .network import WCapsNetConfig
 from .objective import PAPER, Objective
+from .settings import from_dict
 
 PRECISIONS = ("fp32", "bf16")
 KERNELS = ("auto", "fused", "plain")
@@ -78,3 +79,19 @@ class Experiment:
     def __post_init__(self) -> None:
         if self.name.strip() in ("", ".", "..") or {"/", "\\"} & set(self.name):
             raise InputError(f"name is {self.name!r}, but it must be usable as the name of a folder.")
+
+
+def stored_experiment(data: Any) -> Experiment:
+    """An experiment from a file, of this version or an earlier one.
+
+    Earlier versions summed L̃_WS over levels and now the objective has its mean (D7), so their λ_WS is multiplied by the
+    number of levels: the experiment that is returned trains as the file's did.
+    """
+    objective = data.get("objective") if isinstance(data, dict) else None
+    if isinstance(objective, dict) and {"lambda_ws", "lambda_r"} & set(objective):
+        levels = len(from_dict(Experiment, {**data, "objective": {}}).model.levels)
+        old = Objective(objective)
+        mean = round(old.get("wasserstein", 0.2) * levels, 12)
+        terms = {"cross_entropy": 1.0, "wasserstein": mean, "reconstruction": old.get("reconstruction", 0.1)}
+        data = {**data, "objective": terms}
+    return from_dict(Experiment, data)

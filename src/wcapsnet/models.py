@@ -1,19 +1,14 @@
-"""Networks by name, and trained ones from where they lie."""
+"""Untrained networks by name."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from . import baselines  # noqa: F401 - registers them
-from .classifier import Classifier
-from .deploy import shipped
 from .errors import InputError
 from .network import CIFAR10_LEVELS, CIFAR100_LEVELS, Level, WCapsNetConfig
 from .parts import model
 from .settings import model_from_dict, to_dict
-from .training.precision import choose_device
-from .training.run import Run
 
 QUICK_LEVELS = (Level(4, 8, 8, 2), Level(4, 8, 16, 2), Level(2, 8, 8, 1))
 
@@ -61,19 +56,10 @@ def _sides(size: object) -> tuple[int, int]:
     return sides[0], sides[1]
 
 
-def load(source: str | Path, *, device: str = "cpu") -> Classifier:
-    """A trained classifier, ready to predict: by the name of a shipped network (see `wcapsnet list weights`), from a
-    run folder (its best weights) or a .safetensors file.
+def list_models() -> dict[str, str]:
+    """The names of all models, with a line on each.
 
-    `device` is cpu, cuda, cuda:N or auto.
+    >>> "wcapsnet" in list_models()
+    True
     """
-    if source in shipped.names():
-        return shipped.load(str(source), choose_device(device))
-    path = Path(source)
-    if not path.exists():
-        raise InputError(f"There is no run folder or weights file at {source}, {shipped.unknown(str(source))}")
-    run = Run.open(path) if path.is_dir() else None
-    classifier = Classifier.load(run.weights() if run else path, choose_device(device))
-    if run:
-        run.check_weights(classifier.config, classifier.classes)
-    return classifier
+    return {name: " ".join((function.__doc__ or "").split()) for name, function in model.items()}

@@ -14,14 +14,21 @@ import hashlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from .errors import InputError
 
 PACKAGE = Path(__file__).resolve().parent
-Part = TypeVar("Part", bound=Callable[..., Any])
+Part = TypeVar("Part")
+
+
+class UnknownPart(InputError, KeyError):
+    """A name that nothing is registered by."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class Plugin(NamedTuple):
@@ -31,7 +38,7 @@ class Plugin(NamedTuple):
     sha256: str
 
 
-class Kind(Mapping[str, Any]):
+class Kind(MutableMapping[str, Any]):
     """All parts of one kind. Calling it registers a part; looking up an unknown name raises an `InputError`."""
 
     every: list[Kind] = []  # noqa: RUF012 - shared on purpose
@@ -55,8 +62,14 @@ class Kind(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._parts:
-            raise InputError(f"There is no {self.name} {name!r}{suggestion(name, self._parts)}")
+            raise UnknownPart(f"There is no {self.name} {name!r}{suggestion(name, self._parts)}")
         return self._parts[name]
+
+    def __setitem__(self, name: str, part: Any) -> None:
+        self._parts[name] = part
+
+    def __delitem__(self, name: str) -> None:
+        del self._parts[name]
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and name in self._parts
@@ -79,13 +92,13 @@ loss_term = Kind("loss term", "objective")  # (output, images, labels) → a num
 augmentation = Kind("augmentation", "data.augment")  # (images, amount) → images
 model = Kind("model")  # (classes, channels, height, width) → a configuration
 architecture = Kind("architecture", "model.architecture")  # the type of that configuration; its `build()` → the network
-dataset = Kind("dataset", "data.source")
+dataset = Kind("dataset", "data.source")  # a DatasetInfo (data/datasets.py)
 recipe = Kind("recipe")  # () → Experiment
 
 
 def plugins() -> tuple[Plugin, ...]:
     """The files outside the package that have registered parts."""
-    files = {inspect.getsourcefile(inspect.unwrap(part)) for kind in Kind.every for part in kind.values()}
+    files = {_file(part) for kind in Kind.every for part in kind.values()}
     outside = sorted(Path(file).resolve() for file in files if file and Path(file).exists())
     return tuple(Plugin(str(path), _digest(path)) for path in outside if PACKAGE not in path.parents)
 
@@ -129,6 +142,14 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     written = {word.lower(): word for word in known}
     near = difflib.get_close_matches(name.lower(), written, 1, 0.5)
     return f"; did you mean {written[near[0]]!r}?" if near else f"; choose one of {', '.join(known)}."
+
+
+def _file(part: Any) -> str | None:
+    part = inspect.unwrap(getattr(part, "read", part))  # a dataset is defined where its reader is
+    try:
+        return inspect.getsourcefile(part)
+    except TypeError:
+        return None
 
 
 def _defined_at(part: Any) -> str:

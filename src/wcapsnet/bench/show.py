@@ -7,7 +7,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Column, Table
 
-from ..show import err, out
+from ..console import err, out
 
 
 def tables(record: dict[str, Any]) -> None:

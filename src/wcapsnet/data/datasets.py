@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from ..parts import dataset
 from .download import download as fetch
 from .files import (
     CIFAR10_FILES,
@@ -222,7 +223,7 @@ def _idx_archives(folder: str, mirrors: tuple[str, ...], md5s: tuple[str, str, s
     )
 
 
-DATASETS: dict[str, DatasetInfo] = {
+_BUILT_IN: dict[str, DatasetInfo] = {
     "sample": DatasetInfo(
         title="MNIST sample",
         classes=_DIGITS,
@@ -331,3 +332,6 @@ DATASETS: dict[str, DatasetInfo] = {
         ),
     ),
 }
+for _name, _info in _BUILT_IN.items():
+    dataset(_name)(_info)
+DATASETS = dataset

@@ -7,14 +7,14 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from ..data import DATASETS
-from ..experiment import Experiment
+from ..experiment import Experiment, stored_experiment
 from ..network import WCapsNet
 from ..recipes import RECIPES
 from ..recipes.ablations import PAPER_FIGURES
 from ..recipes.published import PAPER_TABLES
 from ..report.records import NETWORK, row_of
 from ..rounding import mean_and_deviation, percent
-from ..settings import from_dict, to_dict
+from ..settings import to_dict
 from ..training.progress import clock
 from ..training.run import runs_at_a_time
 
@@ -37,7 +37,7 @@ OPTIONS = {"training.seed": "--seed", "training.precision": "--precision", "trai
 
 
 def card(m: Measured) -> str:
-    experiment = from_dict(Experiment, m.facts["experiment"])
+    experiment = stored_experiment(m.facts["experiment"])
     return "\n".join(
         [
             f"# {m.name}",

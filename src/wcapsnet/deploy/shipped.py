@@ -13,9 +13,8 @@ import torch
 from ..classifier import Classifier, load_tensors
 from ..data import Dataset
 from ..errors import InputError
-from ..experiment import Experiment
+from ..experiment import Experiment, stored_experiment
 from ..parts import suggestion
-from ..settings import from_dict
 
 WEIGHTS = Path(__file__).parent / "weights"
 
@@ -54,7 +53,7 @@ def experiment_of(classifier: Classifier, source: str) -> Experiment:
     """What the network was trained by; only files made by `ship` know."""
     if "experiment" not in classifier.facts:
         raise InputError(f"{source} does not say what it was trained on; name the run folder that it came from.")
-    return from_dict(Experiment, classifier.facts["experiment"])
+    return stored_experiment(classifier.facts["experiment"])
 
 
 def check_data(classifier: Classifier, dataset: Dataset, source: str, *parts: str) -> None:

@@ -11,8 +11,8 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Column, Table
 
+from ..console import out
 from ..rounding import mean_and_deviation, percent
-from ..show import out
 from .capsule import CapsuleExplanation, Neighbours, Traversal
 from .faithfulness import Faithfulness, mean_and_margin
 from .image import ImageExplanation

@@ -370,7 +370,7 @@ class _Routed(torch.autograd.Function):
         ctx: Any, router: FusedRouter, c: Tensor, seed: Tensor, prepared: Prepared | None, *parameters: Tensor
     ) -> tuple[Tensor, ...]:
         a, b, x, x_sums, saved = router.forward(c, True, seed, prepared)
-        ctx.router, ctx.saved = router, saved
+        ctx.router, ctx.saved, ctx.like = router, saved, (x.shape, x.dtype, x.device)
         ctx.mark_non_differentiable(x_sums, *(() if router.critic else (a, b)))
         ctx.set_materialize_grads(False)
         return a, b, x, x_sums
@@ -378,7 +378,9 @@ class _Routed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         da, db, dx, _ = gradients
-        assert dx is not None
+        if dx is None:  # a loss that looks at nothing behind this level
+            shape, dtype, device = ctx.like
+            dx = torch.zeros(shape, dtype=dtype, device=device)
         da, db = (None if d is None else d.float().contiguous() for d in (da, db))
         dc, of_parameters = ctx.router.backward(ctx.saved, da, db, dx.contiguous())
         del ctx.saved

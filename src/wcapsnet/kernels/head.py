@@ -128,7 +128,8 @@ class _Predicted(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         da, db, dlogits, dvector, *_ = (None if d is None else d.float().contiguous() for d in gradients)
-        assert dlogits is not None
+        if dlogits is None:  # a loss that does not look at the prediction
+            dlogits = torch.zeros_like(ctx.saved[-1][2])
         dc, of_parameters = ctx.head.backward(ctx.saved, da, db, dlogits, dvector)
         del ctx.saved
         return (None, dc, None, None, *of_parameters)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ..errors import InputError
 from ..experiment import Experiment
+from ..parts import recipe as recipes
 from ..parts import suggestion
 from . import paper, quick
 from .ablations import PAPER_FIGURES, ROWS, TABLE_OF, variant
@@ -33,7 +34,9 @@ def _ablation(base: Callable[[], Experiment], dataset: str, row: str) -> Callabl
 
 
 ABLATIONS = {f"{dataset}-{row}": _ablation(base, dataset, row) for dataset, base in PAPER.items() for row in ROWS}
-RECIPES = {**PAPER, **SMALL, **ABLATIONS}
+for _name, _function in {**PAPER, **SMALL, **ABLATIONS}.items():
+    recipes(_name)(_function)
+RECIPES = recipes
 
 
 def suggest(name: str) -> str:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ..recipes.ablations import NUMERALS
 from ..recipes.published import PAPER_TABLES
-from ..sweep import Sweep
+from ..sweeps import Sweep
 from ..training.run import Run
 from .noise import Difference, Sample, compare, spreads
 from .records import NETWORK, row_of

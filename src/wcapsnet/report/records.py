@@ -12,8 +12,8 @@ losses in six digits. records.json beside this file has the figures of all, for 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,12 +22,14 @@ from ..atomic import write_text
 from ..data import DATASETS
 from ..errors import InputError
 from ..experiment import Experiment
+from ..objective import Objective
 from ..recipes import ABLATIONS, PAPER
 from ..recipes.ablations import TABLE_OF
 from ..settings import flat, from_dict, to_dict
 from ..training.run import Run, file_names_only, read_json, runs_at_a_time, write_json
 
 NETWORK = "wcapsnet"  # the row that all tables share
+WITHOUT_LOSS = ("ce", "random", "uniform")  # rows with λ_WS = 0
 # How a run is computed and what it is called make it no other experiment; the seed is what it may differ in.
 FREE = ("name", "training.seed", "training.precision", "training.kernels", "training.cuda_graph")
 
@@ -51,6 +53,7 @@ class Record:
     at_a_time: int  # runs that shared it
     started: str
     resumed: tuple[int, ...] = ()  # after which epochs; older runs do not say
+    summed: bool = False  # trained with the sum of L̃_WS over levels, before D7 made it the mean
 
     @property
     def accuracy(self) -> float:
@@ -63,17 +66,33 @@ class Record:
 
 
 def row_of(experiment: Experiment) -> tuple[str, str] | None:
-    """The data set and row of Tables II to V that an experiment is, with any seed."""
+    """The data set and row of Tables II to V that an experiment is, with any seed; L̃_WS may be a sum over levels."""
+    found = _found(experiment)
+    return found and found[0]
+
+
+def _found(experiment: Experiment) -> tuple[tuple[str, str], bool] | None:
+    """The row that an experiment is, and whether with the sum of L̃_WS over levels"""
     asked = _essence(experiment)
-    return next((key for key, wanted in _rows() if wanted == asked), None)
+    for summed in (False, True):
+        for key, wanted in _rows(summed):
+            if wanted == asked:
+                return key, summed
+    return None
 
 
-def _rows() -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
+def _rows(summed: bool = False) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
     for dataset, base in PAPER.items():
-        yield (dataset, NETWORK), _essence(base())
+        yield (dataset, NETWORK), _essence(_with_sum(base()) if summed else base())
     for name, ablation in ABLATIONS.items():
         dataset, _, row = name.rpartition("-")
-        yield (dataset, row), _essence(ablation())
+        yield (dataset, row), _essence(_with_sum(ablation()) if summed else ablation())
+
+
+def _with_sum(experiment: Experiment) -> Experiment:
+    """The same λ_WS on the sum over levels, which was the objective before D7"""
+    sums = {**experiment.objective, "wasserstein": experiment.objective["wasserstein"] * len(experiment.model.levels)}
+    return replace(experiment, objective=Objective(sums))
 
 
 def _essence(experiment: Experiment) -> dict[str, Any]:
@@ -106,7 +125,7 @@ def nearest_row(experiment: Experiment) -> Nearest:
 def read_record(path: Path) -> Record:
     """Of a run folder or a committed record; refused unless it may stand in a table."""
     run = Run.open(path)
-    row = row_of(run.experiment)
+    row, summed = _found(run.experiment) or (None, False)
     if row is None and run.experiment.data.source not in DATASETS:
         raise InputError(f"{path} is on a data set that the paper does not have.")
     if row is None:
@@ -148,6 +167,7 @@ def read_record(path: Path) -> Record:
         at_a_time=runs_at_a_time(environment),
         started=environment["started"],
         resumed=tuple(one["after_epoch"] for one in again),
+        summed=summed,
     )
 
 
@@ -166,7 +186,7 @@ def run_folders(path: Path) -> list[Path]:
 
 def read_records(folder: Path) -> tuple[list[Record], list[str]]:
     """All runs below a folder that may stand in a table, and why the others may not, a sentence each."""
-    found: dict[Path, tuple[Path, Record]] = {}  # by the record's place: where it was read from
+    found: dict[tuple[Path, bool], tuple[Path, Record]] = {}  # by the record's place: where it was read from
     left_out: list[str] = []
     folders = run_folders(folder)
     if not folders:
@@ -177,10 +197,30 @@ def read_records(folder: Path) -> tuple[list[Record], list[str]]:
         except InputError as error:
             left_out.append(str(error))
             continue
-        first, _ = found.setdefault(record.place, (path, record))
+        first, _ = found.setdefault((record.place, record.summed), (path, record))
         if first != path:
             left_out.append(f"{path} has the row and the seed of {first}, which counts.")
-    return in_order(record for _, record in found.values()), left_out
+    records = comparable([record for _, record in found.values()])
+    left_out += [f"{path} {OTHER_OBJECTIVE[one.summed]}" for path, one in found.values() if one not in records]
+    return in_order(records), left_out
+
+
+OTHER_OBJECTIVE = {
+    True: "was trained with the sum of the Wasserstein loss over levels, the other runs with its mean (D7).",
+    False: "was trained with the mean of the Wasserstein loss over levels, the reference row with its sum (D7).",
+}
+
+
+def comparable(records: Sequence[Record]) -> list[Record]:
+    """For each data set the records of one objective: L̃_WS as a mean over levels or, where only such runs of the
+    network are recorded, as a sum (D7). Rows without that loss go with either."""
+
+    def sums(dataset: str) -> bool:
+        networks = {r.summed for r in records if (r.dataset, r.row) == (dataset, NETWORK)}
+        others = {r.summed for r in records if r.dataset == dataset and r.row not in WITHOUT_LOSS}
+        return False not in (networks or others)
+
+    return [r for r in records if r.row in WITHOUT_LOSS or r.summed == sums(r.dataset)]
 
 
 def in_order(records: Iterable[Record]) -> list[Record]:

@@ -11,10 +11,11 @@ from ..data import DATASETS
 from ..recipes.published import PAPER_COLUMNS, PAPER_TABLES
 from ..rounding import mean_and_deviation, percent
 from .noise import LEVEL, Difference, Sample, Spread, compare, holm, spreads
-from .records import NETWORK, Record
+from .records import NETWORK, Record, comparable
 
 NOT_AT_HAND = {"svhn": "not measured: data set not at hand"}
 DASH = "–"
+SUMMED = "Trained before D7, with the sum of the Wasserstein loss over levels, four times today's weight"
 LEGEND = (
     "A cell holds our test accuracy in %, mean ± standard deviation over n seeds (a dash where no full-length run is "
     "recorded); then how far it is, in points, from the paper's figure, taken as one run; then how far from the "
@@ -61,13 +62,15 @@ class Table:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        return PAPER_TABLES[self.numeral].notes
+        cells = [(dataset, cell) for row in self.rows.values() for dataset, cell in row.items()]
+        summed = dict.fromkeys(DATASETS[dataset].title for dataset, cell in cells for r in cell.records if r.summed)
+        return (*PAPER_TABLES[self.numeral].notes, *([f"{SUMMED}: {', '.join(summed)}."] if summed else []))
 
 
 def build(numeral: str, records: Sequence[Record], project: bool = True) -> Table:
     """The paper's rows and columns, with this project's records or somebody's own; another data set has a column in
     Table V, and where an ablation has a record."""
-    paper = PAPER_TABLES[numeral]
+    records, paper = comparable(records), PAPER_TABLES[numeral]
     of = {
         row: [r for r in records if r.row == (NETWORK if row == paper.reference else row.lower())] for row in paper.rows
     }

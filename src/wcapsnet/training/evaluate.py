@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -28,15 +27,11 @@ class Evaluation:
     loss: float  # cross entropy
     mean_weights: tuple[Tensor, ...]  # for each level (classes, n): mean b_n over the images of a class
     classes: int
+    names: tuple[str, ...] = ()  # of the classes, where they are known
 
     @property
     def accuracy(self) -> float:
         return float((self.labels == self.predicted).double().mean())
-
-    @property
-    def capsules(self) -> Any:
-        """(m, levels) strings, the cells of predictions.csv: the winners of each level, such as "0 3 5" """
-        return np.stack([listed_winners(mask) for mask in self.winners], axis=1)
 
     @property
     def confusion(self) -> Tensor:

@@ -37,12 +37,14 @@ import torch
 
 from .. import __version__
 from ..atomic import write_text
+from ..console import warn
 from ..data import Dataset
 from ..errors import InputError
-from ..experiment import Experiment
+from ..experiment import Experiment, stored_experiment
 from ..lock import hold
 from ..network import WCapsNetConfig
-from ..settings import differing, from_dict, to_dict
+from ..parts import Plugin, plugins, require
+from ..settings import differing, to_dict
 
 PARTS = ("train", "validation", "test")
 COUNTS, MEASURES = ("images", "errors", "epochs", "best_epoch"), ("accuracy", "validation_accuracy", "seconds")
@@ -85,7 +87,8 @@ class Run:
         self.file(".taken").unlink()
 
     def write_experiment(self) -> None:
-        self.write_json("experiment.json", {"version": __version__, **to_dict(self.experiment)})
+        used = {"plugins": [plugin._asdict() for plugin in plugins()]} if plugins() else {}
+        self.write_json("experiment.json", {"version": __version__, **used, **to_dict(self.experiment)})
 
     def _take(self) -> bool:
         self.path.mkdir(parents=True, exist_ok=True)
@@ -224,10 +227,26 @@ class Run:
 def read_experiment(path: Path) -> Experiment:
     data = read_json(path)
     data.pop("version", None)
+    check_plugins(data.pop("plugins", []), path.parent)
     try:
-        return from_dict(Experiment, data)
+        return stored_experiment(data)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
+
+
+def check_plugins(recorded: Any, what: Path) -> None:
+    """Refuse what was made with parts that are not loaded; mention a plugin that has changed since."""
+    try:
+        needed = [Plugin(str(one["path"]), str(one["sha256"])) for one in recorded]
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{what} is damaged: its list of plugins cannot be read.") from error
+    for plugin in require(needed, what):
+        if plugin not in _mentioned:
+            _mentioned.add(plugin)
+            warn(f"{plugin.path} has changed since {what} was made.")
+
+
+_mentioned: set[Plugin] = set()
 
 
 def _trouble(figures: dict[str, Any]) -> str | None:

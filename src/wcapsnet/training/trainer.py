@@ -7,7 +7,7 @@ import io
 import math
 import signal
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from types import FrameType
@@ -19,17 +19,14 @@ from .. import kernels
 from ..atomic import write_text
 from ..classifier import Classifier, load_tensors, save_tensors
 from ..data import Dataset
-from ..data.loader import DeviceData, DeviceSplit, epoch_order
+from ..data.loader import DeviceData, epoch_order
 from ..errors import InputError
-from ..network import WCapsNet
 from ..objective import l2
-from .evaluate import Evaluation, evaluate
+from .evaluate import Evaluation, evaluate, listed_winners
 from .progress import Progress
 from .run import Run
 from .step import GraphedStep, Step, nesterov
 from .tensorboard import event_writer
-
-Measure = Callable[[WCapsNet, DeviceSplit], Evaluation]
 
 
 class Interrupted(Exception):
@@ -185,20 +182,18 @@ class Trainer:
     def stopped_early(self) -> bool:
         return self.state.epoch < self.settings.epochs and self._out_of_patience()
 
-    def finish(self, measure: Measure | None = None) -> Evaluation:
-        """The one use of the test set: by the weights that validation chose, in fp32. `measure` is asked for the
-        validation images, then for the test images; by default it is `evaluate`."""
-        measure = measure or evaluate
+    def finish(self) -> Evaluation:
+        """The one use of the test set: by the weights that validation chose, in fp32."""
         best = Classifier.load(self.run.weights(), self.device)
         self.run.check_weights(best.config, best.classes)
-        validation = measure(best.network, self.validation_data)
+        validation = evaluate(best.network, self.validation_data)
         facts: dict[str, Any] = {
             "best_epoch": self.state.best_epoch,
             "epochs": self.state.epoch,
             "seconds": round(self.state.seconds, 1),
             "validation_accuracy": validation.accuracy,
         }
-        test = measure(best.network, self.data.test)
+        test = evaluate(best.network, self.data.test)
         write_text(self.run.file("predictions.csv"), _predictions_csv(test, self.dataset))
         write_text(self.run.file("confusion.csv"), _confusion_csv(test, self.dataset))
         self.run.write_json("test.json", {**facts, **test.summary(self.dataset.classes)})
@@ -265,11 +260,12 @@ def signals() -> Iterator[list[int]]:
 def _predictions_csv(evaluation: Evaluation, dataset: Dataset) -> str:
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    levels = range(1, evaluation.capsules.shape[1] + 1)
+    levels = range(1, len(evaluation.winners) + 1)
     rows.writerow(["picture", "label", "predicted", "probability", *(f"capsule_{level}" for level in levels)])
-    columns = (evaluation.labels, evaluation.predicted, evaluation.probability, evaluation.capsules)
     pictures = dataset.test_files or range(len(evaluation.labels))
-    for picture, label, predicted, p, capsules in zip(pictures, *(c.tolist() for c in columns), strict=True):
+    columns = (c.tolist() for c in (evaluation.labels, evaluation.predicted, evaluation.probability))
+    winners = map(listed_winners, evaluation.winners)
+    for picture, label, predicted, p, *capsules in zip(pictures, *columns, *winners, strict=True):
         rows.writerow([picture, dataset.classes[label], dataset.classes[predicted], f"{p:.6f}", *capsules])
     return text.getvalue()
 

@@ -6,14 +6,13 @@ page.css and page.js go into the file.
 
 from .compare import comparison_page, named
 from .facts import Facts, gather
-from .look import Surveyor, saved_survey
+from .look import saved_survey
 from .page import run_page
 from .subject import Subject, subject_of_run, subject_of_shipped
 
 __all__ = [
     "Facts",
     "Subject",
-    "Surveyor",
     "comparison_page",
     "gather",
     "named",

@@ -16,9 +16,6 @@ from ...data import Dataset, Split
 from ...data.loader import DeviceSplit
 from ...errors import InputError
 from ...explain import Probe, Survey, probe_levels, survey
-from ...network import WCapsNet
-from ...training.evaluate import Evaluation
-from ...training.run import Run
 from . import text
 from .subject import Subject
 
@@ -38,27 +35,6 @@ class Seen:
     probes: tuple[Probe, ...] = ()
     of: int = 0  # images the part has, if only some were looked at
     taught: int = 0  # images of the other part that there were to teach the probes
-
-
-class Surveyor:
-    """Measures in place of `evaluate` at the end of training, and keeps what it saw: the validation images, which teach
-    the probes, and the test images."""
-
-    def __init__(self) -> None:
-        self.seen: list[Survey] = []
-
-    def __call__(self, network: WCapsNet, split: DeviceSplit) -> Evaluation:
-        found = survey(network, split, routed=len(split) <= MOST_ROUTED)
-        self.seen.append(found)
-        return found.evaluation()
-
-    def keep(self, run: Run) -> None:
-        validation, test = self.seen
-        lesson = evenly(len(validation), MOST_TEACHING)
-        probes: tuple[Probe, ...] = ()
-        if validation.routed and test.routed and len(lesson) >= least_taught(test):
-            probes = probe_levels(_some(validation, lesson), test)
-        save_survey(run.path, Seen("test", test, probes, taught=len(lesson)))
 
 
 def look(
@@ -114,12 +90,6 @@ def why_no_probes(seen: Seen) -> str:
         )
     part = text.images_of(seen.part)
     return f"A report has probes for at most {MOST_ROUTED:,} {part} and {other}; wcapsnet explain has them for more."
-
-
-def _some(found: Survey, places: Tensor) -> Survey:
-    """Of these images what probes look at"""
-    routed = tuple(x[places] for x in found.routed)
-    return replace(found, labels=found.labels[places], probabilities=found.probabilities[places], routed=routed)
 
 
 def save_survey(folder: Path, seen: Seen) -> None:

@@ -22,12 +22,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from . import __version__
-from .atomic import write_text
-from .errors import InputError
-from .experiment import Experiment
-from .settings import differing, with_setting
-from .training.run import Run, program, read_experiment, write_json
+from .. import __version__
+from ..atomic import write_text
+from ..errors import InputError
+from ..experiment import Experiment
+from ..settings import differing, with_setting
+from ..training.run import Run, program, read_experiment, write_json
 
 MAX_NAME = 120
 FIGURES = ("validation_accuracy", "test_accuracy", "best_epoch", "epochs", "seconds")
@@ -131,6 +131,7 @@ class Sweep:
 
     def __init__(self, folder: Path, planned: list[Planned]):
         self.folder = folder
+        self.failures: dict[Run, str] = {}  # runs without a result, once they were trained, and why
         if folder.exists() and not folder.is_dir():
             raise InputError(f"{folder} is a file; choose a folder with --out.")
         if Run.is_run(folder):

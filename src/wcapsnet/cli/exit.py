@@ -1,4 +1,4 @@
-"""How the programs of this package end, the command line and those in results/."""
+"""How a program ends: one sentence for the user, and an exit code."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import NoReturn
 
 import torch
 
-from . import show
-from .errors import InputError
-from .show import err
-from .training.run import program
-from .training.trainer import Diverged, Interrupted
+from ..console import command, err
+from ..errors import InputError
+from ..training.run import program
+from ..training.trainer import Diverged, Interrupted
 
 
 @contextmanager
@@ -31,7 +30,7 @@ def in_a_sentence(short_of_memory: str = "end other programs that use it") -> It
     except Interrupted as interruption:
         # the same command, unless it says which; a script as it was called, which a record would shorten
         called = ["wcapsnet"] if program() == ["wcapsnet"] else ["python", sys.argv[0]]
-        show.command("Stopped and saved. Go on with:", *called, *(interruption.args or sys.argv[1:]))
+        command("Stopped and saved. Resume with:", *called, *(interruption.args or sys.argv[1:]))
         sys.exit(130)
     except (KeyboardInterrupt, SystemExit) as end:  # typer turns the one into the other
         if isinstance(end, KeyboardInterrupt) or end.code == 130:

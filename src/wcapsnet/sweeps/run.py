@@ -1,4 +1,4 @@
-"""What runs need and what becomes of them: their images, and all runs of a sweep, trained and shown."""
+"""Train all runs of a sweep, several at a time on a GPU."""
 
 from __future__ import annotations
 
@@ -7,43 +7,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from rich.markup import escape
 
-from . import show
-from .data import DATASETS, DataConfig, Dataset, default_data_dir, load_dataset
-from .data.types import Augmentations
-from .errors import InputError
-from .experiment import Experiment
-from .kernels import choose as choose_engine
-from .kernels import compile as compile_kernels
-from .show import err, out
-from .sweep import Sweep, adopt, finished_twin
-from .training.board import make_board
-from .training.progress import Progress
-from .training.run import Run, describe_environment
-from .training.together import MAX_LANES, SharedData, train_together
-from .training.trainer import Trainer
+from .. import console
+from ..data import DATASETS, DataConfig, Dataset, default_data_dir
+from ..data.types import Augmentations
+from ..errors import InputError
+from ..hub import check_fit, dataset_of
+from ..kernels import choose as choose_engine
+from ..kernels import compile as compile_kernels
+from ..training.board import make_board
+from ..training.progress import Progress
+from ..training.run import Run, describe_environment
+from ..training.together import MAX_LANES, SharedData, train_together
+from ..training.trainer import Trainer
+from .plan import Sweep, adopt, finished_twin
 
 AT_ONCE = 4  # where a card's total throughput is highest (benchmarks/records, runs-on-one-card)
-
-
-def dataset_of(experiment: Experiment, data_dir: Path | None, download: bool, quiet: bool) -> Dataset:
-    """Its images, if the network is made for such; what was left out of a folder is said."""
-    dataset = load_dataset(experiment.data, data_dir=data_dir, download=download, quiet=quiet)
-    if dataset.skipped and not quiet:
-        count = len(dataset.skipped)
-        err.print("1 file was left out:" if count == 1 else f"{count} files were left out:", style="yellow")
-        show.few(dataset.skipped)
-    _check_fit(experiment, dataset)
-    return dataset
-
-
-def _check_fit(experiment: Experiment, dataset: Dataset) -> None:
-    _, channels, height, width = dataset.train.images.shape
-    has = {"classes": len(dataset.classes), "channels": channels, "height": height, "width": width}
-    for name, value in has.items():
-        asked = getattr(experiment.model, name)
-        if asked != value:
-            raise InputError(f"model.{name} is {asked}, but the data set {dataset.name} has {value}.")
 
 
 def train_all(
@@ -55,9 +35,8 @@ def train_all(
     download: bool = False,
     quiet: bool = False,
     table: str | None = None,
-) -> bool:
-    """Every run that is not finished; then the table of all, which may be one of the paper's. Whether all that were
-    asked for have a result."""
+) -> dict[Run, str]:
+    """Train every run that is not finished. Returns those that failed, with the reason."""
     if parallel is not None and not 1 <= parallel <= MAX_LANES:
         raise InputError(f"--parallel is {parallel}; 1 to {MAX_LANES} runs can be trained at a time.")
     runs = sweep.unfinished
@@ -82,22 +61,29 @@ def train_all(
         return trainer
 
     if not quiet:
-        show.sweep_begins(sweep, runs, parallel or at_a_time, device)
-    compile_kernels.tell = None if quiet else out.print
+        _announce(sweep, runs, parallel or at_a_time, device)
+    compile_kernels.tell = None if quiet else console.out.print
     failures: dict[Run, str] = {}
     try:
-        for run, failure in train_together(runs, make, device, at_a_time, make_board(out, sweep.runs, quiet)):
+        for run, failure in train_together(runs, make, device, at_a_time, make_board(console.out, sweep.runs, quiet)):
             if failure:
                 failures[run] = failure
             sweep.write()
     finally:
         if sweep.folder.exists():
             sweep.write()
-    show.sweep(sweep, table)
-    failed = [(run, failures.get(run) or run.failure) for run in sweep.runs if not run.finished]
-    for run, sentence in failed:
-        err.print(f"error: {run.path.name}: {sentence}", style="red", soft_wrap=True, markup=False)
-    return not failed
+    return {run: failures.get(run) or run.failure or "not finished" for run in sweep.runs if not run.finished}
+
+
+def _announce(sweep: Sweep, unfinished: list[Run], parallel: int, device: torch.device) -> None:
+    total, done = len(sweep.runs), len(sweep.runs) - len(unfinished)
+    where = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+    at_once = f", {parallel} at a time" if parallel > 1 and device.type == "cuda" else ""
+    before = f", {done} of them already finished" if done else ""
+    runs = "1 run" if total == 1 else f"{total} runs"
+    console.out.print(f"{runs} in [bold]{escape(str(sweep.folder))}[/]{before}; on {where}{at_once}", soft_wrap=True)
+    if parallel > 1 and device.type == "cpu":
+        console.out.print("On a CPU, runs are trained one after another: --parallel is for GPUs.")
 
 
 def _checked(sweep: Sweep, data_dir: Path | None, download: bool, quiet: bool) -> Callable[[DataConfig], Dataset]:
@@ -110,7 +96,7 @@ def _checked(sweep: Sweep, data_dir: Path | None, download: bool, quiet: bool) -
     for run in sweep.unfinished:
         if _images(run.experiment.data) not in datasets:
             datasets[_images(run.experiment.data)] = dataset_of(run.experiment, data_dir, download, quiet)
-        _check_fit(run.experiment, load(run.experiment.data))
+        check_fit(run.experiment, load(run.experiment.data))
     for _, run in sweep.table:
         if run.finished:
             run.results()
@@ -121,7 +107,7 @@ def _checked(sweep: Sweep, data_dir: Path | None, download: bool, quiet: bool) -
 
 
 def _not_elsewhere(sweep: Sweep, runs: list[Run], load: Callable[[DataConfig], Dataset], quiet: bool) -> list[Run]:
-    """Without those that a sweep beside this one has finished, on the same images: they are taken from there."""
+    """Skip runs that another sweep has already finished on the same images; they are copied from there."""
     beside = [path.parent for path in sweep.folder.parent.glob("*/sweep.json") if path.parent != sweep.folder]
     left = []
     for run in runs:
@@ -136,7 +122,7 @@ def _not_elsewhere(sweep: Sweep, runs: list[Run], load: Callable[[DataConfig], D
             continue
         adopt(run, twin)
         if not quiet:
-            show.taken(run, twin)
+            console.out.print(f"{run.path.name} was already trained as {twin.path}; that run is used.", markup=False)
     return left
 
 

@@ -3,78 +3,52 @@
 from __future__ import annotations
 
 import csv
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from .classifier import Classifier, Prediction
-from .data import DATASETS
-from .deploy import shipped
-from .errors import InputError
-from .experiment import Experiment
-from .network import WCapsNet
-from .parts import model
-from .recipes import PAPER, ROWS, SMALL
-from .recipes.published import PAPER_TABLES
-from .report import ablation as report_ablation
-from .report import tables as report
-from .rounding import mean_and_deviation, percent
-from .sweep import Sweep
-from .training.evaluate import Evaluation
-from .training.progress import clock
-from .training.run import Run
-
-# Piped output is for files and programs: no 80 columns there.
-out = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
-err = Console(stderr=True, width=None if sys.stderr.isatty() else 200, highlight=False)
+from ..api import Trained
+from ..classifier import Classifier, Prediction
+from ..console import command, err, out
+from ..data import DATASETS
+from ..deploy import shipped
+from ..errors import InputError
+from ..experiment import Experiment
+from ..network.routing import EQUAL
+from ..parts import Kind, augmentation, fitness, loss_term, model, nonlinearity, weighting
+from ..recipes import PAPER, ROWS, SMALL
+from ..recipes.published import PAPER_TABLES
+from ..report import ablation as report_ablation
+from ..report import tables as report
+from ..rounding import mean_and_deviation, percent
+from ..sweeps import Sweep
+from ..training.evaluate import Evaluation
+from ..training.progress import clock
+from ..training.run import Run
 
 
-def command(text: str, *arguments: str) -> None:
-    """A command as it can be pasted into a shell."""
-    out.print(" ".join([text, *map(shlex.quote, arguments)]), markup=False, soft_wrap=True)
-
-
-def few(lines: Sequence[str], most: int = 10) -> None:
-    """What was left out, below what says so: the first lines, and how many more there are."""
-    for line in lines[:most]:
-        err.print(f"  {line}", markup=False, soft_wrap=True)
-    if len(lines) > most:
-        err.print(f"  and {len(lines) - most} more")
-
-
-def next_steps(run: Run, quiet: bool) -> None:
-    out.print(f"The run folder is [bold]{escape(str(run.path))}[/].{'' if quiet else ' Next:'}", soft_wrap=True)
+def next_steps(trained: Trained, quiet: bool) -> None:
+    path = str(trained.path)
+    out.print(f"The run folder is [bold]{escape(path)}[/].{'' if quiet else ' Next:'}", soft_wrap=True)
     if quiet:
         return
-    command("  wcapsnet evaluate", str(run.path))
-    command("  wcapsnet explore", str(run.path))
-    command("  wcapsnet predict", str(run.path), "PICTURE.png")
+    command("  wcapsnet evaluate", path)
+    command("  wcapsnet explore", path)
+    command("  wcapsnet predict", path, "PICTURE.png")
+    if trained.report:
+        report_written(trained.report)
 
 
 def report_written(page: Path) -> None:
     out.print(f"The report is [bold]{escape(str(page))}[/].", soft_wrap=True)
 
 
-def sweep_begins(sweep: Sweep, unfinished: list[Run], parallel: int, device: torch.device) -> None:
-    total, done = len(sweep.runs), len(sweep.runs) - len(unfinished)
-    where = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-    at_once = f", {parallel} at a time" if parallel > 1 and device.type == "cuda" else ""
-    before = f", {done} of them done before" if done else ""
-    runs = "1 run" if total == 1 else f"{total} runs"
-    out.print(f"{runs} in [bold]{escape(str(sweep.folder))}[/]{before}; on {where}{at_once}", soft_wrap=True)
-    if parallel > 1 and device.type == "cpu":
-        out.print("On a CPU the runs follow one another: --parallel is for GPUs.")
-
-
 def sweep(sweep: Sweep, table_name: str | None = None) -> None:
-    """A line a run; with several seeds a line a setting below. An ablation's rows are held against each other."""
+    """One row per run; means over seeds below. The rows of an ablation are compared with each other."""
     results, means = sweep.results(), sweep.means()
     names = [escape(name) for name in results[0]["settings"]]
     table = Table(*names, "best validation", "test", "best epoch", "time")
@@ -103,6 +77,10 @@ def sweep(sweep: Sweep, table_name: str | None = None) -> None:
         out.print("Means and standard deviations over seeds")
         out.print(table)
     out.print(f"The figures are in [bold]{escape(str(sweep.folder / 'sweep.csv'))}[/] and sweep.json.", soft_wrap=True)
+    for run, sentence in sweep.failures.items():
+        err.print(f"error: {run.path.name}: {sentence}", style="red", soft_wrap=True, markup=False)
+    for run, sentence in sweep.failures.items():
+        err.print(f"error: {run.path.name}: {sentence}", style="red", soft_wrap=True, markup=False)
 
 
 def ablation(sweep: Sweep, table_name: str) -> None:
@@ -126,10 +104,6 @@ def ablation(sweep: Sweep, table_name: str) -> None:
         out.print(line, markup=False, soft_wrap=True)
 
 
-def taken(run: Run, twin: Run) -> None:
-    out.print(f"{run.path.name} is the same experiment as {twin.path}, and is taken from there.", markup=False)
-
-
 def _percent(value: float, deviation: float | None = None) -> str:
     return f"{percent(value)}%" if deviation is None else f"{percent(value)} ± {percent(deviation)} %"
 
@@ -146,18 +120,22 @@ def paper_tables(tables: list[report.Table]) -> None:
         out.print(line, markup=False, soft_wrap=True)
 
 
-def mean_weights(test: Evaluation, classes: tuple[str, ...]) -> None:
-    """The paper's figure in small: which capsule of the deepest feature level acts for which class."""
-    level = max(len(test.mean_weights) - 2, 0)
-    weights = test.mean_weights[level]
+def mean_weights(trained: Trained) -> None:
+    """The paper's figure in small: which capsule of the deepest feature level acts for which class"""
+    levels = trained.results["mean_weights"]
+    level = max(len(levels) - 2, 0)
+    equal = 1 / len(levels[level][0])
     out.print(
-        f"\nMean routing weights of level {level + 1}, the deepest feature level: which capsule acts for which class "
-        f"(all equal would be {1 / weights.shape[1]:.3f}; the strongest is marked)",
+        f"\nMean routing weights of level {level + 1}, the deepest feature level: which block acts for which class "
+        f"(equal shares would be {equal:.3f}; the largest are marked)",
         soft_wrap=True,
     )
-    table = Table("class", *(f"capsule {n}" for n in range(weights.shape[1])))
-    for name, row in zip(classes, weights.tolist(), strict=True):
-        table.add_row(escape(name), *(f"[bold]{w:.3f} ◀[/]" if w == max(row) else f"{w:.3f}" for w in row))
+    table = Table("class", *(f"block {n}" for n in range(len(levels[level][0]))))
+    for name, row in zip(trained.results["per_class"], levels[level], strict=True):
+        marked = (
+            f"[bold]{w:.3f} ◀[/]" if w >= EQUAL * max(row) and min(row) < EQUAL * max(row) else f"{w:.3f}" for w in row
+        )
+        table.add_row(escape(name), *marked)
     out.print(table)
 
 
@@ -225,6 +203,14 @@ def recipes() -> None:
         table.add_row(name, str(experiment.training.epochs), _size_of(experiment), what)
     out.print(table)
     out.print(f"Ablations of Tables II to IV: each with -{', -'.join(ROWS)}; for example cifar10-squash.\n")
+
+
+def parts() -> None:
+    table = Table("part", "field", "names", title="Exchangeable parts (docs/extending.md)", title_justify="left")
+    for kind in Kind.every:
+        if kind in (weighting, fitness, nonlinearity, loss_term, augmentation):
+            table.add_row(kind.name, kind.field, ", ".join(kind))
+    out.print(table)
 
 
 def models() -> None:
@@ -303,5 +289,4 @@ def runs(folder: Path) -> None:
 
 
 def _size_of(experiment: Experiment) -> str:
-    counts = WCapsNet(experiment.model).parameter_counts()
-    return f"{sum(counts.values()) / 1000:,.0f}k"
+    return f"{sum(p.numel() for p in experiment.model.build().parameters()) / 1000:,.0f}k"

@@ -11,15 +11,16 @@ import typer
 from rich.markup import escape
 
 from ..atomic import write_text
+from ..bench import show
+from ..bench.contenders import FORMULATIONS, parse
+from ..bench.plots import plot
+from ..bench.run import SCALINGS, Request, run
+from ..console import err, out
 from ..errors import InputError
 from ..experiment import PRECISIONS
 from ..recipes import recipe
-from ..show import err, out
 from ..training.precision import choose_device
-from . import show
-from .contenders import FORMULATIONS, parse
-from .plots import plot
-from .run import SCALINGS, Request, run
+from .app import PROJECT, app, examples
 
 EXAMPLES = (
     "wcapsnet bench                                        a training step, every contender that can run here",
@@ -45,6 +46,7 @@ class Scaling(str, Enum):
     levels = "levels"
 
 
+@app.command(rich_help_panel=PROJECT, epilog=examples(*EXAMPLES))
 def bench(
     what: Annotated[What, typer.Argument(help="A training step, a forward pass, each level; or plot records.")] = (
         What.train

@@ -1,0 +1,42 @@
+"""`wcapsnet demo`"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from .. import api
+from ..recipes import recipe
+from ..training.precision import choose_device
+from . import console
+from .app import TRAIN, app, examples
+from .options import Device, Open, Quiet
+from .report import open_page
+
+
+@app.command(rich_help_panel=TRAIN, epilog=examples("wcapsnet demo", "wcapsnet demo --out runs/first"))
+def demo(
+    out_dir: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--out", help="Run folder (default: runs/demo, or the next free one).", show_default=False),
+    ] = None,
+    device: Device = "auto",
+    epochs: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=1, help="Number of epochs.", show_default=False),
+    ] = None,
+    opened: Open = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train a small WCapsNet on the digits in this package, and show what happened."""
+    experiment = recipe("demo")
+    if choose_device(device).type == "cuda":
+        experiment = replace(experiment, training=replace(experiment.training, precision="bf16"))
+    trained = api.train(experiment, epochs=epochs, device=device, out=out_dir, quiet=quiet)
+    console.mean_weights(trained)
+    console.next_steps(trained, quiet)
+    if opened and trained.report:
+        open_page(trained.report)

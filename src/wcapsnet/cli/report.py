@@ -1,0 +1,67 @@
+"""`wcapsnet report`"""
+
+from __future__ import annotations
+
+import os
+import sys
+import webbrowser
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+from rich.markup import escape
+
+from .. import api
+from ..console import out, warn
+from . import console
+from .app import LOOK, app, examples
+from .options import DataDir, Device, Download, Open, Plugin, Quiet
+
+
+@app.command(
+    rich_help_panel=LOOK,
+    epilog=examples(
+        "wcapsnet report runs/demo                         writes runs/demo/report.html",
+        "wcapsnet report runs/demo --open --figures figures/",
+        "wcapsnet report runs/a runs/b runs/c              overlaid curves, differences with their noise",
+        "wcapsnet report wcapsnet-cifar10 --data-dir ~/data    a shipped network",
+    ),
+)
+def report(
+    runs: Annotated[
+        list[str], typer.Argument(metavar="RUN|NAME", help="Run folders or shipped networks; several are compared.")
+    ],
+    out_file: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(
+            "--out",
+            help="HTML file (default: RUN/report.html, NAME-report.html, or comparison.html next to the first run).",
+            show_default=False,
+        ),
+    ] = None,
+    figures: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(metavar="DIR", help="Also write the figures there, as PDF, PNG and SVG.", show_default=False),
+    ] = None,
+    opened: Open = False,
+    data_dir: DataDir = None,
+    download: Download = False,
+    device: Device = "auto",
+    plugin: Plugin = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write a run, or several side by side, as one HTML file: curves, mistakes, routing."""
+    place = api.report(
+        *runs, out=out_file, figures=figures, data_dir=data_dir, download=download, device=device, quiet=quiet
+    )
+    if figures:
+        out.print(f"The figures are in [bold]{escape(str(figures))}[/].", soft_wrap=True)
+    console.report_written(place)
+    if opened and not open_page(place):
+        warn("There is no display here to open it on.")
+
+
+def open_page(page: Path) -> bool:
+    if sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        return False
+    return webbrowser.open(page.resolve().as_uri())

@@ -1,0 +1,66 @@
+"""`wcapsnet tables`"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from ..console import few, warn
+from ..errors import InputError
+from ..recipes.ablations import NUMERALS
+from ..recipes.published import PAPER_TABLES
+from ..report import tables as paper_tables
+from ..report.records import read_records, shipped_records
+from . import console
+from .app import PROJECT, app, examples
+from .options import AsJson
+
+
+def _numeral(name: str) -> str:
+    named = {table: numeral for numeral, table in NUMERALS.items()}
+    numeral = named.get(name.lower(), name.upper())
+    if numeral not in (*PAPER_TABLES, "ALL"):
+        raise typer.BadParameter(
+            f"{name!r} is not one of {', '.join(PAPER_TABLES)}, all (or {', '.join(NUMERALS.values())})."
+        )
+    return "all" if numeral == "ALL" else numeral
+
+
+@app.command(
+    rich_help_panel=PROJECT,
+    epilog=examples(
+        "wcapsnet tables                               Tables II to V, with this project's results",
+        "wcapsnet tables IV --records runs/            with your own full-length runs",
+        "wcapsnet tables --markdown > tables.md",
+    ),
+)
+def tables(
+    table: Annotated[
+        str,
+        typer.Argument(metavar="[II|III|IV|V|all]", help="The table, by number or by name.", parser=_numeral),
+    ] = "all",
+    records: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="A folder of runs or records (default: those in the package).", show_default=False),
+    ] = None,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """The paper's Tables II to V next to ours, and which differences exceed the noise."""
+    if as_markdown and as_json:
+        raise InputError("Choose one of --markdown and --json.")
+    found, left_out = read_records(records) if records else (shipped_records(), [])
+    project = records is None
+    built = [paper_tables.build(numeral, found, project) for numeral in PAPER_TABLES if table in (numeral, "all")]
+    if as_json:
+        typer.echo(json.dumps(paper_tables.as_json(built), ensure_ascii=False))
+    elif as_markdown:
+        typer.echo(paper_tables.markdown(built), nl=False)
+    else:
+        console.paper_tables(built)
+    if left_out:
+        warn("1 run is in no table:" if len(left_out) == 1 else f"{len(left_out)} runs are in no table:")
+        few(left_out)

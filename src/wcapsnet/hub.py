@@ -1,0 +1,112 @@
+"""Trained networks by name, run folder or file, and the data they were trained on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from .classifier import Classifier
+from .console import few, warn
+from .data import DATASETS, Dataset, load_dataset
+from .deploy import shipped
+from .errors import InputError
+from .experiment import Experiment
+from .training.precision import choose_device
+from .training.run import Run, read_json
+
+
+def load(source: str | Path, *, device: str = "cpu") -> Classifier:
+    """A trained classifier, ready to predict: by the name of a shipped network (see `wcapsnet list weights`), from a
+    run folder (its best weights) or a .safetensors file.
+
+    `device` is cpu, cuda, cuda:N or auto.
+
+    >>> load("wcapsnet-mnist").classes[:3]
+    ('0', '1', '2')
+    """
+    if source in shipped.names():
+        return shipped.load(str(source), choose_device(device))
+    path = Path(source)
+    if not path.exists():
+        raise InputError(f"There is no run folder or weights file at {source}, {shipped.unknown(str(source))}")
+    run = Run.open(path) if path.is_dir() else None
+    classifier = Classifier.load(run.weights() if run else path, choose_device(device))
+    if run:
+        run.check_weights(classifier.config, classifier.classes)
+    return classifier
+
+
+class Loaded(NamedTuple):
+    classifier: Classifier
+    dataset: Dataset
+
+
+def load_with_data(
+    source: str | Path,
+    *parts: str,
+    device: torch.device,
+    data_dir: Path | None = None,
+    download: bool = False,
+    quiet: bool = False,
+) -> Loaded:
+    """A trained network and its dataset. `parts` must hold the images the network was made with."""
+    path = Path(source)
+    if source not in shipped.names() and not path.is_file():
+        if not path.exists():
+            raise InputError(f"There is no run folder {source}, {shipped.unknown(str(source))}")
+        run = Run.open(path)
+        classifier = load(path, device=str(device))
+        dataset = data_of_run(run, data_dir, download, quiet)
+        run.check_data(dataset, *parts)
+        return Loaded(classifier, dataset)
+    classifier = load(source, device=str(device))
+    experiment = moved(shipped.experiment_of(classifier, str(source)), data_dir)
+    dataset = dataset_of(experiment, data_dir, download, quiet)
+    shipped.check_data(classifier, dataset, str(source), *parts)
+    return Loaded(classifier, dataset)
+
+
+def dataset_of(experiment: Experiment, data_dir: Path | None, download: bool, quiet: bool) -> Dataset:
+    """The images of an experiment, if its network fits them; files that were skipped are listed."""
+    dataset = load_dataset(experiment.data, data_dir=data_dir, download=download, quiet=quiet)
+    if dataset.skipped and not quiet:
+        count = len(dataset.skipped)
+        warn("1 file was skipped:" if count == 1 else f"{count} files were skipped:")
+        few(dataset.skipped)
+    check_fit(experiment, dataset)
+    return dataset
+
+
+def check_fit(experiment: Experiment, dataset: Dataset) -> None:
+    """Refuse a dataset that the experiment's network is not made for."""
+    _, channels, height, width = dataset.train.images.shape
+    has = {"classes": len(dataset.classes), "channels": channels, "height": height, "width": width}
+    for name, value in has.items():
+        asked = getattr(experiment.model, name)
+        if asked != value:
+            raise InputError(f"model.{name} is {asked}, but the dataset {dataset.name} has {value}.")
+
+
+def data_of_run(run: Run, data_dir: Path | None, download: bool, quiet: bool) -> Dataset:
+    """A run's own data; for a folder of pictures that was moved, `data_dir` is its new place."""
+    return dataset_of(moved(run.experiment, data_dir), data_dir or remembered(run.path), download, quiet)
+
+
+def remembered(folder: Path) -> Path | None:
+    """The dataset directory a run was started with"""
+    path = folder / "environment.json"
+    place = read_json(path).get("data_dir") if path.exists() else None
+    return Path(place) if place else None
+
+
+def moved(experiment: Experiment, data_dir: Path | None) -> Experiment:
+    """The same experiment, its folder of pictures now at `data_dir`"""
+    if data_dir is None or experiment.data.source in DATASETS:
+        return experiment
+    place = data_dir.expanduser().resolve()  # a folder, even if it is called as a dataset is
+    if not place.exists():
+        raise InputError(f"There is no folder {data_dir}; --data-dir must be where the run's pictures are now.")
+    return replace(experiment, data=replace(experiment.data, source=str(place)))

@@ -1,0 +1,6 @@
+"""One experiment in several settings and with several seeds."""
+
+from .plan import Planned, Sweep, check_same, product, with_seeds
+from .run import train_all
+
+__all__ = ["Planned", "Sweep", "check_same", "product", "train_all", "with_seeds"]
