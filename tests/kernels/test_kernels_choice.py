@@ -1,9 +1,10 @@
-"""The Python side of the kernels, without a compiler: who computes, what is launched, what is kept on disk."""
+"""The Python side of the kernels, mostly without a compiler: who computes, what is launched, what is kept on disk."""
 
 import copy
 import ctypes
 import shutil
 import subprocess
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -11,36 +12,47 @@ import torch
 from kernel_helpers import bf16, error
 from torch import nn
 
-from wcapsnet import kernels
+from wcapsnet import kernels, parts
+from wcapsnet.data import DataConfig
 from wcapsnet.data.loader import DeviceSplit
-from wcapsnet.data.types import Split
+from wcapsnet.data.types import Augmentations, Split
+from wcapsnet.engine import Engine
 from wcapsnet.errors import InputError
 from wcapsnet.experiment import Experiment, TrainingConfig
-from wcapsnet.kernels import Engine, layout
+from wcapsnet.kernels import FusedEngine, layout
 from wcapsnet.kernels import compile as compiling
 from wcapsnet.kernels.compile import Cuda, Unavailable, structures
+from wcapsnet.kernels.forward import FusedNetwork
 from wcapsnet.kernels.layout import tiling
+from wcapsnet.kernels.objective import FUSED_TERMS
+from wcapsnet.kernels.objective import objective as fused_objective
 from wcapsnet.kernels.supports import NORMALIZED, SQUASHED, unsupported_routing
 from wcapsnet.network import CIFAR100_LEVELS, Level, RoutingConfig, WCapsNet, WCapsNetConfig
 from wcapsnet.network.critic import BlockCritic, VectorCritic
-from wcapsnet.network.nonlinearity import NONLINEARITIES
-from wcapsnet.network.routing import WEIGHTINGS, softmax_weights
-from wcapsnet.network.wcapsnet import FITNESSES
-from wcapsnet.objective import ObjectiveConfig
-from wcapsnet.training.step import Step, wcapsnet_losses
+from wcapsnet.network.routing import softmax_weights
+from wcapsnet.objective import PAPER, Objective
+from wcapsnet.training.step import Step, summed
 
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 SMALL = WCapsNetConfig(height=8, width=8, levels=(Level(2, 8, 8, 2), Level(2, 8, 8, 1)), dense_layers=2)
+QUIET = replace(SMALL, routing=RoutingConfig(noise_share=0.0, dropout=0.0), critic_dropout=0.0, projection_dropout=0.0)
 SOURCES = sorted(path.name for path in compiling.SOURCES.glob("*.cu"))
+
+
+def choose(network, wanted="auto", precision="bf16", device=CUDA, objective=PAPER, data=None):
+    training = TrainingConfig(kernels=wanted, precision=precision)
+    experiment = Experiment("choice", data or DataConfig(), network.config, objective, training)
+    return kernels.choose(network, experiment, device)
+
 
 # ── who computes ──
 
 
 @pytest.mark.parametrize("wanted", ["auto", "plain"])
 def test_on_a_cpu_pytorch_computes(wanted):
-    network = WCapsNet(SMALL)
-    assert kernels.use(network, wanted, "bf16", CPU) == "plain PyTorch"
-    assert network.engine is None
+    engine = choose(WCapsNet(SMALL), wanted, device=CPU)
+    assert type(engine) is Engine
+    assert engine.description == "plain PyTorch"
 
 
 def one_sentence(message):
@@ -49,7 +61,7 @@ def one_sentence(message):
 
 def test_fused_on_a_cpu_is_the_users_mistake():
     with pytest.raises(InputError) as caught:
-        kernels.use(WCapsNet(SMALL), "fused", "bf16", CPU)
+        choose(WCapsNet(SMALL), "fused", device=CPU)
     assert one_sentence(str(caught.value))
     assert "CUDA device" in str(caught.value)
     assert "--kernels" in str(caught.value)
@@ -65,19 +77,18 @@ def a_card(monkeypatch):
 @pytest.mark.usefixtures("a_card")
 def test_what_is_chosen_is_said():
     network = WCapsNet(SMALL)
-    assert kernels.use(network, "auto", "bf16", CUDA) == "fused kernels"
-    assert isinstance(network.engine, Engine)
-    assert kernels.use(network, "plain", "bf16", CUDA) == "plain PyTorch"
-    assert network.engine is None
-    assert kernels.use(network, "auto", "fp32", CUDA) == "plain PyTorch (they compute in bf16, not in fp32)"
+    fused, plain = choose(network), choose(network, "plain")
+    assert (type(fused), fused.description) == (FusedEngine, "fused kernels")
+    assert (type(plain), plain.description) == (Engine, "plain PyTorch")
+    assert choose(network, precision="fp32").description == "plain PyTorch (they compute in bf16, not in fp32)"
 
 
 def test_an_old_card_is_not_used(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (7, 5))
     network = WCapsNet(SMALL)
-    assert kernels.use(network, "auto", "bf16", CUDA).startswith("plain PyTorch (they need a GPU of compute capability")
+    assert choose(network).description.startswith("plain PyTorch (they need a GPU of compute capability")
     with pytest.raises(InputError):
-        kernels.use(network, "fused", "bf16", CUDA)
+        choose(network, "fused")
 
 
 def test_without_nvrtc_or_driver_pytorch_computes(monkeypatch):
@@ -87,8 +98,7 @@ def test_without_nvrtc_or_driver_pytorch_computes(monkeypatch):
         raise OSError(name)
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
-    answer = kernels.use(WCapsNet(SMALL), "auto", "bf16", CUDA)
-    assert answer.startswith("plain PyTorch (NVRTC")
+    assert choose(WCapsNet(SMALL)).description.startswith("plain PyTorch (NVRTC")
 
 
 UNSUPPORTED = {
@@ -108,16 +118,39 @@ UNSUPPORTED = {
 @pytest.mark.parametrize("reason", UNSUPPORTED)
 def test_a_network_of_other_shapes_is_left_to_pytorch_with_a_reason(reason):
     network = WCapsNet(UNSUPPORTED[reason])
-    answer = kernels.use(network, "auto", "bf16", CUDA)
-    assert answer.startswith("plain PyTorch (")
-    assert reason in answer
-    assert network.engine is None
+    engine = choose(network)
+    assert type(engine) is Engine
+    assert engine.description.startswith("plain PyTorch (")
+    assert reason in engine.description
     with pytest.raises(InputError) as caught:
-        kernels.use(network, "fused", "bf16", CUDA)
+        choose(network, "fused")
     assert one_sentence(str(caught.value))
 
 
 # ── parts that have no kernel ──
+
+
+def register(monkeypatch, kind, name, part):
+    """A part that is gone again after the test."""
+    monkeypatch.setitem(kind._parts, name, part)
+
+
+@contextmanager
+def served():
+    """As under torch.autocast("cuda"), which does not go without a device."""
+    torch.set_autocast_enabled("cuda", True)
+    try:
+        with bf16():
+            yield
+    finally:
+        torch.set_autocast_enabled("cuda", False)
+
+
+class OnCpu(FusedEngine):
+    """The fused engine on the emulator: without a second stream, and with an optimizer for CPUs."""
+
+    def backward(self, total):
+        Engine.backward(self, total)
 
 
 def cubed(a):
@@ -138,14 +171,18 @@ class OwnVectorJudgement(VectorCritic):
         return 1 - super().judge(x)
 
 
-class OwnFitness(nn.Module):
+class MeanBlock(nn.Module):
     def forward(self, c):
-        return c.float().mean((2, 3, 4)).sigmoid()
+        return (4 * c.float().mean((2, 3, 4))).sigmoid()
 
 
-def with_weighting(network):
-    for router in network.routers:
-        router.weighting = cubed
+class MeanVector(nn.Module):
+    def forward(self, c):
+        return (4 * c.float().mean(2)).sigmoid()
+
+
+def mean_fitness(config, level, size, last):
+    return MeanVector() if last else MeanBlock()
 
 
 def with_own_critics(network):
@@ -156,7 +193,7 @@ def with_own_critics(network):
 
 def with_own_fitness(network):
     for router in network.routers[:-1]:
-        router.critic = OwnFitness()
+        router.critic = MeanBlock()
 
 
 def with_hook(network):
@@ -169,7 +206,72 @@ def with_replaced_method(network):
     critic.judge = lambda x: 1 - own(x)
 
 
-ROUTED_BY_PYTORCH = [with_weighting, with_own_critics, with_own_fitness, with_hook, with_replaced_method]
+def assert_routed_by_its_own_parts(network, plain, paper):
+    """Outputs and gradients of `network` on the kernels are those of `plain`, and not those of `paper` on the kernels.
+
+    The three have the same weights; `plain` has the same parts as `network`.
+    """
+    fused, paper_fused = FusedEngine(network, PAPER, {}), FusedEngine(paper, PAPER, {})
+    assert "routing in PyTorch" in fused.description
+    assert paper_fused.description == "fused kernels"
+    images = torch.randn(4, 3, 8, 8)
+    with served():
+        ours, expected, other = fused.forward(images), plain(images), paper_fused.forward(images)
+    differs = False
+    for one, two, three in zip(ours.routings, expected.routings, other.routings, strict=True):
+        assert error(one.weights, two.weights) < 0.02
+        if not torch.allclose(two.weights, three.weights, atol=0.02):
+            differs = True
+            assert error(one.weights, two.weights) < 0.3 * error(three.weights, two.weights)
+    assert differs
+    ours.logits.sum().backward()
+    expected.logits.sum().backward()
+    for (name, p), q in zip(network.named_parameters(), plain.named_parameters(), strict=True):
+        assert (p.grad is None) == (q[1].grad is None), name
+
+
+@pytest.mark.parametrize("change", [with_own_critics, with_own_fitness, with_hook, with_replaced_method])
+def test_routing_without_a_kernel_is_computed_by_its_own_modules(change, emulator):
+    """What trains is the part that was put in: outputs and gradients are the changed network's, not the paper's."""
+    torch.manual_seed(3)
+    network = WCapsNet(QUIET)
+    paper, plain = copy.deepcopy(network), copy.deepcopy(network)
+    change(network)
+    change(plain)
+    assert_routed_by_its_own_parts(network, plain, paper)
+
+
+def test_a_registered_weighting_without_a_kernel_is_the_one_that_trains(monkeypatch, emulator):
+    register(monkeypatch, parts.weighting, "cubed", cubed)
+    torch.manual_seed(3)
+    paper = WCapsNet(QUIET)
+    network = WCapsNet(replace(QUIET, routing=replace(QUIET.routing, weighting="cubed")))
+    network.load_state_dict(paper.state_dict())
+    assert_routed_by_its_own_parts(network, copy.deepcopy(network), paper)
+    assert "weighting cubed" in FusedNetwork(network).left["routing"]
+
+
+def test_a_registered_fitness_without_a_kernel_is_the_one_that_trains(monkeypatch, emulator):
+    register(monkeypatch, parts.fitness, "mean", mean_fitness)
+    torch.manual_seed(3)
+    paper = WCapsNet(QUIET)
+    network = WCapsNet(replace(QUIET, routing=replace(QUIET.routing, fitness="mean")))
+    network.load_state_dict(paper.state_dict(), strict=False)  # it has no critics
+    assert_routed_by_its_own_parts(network, copy.deepcopy(network), paper)
+
+
+def test_a_registered_nonlinearity_without_a_kernel_is_the_one_that_trains(monkeypatch, a_card):
+    register(monkeypatch, parts.nonlinearity, "halved", halved)
+    network = WCapsNet(replace(QUIET, nonlinearity="halved")).eval()
+    engine, images = choose(network), torch.randn(4, 3, 8, 8)
+    assert engine.description == "plain PyTorch (no kernel for the non-linearity halved)"
+    with torch.no_grad():
+        ours, expected = engine.forward(images), network(images)
+        paper = WCapsNet(QUIET).eval()
+        paper.load_state_dict(network.state_dict())
+        other = paper(images)
+    assert torch.equal(ours.logits, expected.logits)
+    assert not torch.allclose(ours.logits, other.logits, rtol=0.05)
 
 
 def with_nonlinearity(network):
@@ -186,84 +288,193 @@ def with_own_shortcut(network):
     first.shortcut = nn.Sequential(first.shortcut)
 
 
-COMPUTED_BY_PYTORCH = [with_nonlinearity, with_epsilon, with_own_shortcut]
-
-
-@pytest.mark.parametrize("change", ROUTED_BY_PYTORCH)
-def test_routing_without_a_kernel_is_computed_by_its_own_modules(change, emulator):
-    """What trains is the part that was put in: outputs and gradients are the changed network's, not the paper's."""
-    torch.manual_seed(3)
-    quiet = RoutingConfig(noise_share=0.0, dropout=0.0)
-    network = WCapsNet(replace(SMALL, routing=quiet, critic_dropout=0.0, projection_dropout=0.0))
-    paper, plain = copy.deepcopy(network), copy.deepcopy(network)
-    change(network)
-    change(plain)
-    network.engine, paper.engine = Engine(network), Engine(paper)
-    assert "routing in PyTorch" in network.engine.description
-    assert paper.engine.description == "fused kernels"
-    images = torch.randn(4, 3, 8, 8)
-    torch.set_autocast_enabled("cuda", True)
-    try:
-        with bf16():
-            ours, expected, other = network(images), plain(images), paper(images)
-    finally:
-        torch.set_autocast_enabled("cuda", False)
-    for one, two, three in zip(ours.routings, expected.routings, other.routings, strict=True):
-        assert error(one.weights, two.weights) < 0.02
-        if not torch.allclose(two.weights, three.weights, atol=0.02):
-            assert error(one.weights, two.weights) < 0.3 * error(three.weights, two.weights)
-    ours.logits.sum().backward()
-    expected.logits.sum().backward()
-    for (name, p), q in zip(network.named_parameters(), plain.parameters(), strict=True):
-        assert (p.grad is None) == (q.grad is None), name
-
-
-@pytest.mark.parametrize("change", COMPUTED_BY_PYTORCH)
+@pytest.mark.parametrize("change", [with_nonlinearity, with_epsilon, with_own_shortcut])
 def test_blocks_without_a_kernel_leave_the_network_to_pytorch(change, a_card):
     network = WCapsNet(SMALL)
     change(network)
-    answer = kernels.use(network, "auto", "bf16", CUDA)
-    assert answer.startswith("plain PyTorch (")
-    assert network.engine is None
+    engine = choose(network)
+    assert type(engine) is Engine
+    assert engine.description.startswith("plain PyTorch (")
 
 
 def test_a_subclass_of_the_network_is_left_to_pytorch(a_card):
     class Own(WCapsNet):
         pass
 
-    assert kernels.use(Own(SMALL), "auto", "bf16", CUDA) == "plain PyTorch (no kernel for Own)"
+    assert choose(Own(SMALL)).description == "plain PyTorch (no kernel for Own)"
 
 
-def test_every_registered_part_has_a_kernel_or_is_known_to_have_none():
-    assert set(WEIGHTINGS.values()) == set(NORMALIZED)
-    assert set(NONLINEARITIES.values()) == set(SQUASHED)
-    for fitness in FITNESSES:
+# ── every registered part ──
+
+
+def test_every_registered_part_has_a_kernel():
+    assert set(parts.weighting.values()) == set(NORMALIZED)
+    assert set(parts.nonlinearity.values()) == set(SQUASHED)
+    assert dict(parts.loss_term) == FUSED_TERMS
+    for fitness in parts.fitness:
         network = WCapsNet(replace(SMALL, routing=RoutingConfig(fitness=fitness)))
         assert unsupported_routing(network) is None
 
 
-def test_a_loss_and_an_augmentation_of_ones_own_are_used_with_the_kernels(emulator):
-    """Step bypasses neither: the fused objective and the fused batch stand in for the paper's alone."""
+@pytest.fixture(scope="module")
+def batch():
+    generator = torch.Generator().manual_seed(4)
+    images = torch.randn(4, 3, 8, 8, generator=generator).bfloat16().float()
+    return images, torch.arange(4) % 10
+
+
+def gradient(network):
+    return torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in network.parameters()])
+
+
+@pytest.mark.parametrize("weighting", parts.weighting)
+@pytest.mark.parametrize("nonlinearity", parts.nonlinearity)
+@pytest.mark.parametrize("fitness", parts.fitness)
+def test_every_combination_of_registered_parts_is_computed_as_pytorch_does(
+    weighting, nonlinearity, fitness, emulator, batch, monkeypatch
+):
+    routing = replace(QUIET.routing, weighting=weighting, fitness=fitness)
+    network = WCapsNet(replace(QUIET, routing=routing, nonlinearity=nonlinearity))
+    plain, (images, labels) = copy.deepcopy(network), batch
+    engine, reference = OnCpu(network, PAPER, {}), Engine(plain)
+    assert engine.description == "fused kernels"
+    drawn = torch.rand(1000)  # what a random fitness draws, both the same
+    monkeypatch.setattr(torch, "rand_like", lambda x: drawn[: x.numel()].view(x.shape).to(x.dtype))
+    answers = []
+    for one in (engine, reference):
+        sums = torch.zeros(len(summed(PAPER)), dtype=torch.float64)
+        with served():
+            output = one.forward(images)
+            terms = one.terms(output, images, labels, PAPER, sums)
+        one.backward(terms.total)
+        answers.append((output, terms, sums))
+    (output, terms, sums), (expected, expected_terms, expected_sums) = answers
+    assert error(output.logits, expected.logits) < 0.05
+    for one, two in zip(output.capsules, expected.capsules, strict=True):
+        assert error(one, two) < 0.05
+    for one, two in zip(output.routings, expected.routings, strict=True):
+        assert error(one.weights, two.weights) < 0.02
+        assert error(one.fitness, two.fitness) < 0.05
+    assert tuple(terms.named) == tuple(expected_terms.named) == tuple(PAPER)
+    assert sums[-1] == expected_sums[-1] == 1
+    torch.testing.assert_close(sums[:4], expected_sums[:4], rtol=0.05, atol=0.02)
+    if torch.equal(output.best.place, expected.best.place):  # rounding may decide which vector is decoded
+        assert torch.cosine_similarity(gradient(network), gradient(plain), dim=0) > 0.98
+
+
+def length(output, images, labels):
+    """A term of one's own, with a gradient on capsules, weights and the reconstruction."""
+    lengths = torch.stack([c.float().square().mean() for c in output.capsules]).sum()
+    weights = torch.stack([r.weights.square().sum() for r in output.routings]).sum()
+    return lengths + weights + output.reconstruction.float().square().mean()
+
+
+WEIGHTS = {
+    **{f"{name} alone": {name: 1.0} for name in parts.loss_term},
+    **{f"without {name}": {key: PAPER[key] for key in PAPER if key != name} for name in parts.loss_term},
+    "in another order": dict(reversed(list(PAPER.items()))),
+    "a cross entropy of another weight": {**PAPER, "cross_entropy": 0.5},
+    "one's own": {**PAPER, "length": 0.3},
+    "one's own first": {"length": 0.3, **PAPER},
+    "one's own alone": {"length": 2.0},
+}
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_every_loss_term_is_computed_as_pytorch_does(name, emulator, batch, monkeypatch):
+    """By the kernels or beside them: terms, total, gradients and sums are those of objective.py on the same output."""
+    register(monkeypatch, parts.loss_term, "length", length)
+    weights, (images, labels) = Objective(WEIGHTS[name]), batch
+    network = WCapsNet(QUIET)
+    before = copy.deepcopy(network.state_dict())
+    engine, reference = OnCpu(network, weights, {}), Engine(network)
+    answers = []
+    for one in (engine, reference):
+        network.load_state_dict(before)
+        network.zero_grad()
+        sums = torch.zeros(len(summed(weights)), dtype=torch.float64)
+        with served():
+            output = engine.forward(images)
+            terms = one.terms(output, images, labels, weights, sums)
+        one.backward(terms.total)
+        answers.append((terms, sums, gradient(network)))
+    (terms, sums, got), (expected, expected_sums, truth) = answers
+    assert tuple(terms.named) == tuple(expected.named) == tuple(weights)
+    torch.testing.assert_close(terms.total, expected.total, rtol=2e-3, atol=2e-4)
+    torch.testing.assert_close(sums, expected_sums, rtol=2e-3, atol=2e-4)
+    assert torch.cosine_similarity(got, truth, dim=0) > 0.999
+    assert abs(float(got.norm() / truth.norm()) - 1) < 0.01
+
+
+@pytest.mark.usefixtures("a_card")
+def test_the_description_names_what_runs_in_pytorch(monkeypatch):
+    register(monkeypatch, parts.loss_term, "length", length)
+    register(monkeypatch, parts.augmentation, "dark", lambda images, amount: images * amount)
     network = WCapsNet(SMALL)
-    network.engine = Engine(network)
-    experiment = Experiment("own", model=SMALL, training=TrainingConfig(batch_size=4, precision="bf16"))
-    split = Split(torch.randint(0, 256, (8, 3, 8, 8), dtype=torch.uint8), torch.randint(0, 10, (8,)))
-    data = DeviceSplit(split, (0.5,) * 3, (0.25,) * 3, CPU)
-    seen = []
+    own = choose(network, objective=Objective({**PAPER, "length": 1.0})).description
+    assert own == "fused kernels; loss term length in PyTorch"
+    data = DataConfig(mirror=True, shift=4, augment=Augmentations(dark=0.5))
+    assert choose(network, data=data).description == "fused kernels; augmentation dark in PyTorch"
+    assert choose(network, data=replace(data, augment=Augmentations())).description == "fused kernels"
+    often = DataConfig(augment=Augmentations(mirror=0.9))
+    assert choose(network, data=often).description == "fused kernels; augmentation mirror in PyTorch"
+    halved_entropy = choose(network, objective=Objective({**PAPER, "cross_entropy": 0.5})).description
+    assert all(f"loss term {name} in PyTorch" in halved_entropy for name in PAPER)
+    odd = choose(WCapsNet(replace(SMALL, decoder_channels=(5, 6)))).description
+    assert odd.startswith("fused kernels; decoder in PyTorch (")
 
-    def losses(network, images, labels, config):
-        terms, logits = wcapsnet_losses(network, images, labels, config)
-        return terms._replace(total=terms.total * 0 + 7), logits
 
-    def augmentation(images, **given):
-        seen.append(given)
-        return images * 0
+@pytest.mark.parametrize("kind", ["loss term", "augmentation"])
+def test_a_part_that_replaces_one_of_the_paper_is_used_with_the_kernels(kind, monkeypatch, emulator):
+    """The kernels stand for the paper's functions, not for their names."""
+    if kind == "loss term":
+        register(
+            monkeypatch, parts.loss_term, "wasserstein", lambda output, images, labels: output.logits.sum() * 0 + 7
+        )
+    else:
+        register(monkeypatch, parts.augmentation, "mirror", lambda images, amount: images * 0 + amount)
+    data = DataConfig(mirror=True)
+    engine = OnCpu(WCapsNet(SMALL), PAPER, data.augmentations())
+    assert (
+        engine.description == f"fused kernels; {kind} {'wasserstein' if kind == 'loss term' else 'mirror'} in PyTorch"
+    )
+    step, seen = stepped(engine, data, PAPER)
+    if kind == "loss term":
+        assert step.means()["wasserstein"] == 7
+    else:
+        assert bool((seen[0] == 0.5).all())
 
-    optimizer = torch.optim.SGD(network.parameters(), lr=torch.tensor(0.1))
-    step = Step(experiment, network, optimizer, data, losses, augmentation)
-    step(torch.arange(4))
-    assert seen == [{"mirroring": experiment.data.mirror, "shifting": experiment.data.shift}]
-    assert float(step.sums[0]) == 7
+
+def test_a_loss_and_an_augmentation_of_ones_own_train_with_the_kernels(monkeypatch, emulator):
+    register(monkeypatch, parts.loss_term, "seven", lambda output, images, labels: output.logits.sum() * 0 + 7)
+    register(monkeypatch, parts.augmentation, "dark", lambda images, amount: images * 0 + amount)
+    data, objective = (
+        DataConfig(mirror=True, shift=1, augment=Augmentations(dark=0.25)),
+        Objective({**PAPER, "seven": 2}),
+    )
+    step, seen = stepped(OnCpu(WCapsNet(SMALL), objective, data.augmentations()), data, objective)
+    means = step.means()
+    assert bool((seen[0] == 0.25).all())
+    assert means["seven"] == 7
+    total = sum(weight * means[name] for name, weight in objective.items())
+    assert means["total"] == pytest.approx(total, rel=1e-5)
+
+
+def stepped(engine, data, objective):
+    """One training step on the emulator; the images that the network saw."""
+    training = TrainingConfig(batch_size=4, precision="bf16")
+    experiment = Experiment("own", data, engine.network.config, objective, training)
+    generator = torch.Generator().manual_seed(2)
+    split = Split(torch.randint(0, 256, (8, 3, 8, 8), dtype=torch.uint8, generator=generator), torch.arange(8))
+    optimizer = torch.optim.SGD(engine.network.parameters(), lr=torch.tensor(0.1))
+    step = Step(experiment, engine, optimizer, DeviceSplit(split, (0.5,) * 3, (0.25,) * 3, CPU))
+    seen, forward = [], engine.forward
+    engine.forward = lambda images: seen.append(images) or forward(images)
+    before = copy.deepcopy(engine.network.state_dict())
+    with served():
+        step(torch.arange(4))
+    assert any(not torch.equal(value, before[name]) for name, value in engine.network.named_parameters())
+    return step, seen
 
 
 # ── what is launched ──
@@ -320,16 +531,16 @@ LARGE = WCapsNetConfig(height=96, width=128, levels=(Level(64, 8, 16, 2), *WCaps
 )
 def test_every_launch_is_one_that_a_card_takes(recorder, m, config):
     network = WCapsNet(config)
-    network.engine = Engine(network)
+    fused = FusedNetwork(network)
     images = torch.empty(m, config.channels, config.height, config.width)
     with bf16():
-        output = network(images)
+        output = fused(network, images)
     labels = torch.zeros(m, dtype=torch.int64)
-    terms = kernels.objective(output, images, labels, ObjectiveConfig(), config.classes)
+    terms = fused_objective(output, images, labels, PAPER, config.classes)
     terms.total.backward()
     network.eval()
     with torch.no_grad(), bf16():
-        network(images)
+        fused(network, images)
     assert len(recorder.launches) > 50
     for file, kernel, defines, grid, threads, shared in recorder.launches:
         said = f"{file} {kernel} {defines} {grid} {threads} {shared}"

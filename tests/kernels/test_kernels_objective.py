@@ -6,10 +6,11 @@ import pytest
 import torch
 from kernel_helpers import error
 
-from wcapsnet import kernels
+from wcapsnet.kernels.objective import objective as fused_objective
+from wcapsnet.kernels.optimizer import FusedNesterov
 from wcapsnet.network import BestCapsule, Output, Routing
-from wcapsnet.objective import ObjectiveConfig, objective
-from wcapsnet.training.step import SUMMED
+from wcapsnet.objective import PAPER, Objective, objective
+from wcapsnet.training.step import summed
 
 
 def example(m=6, outputs=5, capsules=((3,), (2, 2, 3)), scale=2.0):
@@ -18,7 +19,7 @@ def example(m=6, outputs=5, capsules=((3,), (2, 2, 3)), scale=2.0):
         a, b = torch.rand(m, *shape), torch.rand(m, *shape)
         routings.append(Routing(a, b / b.flatten(1).sum(1).view(m, *[1] * len(shape))))
     best = BestCapsule(torch.zeros(m, 1), torch.zeros(m, 2), torch.zeros(m, 3))
-    return Output(torch.randn(m, outputs) * scale, torch.randn(m, 1, 4, 4), tuple(routings), best)
+    return Output(torch.randn(m, outputs) * scale, torch.randn(m, 1, 4, 4), tuple(routings), best, ())
 
 
 def leaves_of(output, dtype):
@@ -37,8 +38,8 @@ def both(monkeypatch, output, labels, config, dtype=torch.float64, factor=1.0):
     """Terms and gradients by the kernel and by objective.py, all of it in float64."""
     images = torch.randn_like(output.reconstruction)
     fused, truth = leaves_of(output, torch.float32), leaves_of(output, dtype)
-    sums = torch.zeros(len(SUMMED), dtype=torch.float64)
-    terms = kernels.objective(fused, images, labels, config, output.logits.shape[1] - 1, sums)
+    sums = torch.zeros(len(summed(PAPER)), dtype=torch.float64)
+    terms = fused_objective(fused, images, labels, config, output.logits.shape[1] - 1, sums)
     (terms.total * factor).backward()
     with monkeypatch.context() as patch:
         if dtype is torch.float64:
@@ -48,9 +49,14 @@ def both(monkeypatch, output, labels, config, dtype=torch.float64, factor=1.0):
     return terms, expected, tensors(fused), tensors(truth), sums
 
 
+def values(terms):
+    return {"total": terms.total, **terms.named}
+
+
 def agree(terms, expected, fused, truth, tolerance=2e-5):
-    for name, one, other in zip(terms._fields, terms, expected, strict=True):
-        torch.testing.assert_close(one.double(), other.double(), rtol=tolerance, atol=tolerance, msg=name)
+    for name, value in values(expected).items():
+        got = values(terms)[name].double()
+        torch.testing.assert_close(got, value.double(), rtol=tolerance, atol=tolerance, msg=name)
     for index, (one, other) in enumerate(zip(fused, truth, strict=True)):
         grad = torch.zeros_like(other) if other.grad is None else other.grad
         size = max(float(grad.norm()), 1e-6)
@@ -64,7 +70,7 @@ def agree(terms, expected, fused, truth, tolerance=2e-5):
 )
 def test_terms_and_gradients_are_those_of_objective(monkeypatch, m, outputs, capsules):
     output, labels = example(m, outputs, capsules), torch.randint(0, outputs - 1, (m,))
-    config = ObjectiveConfig(lambda_ws=0.7, lambda_r=0.3)
+    config = Objective(cross_entropy=1.0, wasserstein=0.7, reconstruction=0.3)
     terms, expected, fused, truth, _ = both(monkeypatch, output, labels, config, factor=1.7)
     agree(terms, expected, fused, truth)
 
@@ -77,7 +83,7 @@ def test_nobody_right_and_nobody_wrong(monkeypatch, right):
     logits = torch.full((6, 5), 0.0)
     logits[torch.arange(6), labels] = 300.0 if right else -300.0
     terms, expected, fused, truth, sums = both(
-        monkeypatch, output._replace(logits=logits), labels, ObjectiveConfig(), dtype=torch.float32
+        monkeypatch, output._replace(logits=logits), labels, PAPER, dtype=torch.float32
     )
     assert all(bool(x.grad.isfinite().all()) for x in fused)
     agree(terms, expected, fused, truth)
@@ -87,7 +93,7 @@ def test_nobody_right_and_nobody_wrong(monkeypatch, right):
 @pytest.mark.usefixtures("guarded")
 def test_a_level_with_one_capsule_has_nothing_to_choose(monkeypatch):
     output, labels = example(capsules=((1,), (1, 1, 1), (2,))), torch.randint(0, 4, (6,))
-    terms, expected, fused, truth, _ = both(monkeypatch, output, labels, ObjectiveConfig(0.5, 0.1))
+    terms, expected, fused, truth, _ = both(monkeypatch, output, labels, Objective({**PAPER, "wasserstein": 0.5}))
     agree(terms, expected, fused, truth)
     assert float(fused[2].grad.norm()) == float(fused[5].grad.norm()) == 0
 
@@ -98,12 +104,12 @@ def test_sums_grow_by_the_terms_and_by_the_accuracy_among_the_real_classes(monke
     output = example(m, outputs)
     labels = torch.randint(0, outputs - 1, (m,))
     output.logits[: m // 2, -1] += 50  # "none of these" is the largest, and is no answer (D5)
-    terms, _, _, _, sums = both(monkeypatch, output, labels, ObjectiveConfig())
+    terms, _, _, _, sums = both(monkeypatch, output, labels, PAPER)
     accuracy = (output.logits[:, :-1].argmax(1) == labels).double().mean()
     assert 0 < accuracy < 1
-    expected = torch.stack([*(term.double() for term in terms), accuracy, torch.tensor(1.0).double()])
+    expected = torch.stack([*(term.double() for term in values(terms).values()), accuracy, torch.tensor(1.0).double()])
     torch.testing.assert_close(sums, expected, rtol=1e-6, atol=1e-6)
-    kernels.objective(fused_output(output), torch.zeros_like(output.reconstruction), labels, ObjectiveConfig(), 3, sums)
+    fused_objective(fused_output(output), torch.zeros_like(output.reconstruction), labels, PAPER, 3, sums)
     assert float(sums[-1]) == 2
     torch.testing.assert_close(sums[4], 2 * accuracy)
 
@@ -115,9 +121,21 @@ def fused_output(output):
 @pytest.mark.usefixtures("guarded")
 def test_lambda_zero_switches_a_term_off(monkeypatch):
     output, labels = example(), torch.randint(0, 4, (6,))
-    terms, expected, fused, truth, _ = both(monkeypatch, output, labels, ObjectiveConfig(0.0, 0.0))
+    terms, expected, fused, truth, _ = both(
+        monkeypatch, output, labels, Objective(cross_entropy=1.0, wasserstein=0.0, reconstruction=0.0)
+    )
     agree(terms, expected, fused, truth)
     assert all(float(x.grad.norm()) == 0 for x in fused[1:])
+
+
+@pytest.mark.usefixtures("guarded")
+@pytest.mark.parametrize("left_out", ["wasserstein", "reconstruction"])
+def test_a_term_without_a_weight_leaves_no_gradient(monkeypatch, left_out):
+    output, labels = example(), torch.randint(0, 4, (6,))
+    config = Objective({name: weight for name, weight in PAPER.items() if name != left_out})
+    terms, expected, fused, truth, _ = both(monkeypatch, output, labels, config)
+    assert left_out not in expected.named
+    agree(terms, expected, fused, truth)
 
 
 # ── the optimizer ──
@@ -136,7 +154,7 @@ def test_steps_are_those_of_sgd_with_nesterov_momentum():
             optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
         return optimizer
 
-    one, other = make(kernels.FusedNesterov, ours), make(torch.optim.SGD, theirs)
+    one, other = make(FusedNesterov, ours), make(torch.optim.SGD, theirs)
     for step in range(4):
         for optimizer in (one, other):
             for group in optimizer.param_groups:
@@ -155,7 +173,7 @@ def test_steps_are_those_of_sgd_with_nesterov_momentum():
 @pytest.mark.usefixtures("guarded")
 def test_a_gradient_that_is_not_contiguous_is_read_in_the_order_of_its_parameter():
     p = torch.nn.Parameter(torch.zeros(2, 3))
-    optimizer = kernels.FusedNesterov([p], lr=torch.tensor(1.0), momentum=0.5, nesterov=True, fused=True)
+    optimizer = FusedNesterov([p], lr=torch.tensor(1.0), momentum=0.5, nesterov=True, fused=True)
     optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
     gradient = torch.arange(6.0).view(3, 2).T
     p.grad = gradient
