@@ -24,6 +24,7 @@ from wcapsnet.deploy import shipped
 from wcapsnet.deploy.card import rebuild
 from wcapsnet.deploy.ship import best_on_validation, main, ship
 from wcapsnet.experiment import Experiment
+from wcapsnet.objective import Objective
 from wcapsnet.recipes import RECIPES, recipe
 from wcapsnet.report.records import NETWORK, shipped_records
 from wcapsnet.rounding import mean_and_deviation
@@ -74,9 +75,9 @@ def test_the_seed_is_chosen_by_validation_and_the_test_set_has_no_say(own_runs):
 
 def test_different_experiments_are_not_to_choose_from(own_runs, checkout):
     other = Run.open(own_runs / "seed=1").experiment
-    experiment = replace(other, objective=replace(other.objective, lambda_ws=0.7))
+    experiment = replace(other, objective=Objective({**other.objective, "wasserstein": 0.7}))
     (own_runs / "seed=1/experiment.json").write_text(json.dumps(to_dict(experiment)))
-    with pytest.raises(InputError, match=r"are different experiments: objective.lambda_ws is 0.7 and 0.2"):
+    with pytest.raises(InputError, match=r"are different experiments: objective.wasserstein is 0.7 and 0.2"):
         ship(NAME, [own_runs], checkout, None, CPU)
 
 
