@@ -346,8 +346,10 @@ def test_weights_are_drawn_by_capsule_and_class_panel_beside_panel():
         "other": weight_map.Panel(("cat", "dog"), ((0.2, 0.3, 0.5), (None, None, None))),
     }
     root = ET.fromstring(weight_map.svg("t & u", panels))
-    cells = [one for one in root.iter("{http://www.w3.org/2000/svg}rect") if one.get("fill-opacity")]
-    assert [float(one.get("fill-opacity")) for one in cells] == [1, 0, 0, 0.25, 0.25, 0.5, 0.2, 0.3, 0.5, 0, 0, 0]
+    cells = [one for one in root.iter("{http://www.w3.org/2000/svg}rect") if one.get("class") == "cell"]
+    told = " ".join(one[0].text.rpartition(": ")[2] for one in cells)
+    assert told == "1.000 0.000 0.000 0.250 0.250 0.500 0.200 0.300 0.500" + 3 * " no images"
+    assert [one.get("fill") == "none" for one in cells] == [False] * 9 + [True] * 3
     places = [(float(one.get("x")), float(one.get("y"))) for one in cells]
     assert len(set(places)) == len(cells)
     assert len({x for x, _ in places}) == 4, "a column a class"

@@ -223,7 +223,10 @@ def marked(
         parts.append(h("circle", cx=_n(x + wide / 2), cy=_n(y + tall / 2), r=f"{0.2 * stride:.2f}", class_="decoded"))
     if not parts:
         return picture
-    drawn = h("svg", parts, viewBox=f"0 0 {width} {height}", aria_hidden="true", class_="marks")
+    said = ", ".join(
+        [f"{len(outlines)} places outlined"] * bool(outlines) + ["a dot at the decoded vector"] * bool(dot)
+    )
+    drawn = h("svg", parts, viewBox=f"0 0 {width} {height}", role="img", aria_label=said, class_="marks")
     return h("div", picture, drawn, class_="marked")
 
 
