@@ -671,7 +671,7 @@ def explore(
     download: Download = False,
     device: Device = "auto",
 ) -> None:
-    """A live page: draw or drop an image, see the routing, switch blocks off, move the winning vector."""
+    """A live page: draw or drop an image, see the routing, switch blocks off, move the decoded vector."""
     chosen = choose_device(device)
     classifier, test, source = _to_explore(run, chosen, data_dir, download)
     name = run if run in shipped.names() else Path(run).resolve().name
