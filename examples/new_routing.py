@@ -20,7 +20,7 @@ from wcapsnet.parts import loss_term, weighting
 @weighting("sparsemax")
 def sparsemax_weights(a: Tensor) -> Tensor:
     """Project the fitness onto the simplex: most weights are exactly zero (Martins & Astudillo 2016)."""
-    z, order = a.flatten(1).sort(1, descending=True)
+    z = a.flatten(1).sort(1, descending=True).values
     k = torch.arange(1, z.shape[1] + 1, device=a.device)
     support = 1 + k * z > z.cumsum(1)  # the largest k values that stay above the threshold
     count = support.sum(1, keepdim=True)

@@ -12,7 +12,9 @@ from explore_helpers import array, classifier_of, images_of, normalized, serving
 from PIL import Image
 
 from wcapsnet.explain import explain_image, over_image
-from wcapsnet.network import Level
+from wcapsnet.explain.shares import against_share
+from wcapsnet.network import Level, RoutingConfig
+from wcapsnet.report.shades import shades
 
 pytestmark = pytest.mark.browser
 
@@ -127,7 +129,9 @@ def same_as_python(classifier, page, one):
     )
     assert dict(shown) == {block: f"{b:.3f}" for block, b in weights.items() if b > 0}
     winners = page.eval_on_selector_all(".flow .winner", "all => all.map(g => g.dataset.block)")
-    assert winners == [f"{level + 1}.{n}" for level, all_of_it in enumerate(one.winners) for n in all_of_it]
+    on = [int((b > 0).sum()) if b.dim() == 1 else int((b.flatten(1).sum(1) > 0).sum()) for b in one.weights]
+    standing = [() if len(won) == count else won for won, count in zip(one.winners, on, strict=True)]  # not if all tie
+    assert winners == [f"{level + 1}.{n}" for level, won in enumerate(standing) for n in won]
     values = page.eval_on_selector_all("#sliders input", "all => all.map(i => Number(i.value))")
     assert values == pytest.approx([*one.vector.tolist(), *one.position.tolist()], abs=1e-6)
 
@@ -228,6 +232,129 @@ def test_heat_maps_are_laid_over_the_picture_as_python_lays_them(visit):
         maps.flatten().tolist(),
     )
     torch.testing.assert_close(torch.tensor(found), over_image(maps, (12, 16), 4)[0])
+
+
+def test_weights_have_the_colours_of_python(visit):
+    weights = torch.linspace(0, 0.5, 200)
+    page = visit()
+    positions, colors = page.evaluate(
+        """async (weights) => {
+            const { againstShare, shade } = await import("/paint.js");
+            const positions = weights.map((b) => againstShare(b, 8));
+            return [positions, positions.map((at) => [...shade(at)])];
+        }""",
+        weights.double().tolist(),
+    )
+    expected = against_share(weights, 8)
+    torch.testing.assert_close(torch.tensor(positions).double(), expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(torch.tensor(colors) / 255, shades(expected), atol=3 / 255, rtol=0)
+
+
+def marks(page, name="heat"):
+    return page.eval_on_selector_all(f"#{name}-marks .tied", "all => all.map(r => r.dataset.place)")
+
+
+def places(given):
+    return [".".join(map(str, place)) for place in given]
+
+
+def tie(page, tied):
+    """Answers as of a network in which these vectors of the last level tie: an untrained one weighs all alike"""
+
+    def fulfil(route):
+        answer = route.fetch()
+        route.fulfill(response=answer, json=answer.json() | {"tied": tied, "place": tied[-1]})
+
+    page.route("**/api/explain", fulfil)
+
+
+EVERY = [[n, i, j] for n in range(2) for i in range(4) for j in range(4)]
+
+
+def test_every_tied_place_is_outlined_and_the_decoded_vector_has_a_dot(visit):
+    page = visit()
+    tied = EVERY[3:25:2]
+    tie(page, tied)
+    page.click("#tab-test")
+    settled(page)
+    assert marks(page) == places(tied)
+    assert page.locator("#heat-marks .decoded").get_attribute("data-place") == places(tied)[-1]
+    for n in range(2):  # of one block: its own
+        page.locator("#heat-blocks label").nth(1 + n).click()
+        assert marks(page) == places(place for place in tied if place[0] == n)
+        assert page.locator("#heat-marks .decoded").count() == int(tied[-1][0] == n)
+
+
+def test_what_is_outlined_stands_over_its_place(visit):
+    page = visit()
+    tie(page, [[0, 0, 0], [1, 0, 0], [1, 3, 2]])
+    page.click("#tab-test")
+    settled(page)
+    view = page.locator("#heat").bounding_box()
+    boxes = [box.bounding_box() for box in page.locator("#heat-marks .tied").all()]
+    for box, (i, j) in zip(boxes, ((0, 0), (0, 0), (3, 2)), strict=True):
+        middle = (box["x"] + box["width"] / 2 - view["x"], box["y"] + box["height"] / 2 - view["y"])
+        expected = ((j + 0.5) / 4 * view["width"], (i + 0.5) / 4 * view["height"])
+        assert middle == pytest.approx(expected, abs=2)
+        assert box["width"] < view["width"] / 4
+    assert boxes[1]["width"] < boxes[0]["width"]  # two vectors at one place: one inside the other
+
+
+@pytest.mark.parametrize(("count", "seen"), [(1, 1), (2, 2), (16, 16), (17, 0), (32, 0)])
+def test_ties_are_outlined_up_to_half_of_the_vectors(visit, count, seen):
+    page = visit()
+    tie(page, EVERY[:count])
+    page.click("#tab-test")
+    settled(page)
+    assert len(marks(page)) == seen
+    assert page.locator("#heat-marks .decoded").count() == 1
+    assert (f"{count} of 32 vectors" in page.inner_text("#look-note")) == (1 < count < 32)
+    assert ("All 32 vectors" in page.inner_text("#look-note")) == (count == 32)
+
+
+def ends(page):
+    """The numbers of the legend"""
+    return [float(words.split()[-1]) for words in page.inner_text("#heat-legend").split("\n")]
+
+
+def test_the_heat_map_has_a_legend_with_the_equal_share(visit, asker):
+    page = visit()
+    assert page.is_hidden("#heat-legend")
+    page.click("#tab-test")
+    settled(page)
+    assert ends(page) == pytest.approx([1 / 32, 1 / 16, 1 / 8], rel=0.01)  # blocks added up: 4·4 places
+    page.locator("#heat-blocks label").nth(1).click()
+    assert ends(page) == pytest.approx([1 / 64, 1 / 32, 1 / 16], rel=0.01)  # one block of two
+    assert "equal share" in page.inner_text("#heat-middle")
+    page.locator(".segments label", has_text="For ").click()
+    low, middle, high = page.inner_text("#heat-legend").split("\n")
+    assert middle == "0"
+    assert low[1:] == high[1:]
+    assert low[0] + high[0] == "−+"
+    page.locator(".segments label", has_text="Nothing").click()
+    assert page.is_hidden("#heat-legend")
+    assert page.locator("#heat-marks > *").count() == 0
+
+
+def test_equal_weights_look_equal(visit):
+    """A network whose critics are constant: no ring, no outline, one colour"""
+    equal = classifier_of(height=16, width=16, routing=RoutingConfig(fitness="constant"))
+    flat = images_of(equal, 6)
+    flat.images[:] = 90  # a picture that is not seen through the map
+    with serving(equal, flat, source="mnist") as asker:
+        page = visit(asker)
+        page.click("#tab-test")
+        settled(page)
+        assert page.locator(".flow .winner, #table .winner").count() == 0
+        assert marks(page) == []
+        assert page.locator("#heat-marks .decoded").count() == 1
+        fills = page.eval_on_selector_all(".flow .disc", "all => all.map(d => getComputedStyle(d).fill)")
+        assert len(set(fills)) == 1
+        data = base64.b64decode(canvas(page, "heat").split(",")[1])
+        colors = np.asarray(Image.open(io.BytesIO(data)).convert("RGB")).reshape(-1, 3)
+        assert len(np.unique(colors, axis=0)) == 1
+        gray = (shades(torch.tensor(0.0)) * 255).numpy()
+        assert np.abs(colors[0] - gray).max() <= 2
 
 
 def test_what_a_link_was_made_of_is_what_is_read_from_it(visit):
@@ -448,7 +575,7 @@ def test_sliders_redraw_the_reconstruction_and_are_reset(visit, asker, classifie
     was = canvas(page, "rebuilt")
     facts = asker.ask("/api/explain", {"test": 0})
     block, row, column = facts["place"]  # counted from 0, as in Python
-    assert f"Of block {block} of level 3, row {row}, column {column}." in page.inner_text("#vector-note")
+    assert f"block {block}, row {row}, column {column}" in page.inner_text("#vector-note")
     slider = page.locator("#sliders input").nth(1)
     slider.evaluate("(s) => { s.value = s.max; s.dispatchEvent(new Event('input')); }")
     settled(page)

@@ -41,6 +41,6 @@ def ties_in_words(tied: Tensor, mark: str = "the dot", outlines: bool = True) ->
     if count == 1:
         return f"{mark[0].upper()}{mark[1:]} marks the heaviest vector, which is decoded."
     if count == vectors:
-        return f"All {vectors:,} vectors have the same weight to within 1 %; {decoded}"
+        return f"All {vectors:,} vectors have the same weight to within 1\u00a0%; {decoded}"
     shown = "" if not outlines else " (outlined)" if outlined(tied) else " (too many to outline)"
     return f"{count:,} of {vectors:,} vectors share the largest weight{shown}; {decoded}"

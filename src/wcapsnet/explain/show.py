@@ -19,6 +19,7 @@ from .image import ImageExplanation
 from .lipschitz import HIGH, LOW, Critics
 from .probes import Probe, share_interval
 from .reroute import Rerouted
+from .shares import against_share, scale_ends, ties_in_words
 from .specialization import LevelSpecialization, Specialization
 from .survey import Survey
 
@@ -70,23 +71,21 @@ def _levels(one: ImageExplanation, classes: Sequence[str], target: int) -> None:
 
 
 def _heat(one: ImageExplanation) -> None:
+    """Shades compare each weight with the equal share: blank at half of it or less, solid at twice of it or more."""
     b = one.weights[-1]
     if b.shape[2] > 2 * WIDEST:
         return
-    low, high = float(b.min()), float(b.max())
-    if high - low < 1e-9:
-        return
-
-    def shade(weight: float) -> str:
-        return SHADES[min(int((weight - low) / (high - low) * len(SHADES)), len(SHADES) - 1)] * 2
-
+    levels = ((against_share(b, b.numel()) + 1) / 2 * (len(SHADES) - 1)).round().int().tolist()
+    n, i, j = one.place
+    rows = [[[SHADES[at] * 2 for at in row] for row in block] for block in levels]
+    rows[n][i][j] = "◆" + rows[n][i][j][1:]
     panels = [
-        Panel("\n".join("".join(map(shade, row)) for row in block), title=f"capsule {n}", expand=False)
-        for n, block in enumerate(b.tolist())
+        Panel("\n".join("".join(row) for row in block), title=f"capsule {n}", expand=False)
+        for n, block in enumerate(rows)
     ]
-    count = int(one.tied.sum())
-    tied = f"; {count:,} vectors share the largest, to within 1 %" if count > 1 else ""
-    out.print(f"Where the last level looks: weights from {low:.4f} (blank) to {high:.4f} (solid){tied}")
+    low, share, high = scale_ends(b.numel())
+    steps = f"blank {low}, {SHADES[len(SHADES) // 2]} {share}, {SHADES[-1]} {high}"
+    out.print(f"Weights of the last level: {steps}. {ties_in_words(one.tied, '◆', outlines=False)}", soft_wrap=True)
     out.print(Columns(panels))
 
 

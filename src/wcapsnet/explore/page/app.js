@@ -19,7 +19,7 @@ const shown = { answer: null, pinned: null, before: null, pixels: null, pinPixel
 const kept = { draw: null, pixels: null, test: null }; // the last picture of each kind
 const questions = { now: new Newest("/api/explain"), pin: new Newest("/api/explain"), before: new Newest("/api/explain"), block: new Newest("/api/block"), decode: new Newest("/api/decode"), near: new Newest("/api/near") };
 
-const percent = (p) => (p > 0.9995 && p < 1 ? "> 99.9 %" : p < 0.0005 && p > 0 ? "< 0.1 %" : `${(100 * p).toFixed(1)} %`);
+const percent = (p) => (p > 0.9995 ? "> 99.9 %" : p < 0.0005 && p > 0 ? "< 0.1 %" : `${(100 * p).toFixed(1)} %`);
 const classOf = (r) => about.classes[r];
 const node = (name, properties = {}, ...children) => {
   const element = Object.assign(document.createElement(name), properties);
@@ -283,7 +283,7 @@ function ties(answer) {
   const dot = seenHere(answer.place);
   if (count === 1) return dot ? "The dot marks the heaviest vector, which is decoded." : `The heaviest vector, which is decoded, is in block ${answer.place[0]}.`;
   const decoded = dot ? "the dot marks the one that is decoded" : `the one that is decoded is in block ${answer.place[0]}`;
-  if (count === vectors) return `All ${count} vectors have the same weight to within 1 %; ${decoded}.`;
+  if (count === vectors) return `All ${count} vectors have the same weight to within 1\u00a0%; ${decoded}.`;
   const here = state.heatBlock === "all" ? "" : `, ${answer.tied.filter(seenHere).length} of them in block ${state.heatBlock}`;
   return `${count} of ${vectors} vectors share the largest weight${here} (${outlined(answer).length ? "outlined" : "too many to outline"}); ${decoded}.`;
 }
@@ -434,7 +434,8 @@ function renderFavourites() {
   else if (survey.state === "running") note.textContent = `Looking at the test images: ${survey.done.toLocaleString("en")} of ${survey.total.toLocaleString("en")}.`;
   else if (found) {
     const classes = found.classes.length ? ` Its classes: ${found.classes.slice(0, 6).map(classOf).join(", ")}${found.classes.length > 6 ? ", …" : ""}.` : "";
-    note.textContent = `Its weight is the largest, alone or tied, in ${found.wins.toLocaleString("en")} of ${found.total.toLocaleString("en")} test images.${classes}`;
+    const tied = found.equal > found.images.length ? ` Shown are ${found.images.length} of ${found.equal.toLocaleString("en")} images that give it the same weight to within 1\u00a0%.` : "";
+    note.textContent = `Its weight is the largest, alone or tied, in ${found.wins.toLocaleString("en")} of ${found.total.toLocaleString("en")} test images.${classes}${tied}`;
     thumbs($("favourites"), found.images, (one) => one.weight.toFixed(3));
   } else note.textContent = shown.answer ? "" : "They are shown as soon as there is a picture.";
 }
@@ -704,7 +705,7 @@ async function restore() {
     const elements = new Set([...$("sliders").querySelectorAll("input")].map((slider) => slider.dataset.element));
     const sound = [was.source, was.pin].every(fits) && [...was.off, ...(was.open ? [was.open] : [])].every(isBlock) && (was.target === null || was.target in about.classes) && [...was.vector.keys()].every((key) => elements.has(key));
     if (!sound) throw new Error("This link belongs to another network.");
-    if (was.id !== about.id) say("This link was made with another network, whose answers were others.");
+    if (was.id !== about.id) say("This link was made with another network, so the answers may differ.");
     Object.assign(state, was, { id: about.id });
   } catch (error) {
     say(error.message);

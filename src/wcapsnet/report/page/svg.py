@@ -223,9 +223,10 @@ def marked(
         parts.append(h("circle", cx=_n(x + wide / 2), cy=_n(y + tall / 2), r=f"{0.2 * stride:.2f}", class_="decoded"))
     if not parts:
         return picture
-    label = " and ".join([*(["the tied vectors"] if outlines else []), *(["the decoded vector"] if dot else [])])
-    label = f"Marks of {label}"
-    drawn = h("svg", parts, viewBox=f"0 0 {width} {height}", role="img", aria_label=label, class_="marks")
+    said = ", ".join(
+        [f"{len(outlines)} places outlined"] * bool(outlines) + ["a dot at the decoded vector"] * bool(dot)
+    )
+    drawn = h("svg", parts, viewBox=f"0 0 {width} {height}", role="img", aria_label=said, class_="marks")
     return h("div", picture, drawn, class_="marked")
 
 
