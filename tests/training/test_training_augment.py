@@ -5,9 +5,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wcapsnet.data import Split
+from wcapsnet.data import DataConfig, Split
 from wcapsnet.data.augment import augment, mirror, shift
 from wcapsnet.data.loader import DeviceSplit, epoch_order, normalize
+from wcapsnet.data.types import Augmentations
+from wcapsnet.errors import InputError
+from wcapsnet.parts import augmentation
 
 
 def pictures(m=5, ch=2, h=4, w=6, dtype=torch.float32):
@@ -84,7 +87,7 @@ def test_a_shift_by_nothing_and_mirroring_twice_change_nothing():
 
 def test_without_augmentation_not_even_random_numbers_are_drawn():
     images, before = pictures(), torch.get_rng_state()
-    assert augment(images, mirroring=False, shifting=0) is images
+    assert augment(images, {}) is images
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -93,7 +96,7 @@ def test_all_offsets_and_both_sides_are_reached_and_equally_often():
     # one bright pixel off the centre tells shift and mirroring apart
     images = torch.zeros(5000, 1, 9, 9)
     images[:, 0, 4, 3] = 1
-    result = augment(images, mirroring=True, shifting=2)
+    result = augment(images, {"mirror": 0.5, "shift": 2})
     assert (result.sum((1, 2, 3)) == 1).all()
     rows, columns = result.flatten(1).argmax(1) // 9, result.flatten(1).argmax(1) % 9
     assert torch.equal(rows.unique(), torch.arange(2, 7))
@@ -108,9 +111,35 @@ def test_every_image_has_its_own_draw_and_the_labels_side_is_not_touched():
     torch.manual_seed(0)
     images = pictures(m=1, h=8, w=8).expand(64, -1, -1, -1).clone()
     kept = images.clone()
-    result = augment(images, mirroring=True, shifting=2)
+    result = augment(images, {"mirror": 0.5, "shift": 2})
     assert len({tuple(image.flatten().tolist()) for image in result}) > 20
     assert torch.equal(images, kept)
+
+
+def test_images_are_mirrored_with_the_probability_asked_for():
+    torch.manual_seed(0)
+    images = pictures(m=1).expand(4000, -1, -1, -1)
+    flipped = (augment(images, {"mirror": 0.2}) != images).flatten(1).any(1).double().mean()
+    assert abs(float(flipped) - 0.2) < 0.03
+    assert torch.equal(augment(images, {"mirror": 0.0}), images)
+    assert torch.equal(augment(images, {"mirror": 1.0}), images.flip(3))
+
+
+def test_augmentations_come_in_the_order_of_their_names_and_ones_own_by_its_name(monkeypatch):
+    monkeypatch.setitem(augmentation._parts, "add", lambda images, amount: images + amount)
+    monkeypatch.setitem(augmentation._parts, "times", lambda images, amount: images * amount)
+    images = pictures()
+    assert torch.equal(augment(images, {"add": 1, "times": 3}), (images + 1) * 3)
+    assert torch.equal(augment(images, {"times": 3, "add": 1}), images * 3 + 1)
+    data = DataConfig(mirror=True, shift=4, augment=Augmentations(times=3))
+    assert data.augmentations() == {"mirror": 0.5, "shift": 4, "times": 3.0}
+    assert list(data.augmentations()) == ["mirror", "shift", "times"]
+    assert DataConfig().augmentations() == {}
+
+
+def test_an_unknown_augmentation_is_refused_with_the_nearest_known_one():
+    with pytest.raises(InputError, match="did you mean 'mirror'"):
+        Augmentations(miror=0.5)
 
 
 # ── the loader ──

@@ -20,7 +20,7 @@ from training_helpers import (
     with_training,
 )
 
-import wcapsnet.training.step as step_module
+import wcapsnet.engine as engine_module
 import wcapsnet.training.trainer as trainer_module
 from wcapsnet.classifier import Classifier
 from wcapsnet.data import Dataset
@@ -36,7 +36,7 @@ def script(monkeypatch, *figures):
     """Validation says (accuracy in hundredths, loss) as written here, an epoch each."""
     remaining = list(figures)
 
-    def scripted(network, split, precision="fp32", batch_size=500):
+    def scripted(network, split, precision="fp32", **more):
         hundredths, loss = remaining.pop(0) if remaining else figures[-1]
         labels = torch.zeros(100, dtype=torch.int64)
         predicted = (torch.arange(100) >= hundredths).long()
@@ -128,9 +128,12 @@ def test_the_test_figures_are_those_of_the_best_weights_not_of_the_last(tmp_path
 def test_validation_runs_in_the_precision_of_training_and_the_test_in_fp32(tmp_path, monkeypatch, precision):
     calls = []
     honest = trainer_module.evaluate
-    monkeypatch.setattr(
-        trainer_module, "evaluate", lambda *args: (calls.append(args[2:] or ("fp32",)), honest(*args))[1]
-    )
+
+    def noting(*args, **more):
+        calls.append(args[2:] or ("fp32",))
+        return honest(*args, **more)
+
+    monkeypatch.setattr(trainer_module, "evaluate", noting)
     trainer = begin(tmp_path / "run", toy_experiment(epochs=1, milestones=(), precision=precision))
     trainer.fit()
     assert calls == [(precision,)]
@@ -167,7 +170,7 @@ def test_the_test_images_have_no_influence_on_the_weights(tmp_path, unbroken):
 
 def test_only_training_batches_are_augmented(tmp_path, monkeypatch):
     calls = []
-    monkeypatch.setattr(step_module, "augment", counting(step_module.augment, calls))
+    monkeypatch.setattr(engine_module, "augment", counting(engine_module.augment, calls))
     trainer = begin(tmp_path / "run", toy_experiment())
     seen = []
     trainer.network.register_forward_pre_hook(lambda module, args: seen.append((module.training, args[0].clone())))
@@ -227,14 +230,14 @@ def files(path):
 
 def test_a_loss_that_is_not_a_number_stops_with_one_sentence_and_keeps_the_last_good_checkpoint(tmp_path, monkeypatch):
     trainer = begin(tmp_path / "run", toy_experiment())
-    honest, steps = step_module.objective, []
+    honest, steps = engine_module.objective, []
 
     def poisoned(*args):
         steps.append(1)
         terms = honest(*args)
         return terms._replace(total=terms.total * (math.nan if len(steps) > 4 else 1))
 
-    monkeypatch.setattr(step_module, "objective", poisoned)
+    monkeypatch.setattr(engine_module, "objective", poisoned)
     finish_epoch, kept = trainer.save, []
     monkeypatch.setattr(trainer, "save", lambda: (finish_epoch(), kept.append(files(tmp_path / "run"))))
     with pytest.raises(Diverged) as error:
@@ -262,7 +265,7 @@ def test_weights_that_break_in_the_last_step_of_an_epoch_never_become_a_checkpoi
     plain, steps = trainer.step, []
 
     class Breaking:
-        sums = plain.sums
+        sums, means = plain.sums, plain.means
 
         def __call__(self, index):
             plain(index)
@@ -291,7 +294,7 @@ def test_weights_that_break_in_the_only_step_of_an_epoch_never_become_a_checkpoi
 
 
 def test_divergence_is_noticed_when_interrupted_instead_of_being_saved(tmp_path, monkeypatch):
-    honest, steps = step_module.objective, []
+    honest, steps = engine_module.objective, []
 
     class NeverLooks(Progress):
         def due(self):
@@ -306,7 +309,7 @@ def test_divergence_is_noticed_when_interrupted_instead_of_being_saved(tmp_path,
         terms = honest(*args)
         return terms._replace(total=terms.total * (math.nan if len(steps) == 4 else 1))
 
-    monkeypatch.setattr(step_module, "objective", poisoned)
+    monkeypatch.setattr(engine_module, "objective", poisoned)
     with pytest.raises(Diverged):
         trainer.fit()
     monkeypatch.undo()

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from wcapsnet.errors import InputError
 from wcapsnet.experiment import Experiment
 from wcapsnet.network import Level
-from wcapsnet.recipes import RECIPES, recipe
 from wcapsnet.parts import suggestion
-from wcapsnet.settings import from_dict, to_dict, with_setting
+from wcapsnet.recipes import RECIPES, recipe
+from wcapsnet.settings import Amounts, from_dict, to_dict, with_setting
 
 BASE = recipe("cifar10")
 
@@ -58,7 +58,8 @@ def test_fields_that_are_not_given_keep_their_defaults():
         ("data.source=100", lambda e: e.data.source, "100"),
         ("data.source=a=b", lambda e: e.data.source, "a=b"),
         ("data.validation=0.1", lambda e: e.data.validation, 0.1),
-        ("objective.lambda_ws=0.5", lambda e: e.objective.lambda_ws, 0.5),
+        ("objective.wasserstein=0.5", lambda e: e.objective["wasserstein"], 0.5),
+        ("data.augment.mirror=0.3", lambda e: e.data.augment["mirror"], 0.3),
         ("name=my run", lambda e: e.name, "my run"),
         (
             'model.levels=[{"capsules": 2, "growth": 2, "dimension": 4, "stride": 2}]',
@@ -74,7 +75,9 @@ def test_a_field_is_set_by_its_name(assignment, read, expected):
 
 
 def leaves(value, path=""):
-    if is_dataclass(value):
+    if isinstance(value, Amounts):
+        yield path, dict(value)
+    elif is_dataclass(value):
         for f in fields(value):
             yield from leaves(getattr(value, f.name), f"{path}.{f.name}" if path else f.name)
     elif isinstance(value, tuple) and value and is_dataclass(value[0]):
@@ -102,7 +105,7 @@ def test_setting_a_field_changes_that_field_alone():
         ("model.levels.0.capsule=4", "did you mean 'model.levels.0.capsules'"),
         ("model.routing.droput=0", "did you mean 'model.routing.dropout'"),
         ("training.learning_rate=1", "There is no field 'training.learning_rate'"),
-        ("zzz=1", "known are name, data, model, objective, training"),
+        ("zzz=1", "choose one of name, data, model, objective, training"),
         ("model.levels.4.capsules=8", "model.levels has the entries 0 to 3, so 'model.levels.4' is not one"),
         ("model.levels.-1.capsules=8", "entries 0 to 3"),
         ("model.levels.first.capsules=8", "entries 0 to 3"),
@@ -133,7 +136,9 @@ def test_setting_a_field_changes_that_field_alone():
         ('model.levels=[{"capsules": 2, "grwth": 3}]', "did you mean 'model.levels.0.growth'"),
         ("training.lr=-1", "training.lr is -1.0"),
         ("training.lr=NaN", "training.lr is nan"),
-        ("objective.lambda_ws=NaN", "objective.lambda_ws"),
+        ("objective.wasserstein=NaN", "objective.wasserstein"),
+        ("objective.waserstein=1", "did you mean 'wasserstein'"),
+        ("objective=3", "objective must be a table"),
         ("data.shift=-1", "data.shift must be a number of pixels"),
     ],
 )
@@ -164,13 +169,13 @@ def test_a_network_that_cannot_be_built_is_refused_with_the_field(assignment, fi
 @given(st.text(max_size=30))
 def test_any_text_as_a_setting_is_understood_or_refused_but_never_a_crash(text):
     for assignment in (text, f"training.{text}", f"model.levels.{text}", f"training.lr={text}", f"model.levels={text}"):
-        with contextlib.suppressInputError:
+        with contextlib.suppress(InputError):
             with_setting(BASE, assignment)
 
 
 def test_nothing_near_lists_what_there_is():
-    assert suggestion("qqq", ["alpha", "beta"]) == "; known are alpha, beta."
-    assert suggestion("alpa", ["alpha", "beta"], "a.b") == "; did you mean 'a.b.alpha'?"
+    assert suggestion("qqq", ["alpha", "beta"]) == "; choose one of alpha, beta."
+    assert suggestion("alpa", ["alpha", "beta"]) == "; did you mean 'alpha'?"
     assert suggestion("ALPA", ["Alpha", "beta"]) == "; did you mean 'Alpha'?"
 
 

@@ -11,8 +11,10 @@ import torch
 from rich.console import Console
 from training_helpers import CPU, same_tensors, toy_dataset, toy_experiment, trained, with_training, without_timings
 
+import wcapsnet.engine as engine_module
 import wcapsnet.training.step as step_module
 from wcapsnet.errors import InputError
+from wcapsnet.objective import PAPER, Objective
 from wcapsnet.training.board import Board, LiveBoard, PlainBoard, make_board
 from wcapsnet.training.progress import Progress
 from wcapsnet.training.run import Run
@@ -206,15 +208,15 @@ def test_ctrl_c_while_the_last_run_is_tested_interrupts_nothing(tmp_path, monkey
 
 
 def test_weights_that_broke_before_ctrl_c_are_not_saved(tmp_path, monkeypatch):
-    honest = step_module.objective
+    honest = engine_module.objective
     broken = toy_experiment(seed=1)
 
-    def poisoned(output, images, labels, config):
-        terms = honest(output, images, labels, config)
-        return terms._replace(total=terms.total * float("nan")) if config.lambda_ws == 0.125 else terms
+    def poisoned(output, images, labels, weights):
+        terms = honest(output, images, labels, weights)
+        return terms._replace(total=terms.total * float("nan")) if weights["wasserstein"] == 0.125 else terms
 
-    monkeypatch.setattr(step_module, "objective", poisoned)
-    broken = replace(broken, objective=replace(broken.objective, lambda_ws=0.125))
+    monkeypatch.setattr(engine_module, "objective", poisoned)
+    broken = replace(broken, objective=Objective({**PAPER, "wasserstein": 0.125}))
     never = type("Never", (Progress,), {"due": lambda self: False})
 
     class Unseeing(PressBoard):

@@ -138,7 +138,7 @@ class Trainer:
 
     def _finish_epoch(self) -> dict[str, Any]:
         state, means = self.state, self.step.means()
-        forward = self.engine.forward
+        forward = self.engine.forward if isinstance(self.engine, kernels.FusedEngine) else None
         validation = evaluate(self.network, self.validation_data, self.settings.precision, forward=forward)
         if not math.isfinite(validation.loss):  # the last step broke the weights: they must not replace good ones
             raise self._diverged(validation.loss)
@@ -163,16 +163,20 @@ class Trainer:
         }
 
     def _check(self, means: dict[str, float]) -> None:
-        chance = math.log(self.experiment.model.classes)
-        if not math.isfinite(means["total"]) or means.get("cross_entropy", 0.0) > 20 * chance:
+        if not math.isfinite(means["total"]) or means.get("cross_entropy", 0.0) > 20 * self._chance():
             raise self._diverged(means["total"])
 
     def _diverged(self, loss: float) -> Diverged:
         return Diverged(
             f"Training diverged in epoch {self.state.epoch + 1} (loss {loss:.3g}, guessing gives "
-            f"{math.log(self.experiment.model.classes):.2f}); lower the learning rate, for example "
+            f"{self._chance():.2f}); lower the learning rate, for example "
             f"--lr {self.settings.lr / 10:g}."
         )
+
+    def _chance(self) -> float:
+        """The cross entropy of guessing, "none of these" included where the network has it"""
+        model = self.experiment.model
+        return math.log(getattr(model, "outputs", model.classes))
 
     def _out_of_patience(self) -> bool:
         patience = self.settings.patience
