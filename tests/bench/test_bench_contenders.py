@@ -9,7 +9,7 @@ from wcapsnet.baselines import DenseNet
 from wcapsnet.bench.contenders import FORMULATIONS, Contender, _check_compiler, parse
 from wcapsnet.bench.loop import looped
 from wcapsnet.network import Level, WCapsNet
-from wcapsnet.objective import ObjectiveConfig, objective
+from wcapsnet.objective import PAPER, objective
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -23,7 +23,7 @@ def test_the_loop_answers_and_learns_as_the_plain_network(training, levels):
     images, labels = torch.randn(3, 2, 8, 8, dtype=torch.float64), torch.tensor([0, 2, 1])
     for network in (plain, loop):
         output = network(images)
-        objective(output, images, labels, ObjectiveConfig()).total.backward()
+        objective(output, images, labels, PAPER).total.backward()
         network.answer = output
     close(loop.answer.logits, plain.answer.logits.detach())
     close(loop.answer.reconstruction, plain.answer.reconstruction.detach())
@@ -47,7 +47,7 @@ def test_densenet_bc_100_12_has_the_parameters_of_its_paper():
     assert round(parameters / 1e6, 2) == 0.77
     assert len(network.blocks[0]) == 16
     assert network.linear.in_features == 342
-    assert network(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+    assert network(torch.zeros(2, 3, 32, 32)).logits.shape == (2, 10)
     assert len(network.decayed_parameters()) == len(list(network.parameters()))
 
 

@@ -14,6 +14,7 @@ from wcapsnet.bench import run as runs
 from wcapsnet.bench.contenders import parse
 from wcapsnet.bench.measure import in_turns, recorded
 from wcapsnet.bench.run import Request, cases, with_capsules, with_levels
+from wcapsnet.engine import Engine
 from wcapsnet.experiment import TrainingConfig
 from wcapsnet.network import WCapsNet, WCapsNetConfig
 from wcapsnet.recipes import RECIPES
@@ -66,27 +67,36 @@ def test_every_level_alone_and_with_its_routing():
     assert whole["macs_per_image"] > blocks["macs_per_image"]
 
 
-def test_an_engine_is_a_contender_and_may_compute_single_levels(monkeypatch):
-    class Engine:
-        def __call__(self, network, images):
-            network.engine = None
-            output = network(images)
-            network.engine = self
-            return output
+def test_the_fused_engine_is_a_contender_and_computes_single_levels(monkeypatch):
+    asked = []
+
+    class Fused:
+        """As the kernels are asked for a level, computed by PyTorch."""
 
         def blocks(self, network, at, x):
+            asked.append("blocks")
             return network.capsules[at](x)
 
-    def use(network, wanted, precision, device):
-        network.engine = Engine() if wanted == "fused" else None
-        return wanted
+        def level(self, network, at, x):
+            asked.append("level")
+            c = network.capsules[at](x)
+            return network.handed_on(at, network.routers[at](c).weights, c)
 
-    monkeypatch.setattr(kernels, "use", use)
+    class OnCpu(kernels.FusedEngine):
+        def __init__(self, network):
+            Engine.__init__(self, network)
+            self.fused = Fused()
+
+        forward = Engine.forward
+
+    def choose(network, experiment, device):
+        return OnCpu(network) if experiment.training.kernels == "fused" else Engine(network)
+
+    monkeypatch.setattr(kernels, "choose", choose)
     for what in ("infer", "level"):
         record = record_of(what, "--against", "fused", "--batch", 2)
         assert {row["contender"] for row in record["results"]} == {"fused"}
-    monkeypatch.delattr(Engine, "blocks")
-    assert "not one level" in sentence(call("bench", "level", "--against", "fused", *QUICK))
+    assert set(asked) == {"blocks", "level"}
 
 
 def test_the_parts_of_a_step():
@@ -204,7 +214,7 @@ def test_what_does_not_fit_into_memory_is_left_out_and_said(monkeypatch):
 
 def test_a_loss_that_is_not_a_number_is_said(monkeypatch):
     broken = replace(RECIPES["small"](), training=TrainingConfig(batch_size=4, lr=1e30))
-    monkeypatch.setitem(RECIPES, "small", lambda: broken)
+    monkeypatch.setitem(RECIPES._parts, "small", lambda: broken)
     answer = call("bench", "train", "--against", "plain", *QUICK)
     assert "plain, batch 4: its loss is not a number." in answer.err
 

@@ -8,15 +8,17 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from wcapsnet import kernels
+from wcapsnet import kernels, parts
 from wcapsnet.cli import app
 from wcapsnet.data import DataConfig, Split
 from wcapsnet.data.loader import DeviceSplit
+from wcapsnet.data.types import Augmentations
 from wcapsnet.experiment import Experiment, TrainingConfig
+from wcapsnet.kernels.optimizer import FusedNesterov
 from wcapsnet.network import CIFAR100_LEVELS, Level, RoutingConfig, WCapsNet, WCapsNetConfig
-from wcapsnet.objective import ObjectiveConfig, objective
+from wcapsnet.objective import PAPER, Objective
 from wcapsnet.training.precision import arithmetic
-from wcapsnet.training.step import GraphedStep, Step, nesterov
+from wcapsnet.training.step import GraphedStep, Step, nesterov, summed
 
 pytestmark = [
     pytest.mark.gpu,
@@ -54,11 +56,20 @@ def _the_same_random_numbers_in_every_run():
     torch.manual_seed(1)
 
 
-def network_of(config, wanted="fused"):
-    network = WCapsNet(config).to(CUDA)
-    said = kernels.use(network, wanted, "bf16", CUDA)
-    assert said == ("fused kernels" if wanted == "fused" else "plain PyTorch")
-    return network
+def engine_of(network, wanted="fused", experiment=None):
+    experiment = experiment or Experiment("gpu", model=network.config)
+    training = replace(experiment.training, kernels=wanted, precision="bf16")
+    return kernels.choose(network, replace(experiment, training=training), CUDA)
+
+
+def new_engine(config, wanted="fused"):
+    engine = engine_of(WCapsNet(config).to(CUDA), wanted)
+    assert engine.description == ("fused kernels" if wanted == "fused" else "plain PyTorch")
+    return engine
+
+
+def copied(engine, wanted="fused"):
+    return engine_of(copy.deepcopy(engine.network), wanted)
 
 
 def batch(m, config):
@@ -72,17 +83,18 @@ def error(got, truth):
     return float((got - truth).norm() / truth.norm().clamp_min(1e-30))
 
 
-def one_pass(network, images, labels, precision):
-    config = ObjectiveConfig()
+def one_pass(engine, images, labels, precision):
+    sums = torch.zeros(len(summed(PAPER)), dtype=torch.float64, device=CUDA)
     with arithmetic(precision, CUDA):
-        output = network(images)
-        if network.engine is not None:
-            terms = kernels.objective(output, images, labels, config, network.config.classes)
-        else:
-            terms = objective(output, images, labels, config)
+        output = engine.forward(images)
+        terms = engine.terms(output, images, labels, PAPER, sums)
     terms.total.backward()
     torch.cuda.synchronize()
     return output, terms
+
+
+def value_of(terms, name):
+    return float((terms.total if name == "total" else terms.named[name]).detach())
 
 
 def without_gradient(network):
@@ -93,9 +105,9 @@ def without_gradient(network):
 
 def three(config, m):
     """Fused in bf16, plain in fp32, plain in bf16: the same weights, the same batch."""
-    plain = network_of(config, "plain")
-    fused, half = copy.deepcopy(plain), copy.deepcopy(plain)
-    assert kernels.use(fused, "fused", "bf16", CUDA) == "fused kernels"
+    plain = new_engine(config, "plain")
+    fused, half = copied(plain), copied(plain, "plain")
+    assert fused.description == "fused kernels"
     images, labels = batch(m, config)
     return (fused, plain, half), images, labels
 
@@ -117,10 +129,11 @@ def test_a_pass_is_as_near_to_fp32_as_plain_bf16_is(name):
         for field in ("fitness", "weights"):
             one, other, third = (getattr(o.routings[index], field) for o in (output, expected, yardstick))
             near(one, other, third, f"{field} of level {index}")
-    for field in terms._fields:
-        one, other, third = (float(getattr(t, field).detach()) for t in (terms, expected_terms, yardstick_terms))
-        assert abs(one - other) <= 2 * abs(third - other) + 0.02 * abs(other) + 1e-3, field
+    for term in ("total", *PAPER):
+        one, other, third = (value_of(t, term) for t in (terms, expected_terms, yardstick_terms))
+        assert abs(one - other) <= 2 * abs(third - other) + 0.02 * abs(other) + 1e-3, term
 
+    fused, plain, half = (engine.network for engine in (fused, plain, half))
     ratios, left_out = [], without_gradient(fused)
     for (parameter, p), q, h in zip(fused.named_parameters(), plain.parameters(), half.parameters(), strict=True):
         assert p.grad is not None, parameter
@@ -146,16 +159,16 @@ def test_evaluation_is_as_near_to_fp32_as_plain_bf16_is(name):
     (fused, plain, half), images, _ = three(config, m)
     for _ in range(3):  # running statistics that are not where they start
         one_pass(plain, *batch(m, config), "fp32")
-    for network in (fused, half):
-        network.load_state_dict(plain.state_dict())
-    for network in (fused, plain, half):
-        network.eval()
-    before = {key: value.clone() for key, value in fused.state_dict().items()}
+    for engine in (fused, half):
+        engine.network.load_state_dict(plain.network.state_dict())
+    for engine in (fused, plain, half):
+        engine.network.eval()
+    before = {key: value.clone() for key, value in fused.network.state_dict().items()}
     with torch.no_grad():
         with arithmetic("bf16", CUDA):
-            output, yardstick = fused(images), half(images)
+            output, yardstick = fused.forward(images), half.forward(images)
         with arithmetic("fp32", CUDA):
-            expected, alone = plain(images), fused(images)
+            expected, alone = plain.forward(images), fused.forward(images)
     assert torch.equal(alone.logits, expected.logits)  # fp32 is asked for: the plain modules answer
     assert error(output.logits, expected.logits) <= 1.5 * error(yardstick.logits, expected.logits) + 0.005
     # Which capsule is the best hangs on rounding where several are about equally good.
@@ -163,10 +176,10 @@ def test_evaluation_is_as_near_to_fp32_as_plain_bf16_is(name):
     if bool(same.any()):
         found, allowed = (error(o.reconstruction[same], expected.reconstruction[same]) for o in (output, yardstick))
         assert found <= 1.5 * allowed + 0.02
-    for key, value in fused.state_dict().items():
+    for key, value in fused.network.state_dict().items():
         assert torch.equal(value, before[key]), key
     with torch.no_grad(), arithmetic("bf16", CUDA):
-        one = fused(images[:1])
+        one = fused.forward(images[:1])
     torch.testing.assert_close(one.logits, output.logits[:1], rtol=2e-2, atol=2e-2)
 
 
@@ -174,12 +187,10 @@ def test_evaluation_is_as_near_to_fp32_as_plain_bf16_is(name):
 def test_nothing_is_read_that_nobody_wrote(name, monkeypatch):
     """Memory that is new is NaN, and the answer stays what it was."""
     m, config = NETWORKS[name]
-    network = network_of(config, "plain")
-    again, poisoned = copy.deepcopy(network), copy.deepcopy(network)
-    for one in (network, again, poisoned):
-        kernels.use(one, "fused", "bf16", CUDA)
+    first = new_engine(config)
+    again, poisoned = copied(first), copied(first)
     images, labels = batch(m, config)
-    output, _ = one_pass(network, images, labels, "bf16")
+    output, _ = one_pass(first, images, labels, "bf16")
     one_pass(again, images, labels, "bf16")
 
     empty, empty_like = torch.empty, torch.empty_like
@@ -188,16 +199,16 @@ def test_nothing_is_read_that_nobody_wrote(name, monkeypatch):
         patch.setattr(torch, "empty_like", lambda *a, **n: _poison(empty_like(*a, **n)))
         found, _ = one_pass(poisoned, images, labels, "bf16")
     assert error(found.logits, output.logits) < 0.02
-    for parameter, p in poisoned.named_parameters():
+    for parameter, p in poisoned.network.named_parameters():
         assert bool(p.grad.isfinite().all()), parameter
     # Atomics come in any order, and what they round differently grows on the way through a network in bf16: no more
     # than between two passes that nobody poisoned.
-    assert difference(poisoned, network) <= 1.5 * difference(again, network) + 0.02
+    assert difference(poisoned, first) <= 1.5 * difference(again, first) + 0.02
 
 
 def difference(one, other):
     """Of the gradients: the median over parameters."""
-    pairs = zip(one.parameters(), other.parameters(), strict=True)
+    pairs = zip(one.network.parameters(), other.network.parameters(), strict=True)
     return statistics.median(error(p.grad, q.grad) for p, q in pairs)
 
 
@@ -213,16 +224,14 @@ def _poison(tensor):
 def test_gradients_aside_are_those_in_line():
     """Work on a second stream: the same sums, added up in whatever order the atomics come."""
     m, config = NETWORKS["CIFAR-10"]
-    networks = [network_of(config)]
-    for _ in range(3):
-        networks.append(copy.deepcopy(networks[0]))
-        kernels.use(networks[-1], "fused", "bf16", CUDA)
+    engines = [new_engine(config)]
+    engines += [copied(engines[0]) for _ in range(3)]
     images, labels = batch(m, config)
-    for network, aside in zip(networks, (False, False, True, True), strict=True):
-        network.engine.aside.enabled = aside
-        one_pass(network, images, labels, "bf16")
-        assert not network.engine.aside.kept
-    line, again, *others = networks
+    for engine, aside in zip(engines, (False, False, True, True), strict=True):
+        engine.fused.aside.enabled = aside
+        one_pass(engine, images, labels, "bf16")
+        assert not engine.fused.aside.kept
+    line, again, *others = engines
     for other in others:
         assert difference(other, line) <= 1.5 * difference(again, line) + 0.02
 
@@ -235,16 +244,15 @@ def pictures(count, seed=0):
     return Split(images, labels)
 
 
-def stepper(config, graph, lr=0.1, split=None, **data):
-    experiment = Experiment(
-        "gpu", DataConfig(source="cifar10", **data), config, training=TrainingConfig(precision="bf16", lr=lr)
-    )
+def stepper(config, graph, lr=0.1, split=None, objective=PAPER, **data):
+    training = TrainingConfig(precision="bf16", kernels="fused", lr=lr)
+    experiment = Experiment("gpu", DataConfig(source="cifar10", **data), config, objective, training)
     torch.manual_seed(0)
-    network = network_of(config)
-    optimizer = nesterov(network, experiment, CUDA)
-    assert isinstance(optimizer, kernels.FusedNesterov)
+    engine = kernels.choose(WCapsNet(config).to(CUDA), experiment, CUDA)
+    optimizer = nesterov(engine, experiment, CUDA)
+    assert isinstance(optimizer, FusedNesterov)
     device_split = DeviceSplit(split or pictures(512), (0.25,) * 3, (0.2,) * 3, CUDA)
-    step = Step(experiment, network, optimizer, device_split)
+    step = Step(experiment, engine, optimizer, device_split)
     return GraphedStep(step, 64) if graph else step
 
 
@@ -286,14 +294,14 @@ def test_three_hundred_steps_on_random_labels_stay_finite():
     step = stepper(WCapsNetConfig(), True, lr=0.1, split=split, mirror=True, shift=4)
     totals = losses(step, 300)
     assert all(0 < total < 20 for total in totals), totals
-    assert all(bool(value.isfinite().all()) for value in step.network.state_dict().values())
+    assert all(bool(value.isfinite().all()) for value in step.engine.network.state_dict().values())
 
 
 def test_weights_that_are_no_numbers_break_nothing_but_the_loss():
     """The trainer tells of a run that diverged by its loss; an address made of NaN would end the process instead."""
     step = stepper(WCapsNetConfig(), False)
     with torch.no_grad():
-        for p in step.network.parameters():
+        for p in step.engine.network.parameters():
             p.fill_(float("nan"))
     step(torch.arange(64, device=CUDA))
     torch.cuda.synchronize()
@@ -302,21 +310,43 @@ def test_weights_that_are_no_numbers_break_nothing_but_the_loss():
 
 
 @pytest.mark.parametrize("what", ["random", "constant"])
-def test_fitness_that_is_not_learned_is_routed_by_pytorch_between_the_kernels(what):
+def test_fitness_that_is_not_learned_is_routed_by_the_kernels(what):
     routing = replace(QUIET["routing"], fitness=what, weighting="normalized")
     config = replace(WCapsNetConfig(**QUIET), routing=routing)
     (fused, plain, half), images, labels = three(config, 16)
     outputs = []
-    for network, precision in ((fused, "bf16"), (plain, "fp32"), (half, "bf16")):
+    for engine, precision in ((fused, "bf16"), (plain, "fp32"), (half, "bf16")):
         torch.manual_seed(3)
-        network.eval()
+        engine.network.eval()
         with torch.no_grad(), arithmetic(precision, CUDA):
-            outputs.append(network(images))
+            outputs.append(engine.forward(images))
     output, expected, yardstick = outputs
     assert error(output.logits, expected.logits) <= 1.5 * error(yardstick.logits, expected.logits) + 0.01
-    fused.train()
+    fused.network.train()
     _, terms = one_pass(fused, images, labels, "bf16")
     assert bool(terms.total.isfinite())
+
+
+@pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
+def test_parts_of_ones_own_train_between_the_kernels(graph, monkeypatch):
+    """A weighting, a loss term on the capsules and an augmentation that no kernel knows, recorded as a graph too."""
+
+    def seven(output, images, labels):
+        return 7 + output.capsules[0].float().square().mean() * 0
+
+    monkeypatch.setitem(parts.weighting._parts, "cubed", lambda a: (a**3).flatten(1).softmax(1).view_as(a))
+    monkeypatch.setitem(parts.loss_term._parts, "seven", seven)
+    monkeypatch.setitem(parts.augmentation._parts, "dark", lambda images, amount: images * amount)
+    config = WCapsNetConfig(routing=RoutingConfig(weighting="cubed"))
+    objective, own = Objective({**PAPER, "seven": 2.0}), Augmentations(dark=0.5)
+    step = stepper(config, graph, lr=0.02, objective=objective, mirror=True, augment=own)
+    for part in ("routing", "loss term seven", "augmentation dark"):
+        assert f"{part} in PyTorch" in step.engine.description
+    totals = losses(step, 60)
+    means = step.means()
+    assert means["seven"] == pytest.approx(7)
+    assert means["total"] == pytest.approx(sum(weight * means[name] for name, weight in objective.items()), rel=1e-3)
+    assert statistics.mean(totals[-10:]) < statistics.mean(totals[:5])
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import torch
 
 from wcapsnet.data import DataConfig, Dataset, Split
 from wcapsnet.data.loader import DeviceSplit
+from wcapsnet.engine import Engine
 from wcapsnet.experiment import Experiment, TrainingConfig
 from wcapsnet.network import RoutingConfig, WCapsNet, WCapsNetConfig
 from wcapsnet.training.progress import Progress
@@ -34,9 +35,9 @@ def losses(precision: str, graph: bool, steps: int = 6) -> list[float]:
     device = torch.device("cuda")
     experiment = Experiment("gpu", DataConfig(source="cifar10"), STEADY, training=TrainingConfig(precision=precision))
     torch.manual_seed(0)
-    network = WCapsNet(STEADY).to(device)
-    optimizer = nesterov(network, experiment, device)
-    step = Step(experiment, network, optimizer, DeviceSplit(pictures(512), (0.25,) * 3, (0.2,) * 3, device))
+    engine = Engine(WCapsNet(STEADY).to(device))
+    optimizer = nesterov(engine, experiment, device)
+    step = Step(experiment, engine, optimizer, DeviceSplit(pictures(512), (0.25,) * 3, (0.2,) * 3, device))
     if graph:
         step = GraphedStep(step, 64)
     totals, before = [], 0.0
@@ -79,10 +80,10 @@ def test_no_random_draw_repeats_between_replays():
     torch.manual_seed(0)
     device = torch.device("cuda")
     experiment = Experiment("gpu", DataConfig(source="cifar10"), training=TrainingConfig(lr=1e-12))
-    network = WCapsNet().to(device)
-    optimizer = nesterov(network, experiment, device)
+    engine = Engine(WCapsNet().to(device))
+    optimizer = nesterov(engine, experiment, device)
     data = DeviceSplit(pictures(64), (0.25,) * 3, (0.2,) * 3, device)
-    step = GraphedStep(Step(experiment, network, optimizer, data), 64)
+    step = GraphedStep(Step(experiment, engine, optimizer, data), 64)
     totals = []
     for _ in range(4):  # the same batch, weights that do not move: only noise and dropout differ
         step.sums.zero_()
