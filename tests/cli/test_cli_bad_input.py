@@ -8,8 +8,8 @@ import pytest
 import torch
 from cli_helpers import SMALL, call, fruit, sentence
 
-from wcapsnet import InputError, cli
-from wcapsnet.bench import command as bench_command
+from wcapsnet import InputError, api
+from wcapsnet.cli import bench, demo, explain, explore, predict
 from wcapsnet.data import scan_folder
 from wcapsnet.recipes import quick
 
@@ -26,7 +26,7 @@ CASES = {
     "wrong type": (("train", "toy", "--set", "training.epochs=three"), "training.epochs must be a whole number"),
     "no value": (("train", "toy", "--set", "training.epochs"), "FIELD=VALUE"),
     "half a level": (("train", "toy", "--set", 'model.levels=[{"capsules": 1}]'), "model.levels.0"),
-    "lambda nan": (("train", "toy", "--set", "objective.lambda_ws=NaN"), "objective.lambda_ws"),
+    "lambda nan": (("train", "toy", "--set", "objective.wasserstein=NaN"), "objective.wasserstein"),
     "impossible stride": (("train", "toy", "--set", "model.levels.0.stride=99"), "model.levels.0.stride"),
     "network for other images": (("train", "toy", "--set", "model.height=16"), "model.height is 16"),
     "network for other classes": (("train", "toy", "--set", "model.classes=4"), "model.classes is 4"),
@@ -193,8 +193,8 @@ def test_where_memory_is_short_a_command_advises_what_it_can_do(toy, monkeypatch
     def fails(*args):
         raise error
 
-    monkeypatch.setattr(cli, "choose_device", fails)
-    monkeypatch.setattr(bench_command, "choose_device", fails)
+    for module in (api, bench, demo, explain, explore, predict):
+        monkeypatch.setattr(module, "choose_device", fails)
     said = sentence(call(*command))
     assert "memory; " in said
     named = re.findall(r"--[a-z-]+", said)

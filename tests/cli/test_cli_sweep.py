@@ -14,14 +14,15 @@ from pathlib import Path
 import pytest
 import torch
 from cli_helpers import SMALL, call, same_weights, sentence
+from filelock import FileLock
 
-import wcapsnet.runs as runs_module
-import wcapsnet.sweep as sweep_module
+import wcapsnet.hub as hub
+import wcapsnet.sweeps.plan as sweep_module
+import wcapsnet.sweeps.run as runs_module
 from wcapsnet.data import DATASETS, types
-from wcapsnet.lock import hold
 from wcapsnet.recipes import ABLATIONS, PAPER, RECIPES, ROWS
 from wcapsnet.recipes.published import PAPER_TABLES
-from wcapsnet.sweep import product
+from wcapsnet.sweeps import product
 from wcapsnet.training import precision
 from wcapsnet.training.board import Board
 from wcapsnet.training.progress import Progress
@@ -158,10 +159,8 @@ def test_on_a_cpu_runs_follow_one_another_and_it_is_said(toy):
 
 def test_data_are_read_once_for_all_runs_on_the_same_images(toy, monkeypatch):
     reads = []
-    load = runs_module.load_dataset
-    monkeypatch.setattr(
-        runs_module, "load_dataset", lambda *args, **kwargs: (reads.append(1), load(*args, **kwargs))[1]
-    )
+    load = hub.load_dataset
+    monkeypatch.setattr(hub, "load_dataset", lambda *args, **kwargs: (reads.append(1), load(*args, **kwargs))[1])
     grids = ("--grid", "data.mirror=true,false", "--grid", "data.normalization=unit,standardize")
     assert call("sweep", "toy", *grids, "--epochs", 1, "-q").code == 0
     assert len(reads) == 1
@@ -259,7 +258,7 @@ def test_ctrl_c_saves_and_the_proposed_command_goes_on_to_the_same_end(toy):
     assert answer.code == 130
     assert answer.err == ""
     assert [run["state"] for run in content("my [b] sweep")["runs"]] == ["finished", "begun", "not begun"]
-    words = shlex.split(answer.out.partition("Go on with: ")[2])
+    words = shlex.split(answer.out.partition("Resume with: ")[2])
     assert words == ["wcapsnet", "sweep", "toy", "--seeds", "3", "--out", "my [b] sweep", "-q"]
     assert call(*words[1:]).code == 0
     for seed in range(3):
@@ -360,7 +359,7 @@ def test_ablate_trains_every_row_of_a_table_with_every_seed(toy):
     for row in rows:
         asked = json.loads((folder / f"row={row},seed=1" / "experiment.json").read_text())
         assert asked["name"] == f"toy-{row.lower()}"
-        assert asked["objective"]["lambda_ws"] == (0.2 if row.startswith("WS") else 0.0)
+        assert asked["objective"]["wasserstein"] == (0.2 if row.startswith("WS") else 0.0)
         assert asked["model"]["routing"]["stop_gradient"] is (row == "WS")
         assert row in answer.out
     again = call("ablate", "routing", "toy", "--seeds", 2, "--epochs", 1)
@@ -373,7 +372,7 @@ def test_ablate_works_for_pictures_and_goes_on_after_ctrl_c(pictures):
         press_ctrl_c(patch, "row=tilt,seed=0")
         stopped = call("ablate", "nonlinearity", pictures, *options, "-q")
     assert stopped.code == 130, stopped
-    words = shlex.split(stopped.out.partition("Go on with: ")[2])
+    words = shlex.split(stopped.out.partition("Resume with: ")[2])
     assert call(*words[1:]).code == 0
     runs = content("runs/fruit-nonlinearity")["runs"]
     assert [run["settings"]["row"] for run in runs] == ["squash", "tilt"]
@@ -467,7 +466,7 @@ def test_runs_on_other_images_do_not_come_into_one_table(pictures, tmp_path):
 
 
 def test_ablate_changes_nothing_but_what_the_row_is_about(toy):
-    settings = ("model.nonlinearity=squash", "objective.lambda_ws=0.7", "model.routing.noise_share=0.3")
+    settings = ("model.nonlinearity=squash", "objective.wasserstein=0.7", "model.routing.noise_share=0.3")
     change = [word for setting in settings for word in ("--set", setting)]
     assert call("train", "toy", "--epochs", 1, "--out", "mine", *change, "-q").code == 0
     assert call("ablate", "routing", "mine", "--seeds", 1, "-q").code == 0
@@ -476,7 +475,9 @@ def test_ablate_changes_nothing_but_what_the_row_is_about(toy):
         for row in ("WS+CE", "WS", "CE", "Random", "Uniform")
     }
     assert {one["model"]["nonlinearity"] for one in asked.values()} == {"squash"}
-    found = {row: (one["objective"]["lambda_ws"], one["model"]["routing"]["noise_share"]) for row, one in asked.items()}
+    found = {
+        row: (one["objective"]["wasserstein"], one["model"]["routing"]["noise_share"]) for row, one in asked.items()
+    }
     kept, without = (0.7, 0.3), (0.0, 0.0)
     assert found == {"WS+CE": kept, "WS": kept, "CE": (0.0, 0.3), "Random": without, "Uniform": without}
 
@@ -485,7 +486,7 @@ def test_ablate_changes_nothing_but_what_the_row_is_about(toy):
     ("table", "recipe", "says"),
     [
         ("routing", "mnist-uniform", "WS+CE of Table IV: model.routing.fitness is constant, and it must be critic."),
-        ("IV", "mnist-ce", "WS+CE of Table IV: objective.lambda_ws is 0.0, and it must be above zero."),
+        ("IV", "mnist-ce", "WS+CE of Table IV: objective.wasserstein is 0.0, and it must be above zero."),
         ("IV", "mnist-ws", "WS+CE of Table IV: model.routing.stop_gradient is true, and it must be false."),
         ("III", "mnist-squash", "tilt of Table III: model.nonlinearity is squash, and it must be tilt."),
         (
@@ -556,9 +557,10 @@ def test_a_run_that_another_process_trains_is_left_to_it(toy):
     with pytest.MonkeyPatch.context() as patch:
         press_ctrl_c(patch, "seed=0")
         assert call("sweep", "toy", "--seeds", 2, "--epochs", 1, "-q").code == 130
-    let_go = hold(Path("runs/toy-sweep/seed=0"))
+    lock = FileLock("runs/toy-sweep/seed=0/.lock")
+    lock.acquire()
     answer = call("sweep", "toy", "--seeds", 2, "--epochs", 1, "-q")
-    let_go()
+    lock.release()
     assert answer.code == 1
     assert answer.err.startswith("error: seed=0: Another process is training runs/toy-sweep/seed=0;")
     assert [run["state"] for run in content()["runs"]] == ["begun", "finished"]
@@ -589,7 +591,7 @@ def test_the_campaign_trains_runs_by_name_and_seed_and_goes_on_after_ctrl_c(toy,
         press_ctrl_c(patch, "recipe=toy,seed=1")
         assert campaign("--out", "all of it", "toy:0,1") == 130
     said = capsys.readouterr().out
-    words = shlex.split(said.partition("Stopped and saved. Go on with: ")[2])
+    words = shlex.split(said.partition("Stopped and saved. Resume with: ")[2])
     assert words == ["python", str(CAMPAIGN), "--out", "all of it", "toy:0,1"]  # as it was called, wherever one is
     assert content("all of it")["command"] == ["python", "results/campaign.py", *words[2:]]
     assert campaign(*words[2:]) == 0
@@ -628,7 +630,7 @@ def test_ctrl_c_before_training_is_a_sentence_too(toy, capsys, monkeypatch):
     def interrupted(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(runs_module, "load_dataset", interrupted)
+    monkeypatch.setattr(hub, "load_dataset", interrupted)
     assert campaign("--out", "out", "toy:0") == 130
     assert capsys.readouterr().err == "error: Interrupted; what was saved before is kept.\n"
 

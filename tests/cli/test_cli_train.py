@@ -13,8 +13,9 @@ import pytest
 from cli_helpers import SMALL, call, environment, fruit, same_weights, sentence
 
 import wcapsnet
-import wcapsnet.cli as cli
-import wcapsnet.runs as runs_module
+import wcapsnet.api as api
+import wcapsnet.engine as engine_module
+import wcapsnet.hub as hub
 import wcapsnet.training.step as step_module
 from wcapsnet.recipes import RECIPES
 from wcapsnet.training.progress import Progress
@@ -165,10 +166,8 @@ def test_a_folder_that_is_in_the_way_is_said_before_the_data_are_read(toy, monke
     Path("mine").mkdir()
     Path("mine", "notes.txt").touch()
     reads = []
-    load = runs_module.load_dataset
-    monkeypatch.setattr(
-        runs_module, "load_dataset", lambda *args, **kwargs: (reads.append(1), load(*args, **kwargs))[1]
-    )
+    load = hub.load_dataset
+    monkeypatch.setattr(hub, "load_dataset", lambda *args, **kwargs: (reads.append(1), load(*args, **kwargs))[1])
     assert "mine already exists" in sentence(call("train", "toy", "--out", "mine"))
     assert not reads
 
@@ -186,7 +185,7 @@ def press_ctrl_c(monkeypatch, epoch, step):
             if (at, done) == (epoch, step):
                 signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(cli, "make_progress", lambda *args: Pressing())
+    monkeypatch.setattr(api, "make_progress", lambda *args: Pressing())
 
 
 def test_ctrl_c_saves_says_how_to_resume_and_exits_130(toy):
@@ -196,7 +195,7 @@ def test_ctrl_c_saves_says_how_to_resume_and_exits_130(toy):
         answer = call("train", "toy", "--out", "broken", "-q")
     assert answer.code == 130
     assert answer.err == ""
-    assert "Stopped and saved. Go on with: wcapsnet train --resume broken" in answer.out
+    assert "Stopped and saved. Resume with: wcapsnet train --resume broken" in answer.out
     assert not Path("broken/test.json").exists()
     assert "not finished" in call("list", "runs", "--runs", ".").out
     resumed = call("train", "--resume", "broken")
@@ -219,7 +218,7 @@ def test_the_command_that_is_proposed_for_resuming_can_be_pasted(toy):
     with pytest.MonkeyPatch.context() as patch:
         press_ctrl_c(patch, 0, 1)
         answer = call("train", "toy", "--out", "my run [b] 1", "-q")
-    command = answer.out.partition("Go on with: ")[2].strip()
+    command = answer.out.partition("Resume with: ")[2].strip()
     words = shlex.split(command)
     assert words == ["wcapsnet", "train", "--resume", "my run [b] 1"]
     assert call(*words[1:], "-q").code == 0
@@ -275,7 +274,7 @@ def test_ctrl_c_while_data_are_read_exits_130_and_leaves_nothing(toy, monkeypatc
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(runs_module, "load_dataset", interrupted)
+    monkeypatch.setattr(hub, "load_dataset", interrupted)
     answer = call("train", "toy")
     assert answer.code == 130
     assert "Traceback" not in answer.err
@@ -297,7 +296,7 @@ def test_a_real_ctrl_c_in_a_process_of_its_own(pictures):
         rest, errors = process.communicate(timeout=60)
     said = "".join(heard) + rest
     assert process.returncode == 130, said + errors
-    assert "Stopped and saved. Go on with: wcapsnet train --resume broken" in said
+    assert "Stopped and saved. Resume with: wcapsnet train --resume broken" in said
     assert errors == ""
     done = len(Path("broken/metrics.jsonl").read_text().splitlines())
     assert 1 <= done < 15
@@ -314,7 +313,7 @@ def test_a_real_ctrl_c_in_a_process_of_its_own(pictures):
 
 
 def test_divergence_is_one_sentence_and_the_last_good_checkpoint_stays(toy):
-    honest, steps = step_module.objective, []
+    honest, steps = engine_module.objective, []
 
     def poisoned(*args):
         steps.append(1)
@@ -322,7 +321,7 @@ def test_divergence_is_one_sentence_and_the_last_good_checkpoint_stays(toy):
         return terms._replace(total=terms.total * (float("nan") if len(steps) > 3 else 1))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(step_module, "objective", poisoned)
+        patch.setattr(engine_module, "objective", poisoned)
         said = sentence(call("train", "toy", "--out", "mine", "-q"))
     assert "diverged in epoch 2" in said
     assert "--lr 0.005" in said
@@ -389,8 +388,8 @@ def test_a_run_is_not_trained_by_two_processes_at_once(toy):
         press_ctrl_c(patch, 1, 1)
         assert call("train", "toy", "--out", "mine", "-q").code == 130
     before = {path: path.read_bytes() for path in Path("mine").glob("*.*") if path.is_file()}
-    holding = "import pathlib, sys; from wcapsnet.lock import hold\n"
-    holding += "let_go = hold(pathlib.Path(sys.argv[1])); print('held', flush=True); input()"
+    holding = "import sys; from filelock import FileLock\n"
+    holding += "lock = FileLock(sys.argv[1] + '/.lock'); lock.acquire(); print('held', flush=True); input()"
     other = subprocess.Popen(
         [sys.executable, "-c", holding, Path("mine").resolve()],
         stdin=subprocess.PIPE,

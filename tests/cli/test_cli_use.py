@@ -14,9 +14,9 @@ import torch
 from cli_helpers import COLORS, call, environment, picture, sentence
 
 import wcapsnet
-from wcapsnet import show
+from wcapsnet.cli import console
 from wcapsnet.data import DATASETS
-from wcapsnet.models import MODELS
+from wcapsnet.parts import model as MODELS
 from wcapsnet.recipes import PAPER
 from wcapsnet.rounding import percent
 
@@ -95,7 +95,7 @@ def test_predict_answers_a_file(run, photos):
     row = next(line for line in answer.out.splitlines() if "a.png" in line)
     assert "apples" in row
     assert f"{percent(expected.probability, 1)}%" in row
-    assert row.split("│")[-2].strip() == " → ".join(map(show._ranges, expected.winners))
+    assert row.split("│")[-2].strip() == " → ".join(map(console._ranges, expected.winners))
 
 
 def test_predict_as_json_carries_class_probability_top_winners_and_routing(run, photos):
@@ -314,4 +314,4 @@ def test_a_reader_that_leaves_is_no_error_worth_a_traceback():
     ("numbers", "said"), [((4,), "4"), ((0, 1), "0–1"), ((0, 1, 2, 5, 7, 8), "0–2 5 7–8"), (tuple(range(16)), "0–15")]
 )
 def test_winners_are_said_in_short(numbers, said):
-    assert show._ranges(numbers) == said
+    assert console._ranges(numbers) == said

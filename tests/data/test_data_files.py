@@ -8,7 +8,6 @@ import os
 import pickle
 import struct
 import tarfile
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -291,84 +290,21 @@ def test_broken_and_odd_pickles(data: bytes) -> None:
 # --- MAT-5
 
 
-@pytest.mark.parametrize("compressed", [False, True])
-def test_mat_files_as_scipy_writes_them(tmp_path: Path, rng: np.random.Generator, compressed: bool) -> None:
-    codes = ("u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f4", "f8")
-    arrays = {f"a_{code}": rng.integers(0, 100, (3, 4, 2, 5)).astype(code) for code in codes}
-    arrays |= {"one": np.array([[7]], np.uint8), "row": np.arange(3.0)[None], "empty": np.zeros((0, 3))}
-    arrays["a_long_name_that_takes_more_than_one_word"] = np.array([[1.5]])
-    others = {"text": "hello", "struct": {"field": 1}, "cell": np.array([1, "x"], object), "z": np.array([[1j]])}
+@pytest.mark.parametrize("cut", [0, 100, 200, -9])
+def test_a_damaged_mat_file_is_refused(tmp_path: Path, cut: int) -> None:
     path = tmp_path / "x.mat"
-    scipy.io.savemat(path, {**arrays, **others}, do_compression=compressed)
-    read = read_mat(path)
-    assert read.keys() == arrays.keys()
-    for name, array in arrays.items():
-        assert read[name].dtype == array.dtype
-        assert np.array_equal(read[name], array)
+    scipy.io.savemat(path, {"X": np.arange(1000)}, do_compression=True)
+    path.write_bytes(path.read_bytes()[:cut])
+    with pytest.raises(InputError, match="x.mat is truncated or corrupt"):
+        read_mat(path, "X")
 
 
-def element(order: str, kind: int, data: bytes) -> bytes:
-    return struct.pack(f"{order}II", kind, len(data)) + data + bytes(-len(data) % 8)
-
-
-def mat_bytes(order: str = ">", values: bytes = bytes([1, 2, 3, 4, 5, 6]), kind: int = 2) -> bytes:
-    """A 2 x 3 array `v` of doubles, stored as bytes."""
-    matrix = element(order, 6, struct.pack(f"{order}II", 6, 0)) + element(order, 5, struct.pack(f"{order}ii", 2, 3))
-    matrix += struct.pack(f"{order}I", 1 << 16 | 1) + b"v\0\0\0" + element(order, kind, values)
-    marks = b"\0\x01IM" if order == "<" else b"\x01\0MI"
-    return b"MATLAB 5.0 MAT-file".ljust(124) + marks + element(order, 14, matrix)
-
-
-@pytest.mark.parametrize("order", ["<", ">"])
-def test_mat_of_either_byte_order_stored_in_another_type_than_its_class(tmp_path: Path, order: str) -> None:
+def test_a_mat_file_that_claims_too_much_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MAX_BYTES", 1 << 16)
     path = tmp_path / "x.mat"
-    path.write_bytes(mat_bytes(order))
-    array = read_mat(path)["v"]
-    assert array.dtype == np.float64
-    assert np.array_equal(array, [[1, 3, 5], [2, 4, 6]])  # column-major
-    path.write_bytes(mat_bytes(order, struct.pack(f"{order}6h", *range(300, 306)), kind=3))
-    assert np.array_equal(read_mat(path)["v"], [[300, 302, 304], [301, 303, 305]])
-
-
-def compressed_element(data: bytes) -> bytes:
-    return struct.pack("<II", 15, len(data)) + data
-
-
-@pytest.mark.parametrize(
-    ("data", "what"),
-    [
-        (b"", "MATLAB 5"),
-        (b"x" * 200, "MATLAB 5"),
-        (b"MATLAB 7.3 MAT-file".ljust(124) + b"\0\x02IM", "MATLAB 5"),
-        (mat_bytes()[:-8], "beyond its end"),
-        (mat_bytes()[:132], "unpack"),
-        (mat_bytes(values=b"12345"), "5 bytes for an array of 2 x 3"),
-        (mat_bytes(kind=77), "unknown type"),
-        (mat_bytes("<")[:128] + compressed_element(b"no zlib"), "decompress"),
-        (
-            mat_bytes("<")[:128] + compressed_element(zlib.compress(mat_bytes("<")[128:])[:-9]),
-            "ends early|does not end",
-        ),
-        (mat_bytes("<")[:128] + compressed_element(zlib.compress(mat_bytes("<")[128:] + b"more")), "does not end"),
-        (mat_bytes("<")[:128] + compressed_element(zlib.compress(struct.pack("<II", 14, 2**32 - 1))), "claims"),
-    ],
-)
-def test_damaged_mat(tmp_path: Path, data: bytes, what: str) -> None:
-    path = tmp_path / "x.mat"
-    path.write_bytes(data)
-    with pytest.raises(InputError, match=f"x.mat is truncated or corrupt: .*({what})"):
-        read_mat(path)
-
-
-def test_a_decompression_bomb_stays_folded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "MAX_BYTES", 1 << 20)
-    honest = struct.pack("<II", 14, 1 << 24) + bytes(1 << 24)
-    lying = struct.pack("<II", 14, 64) + bytes(1 << 24)
-    path = tmp_path / "x.mat"
-    for bomb, what in ((honest, "claims 16777216"), (lying, "does not end")):
-        path.write_bytes(mat_bytes("<")[:128] + compressed_element(zlib.compress(bomb)))
-        with pytest.raises(InputError, match=what):
-            read_mat(path)
+    scipy.io.savemat(path, {"X": np.zeros(1 << 22, np.uint8)}, do_compression=True)  # 4 MB in 4 kB
+    with pytest.raises(InputError, match="far larger than it should be"):
+        read_mat(path, "X")
 
 
 @pytest.mark.parametrize("compressed", [False, True])

@@ -14,10 +14,8 @@ from wcapsnet.report.noise import (
     apart,
     compare,
     holm,
-    incomplete_beta,
     normal_tail,
     pooled,
-    quantile,
     spreads,
     student_tail,
 )

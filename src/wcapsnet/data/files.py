@@ -360,14 +360,6 @@ class _ArrayUnpickler(pickle.Unpickler):
 
 # --- MAT-5: SVHN --------------------------------------------------------------------------------------------
 
-# MAT-5 storage types; a value is stored in the smallest that holds it, whatever the class of the array
-_STORAGE = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
-_MATRIX, _COMPRESSED = 14, 15
-_ARRAY_CLASS = {
-    6: "f8", 7: "f4", 8: "i1", 9: "u1", 10: "i2", 11: "u2", 12: "i4", 13: "u4", 14: "i8", 15: "u8",
-}  # fmt: skip
-_COMPLEX = 0x0800
-
 
 def read_svhn(root: Path, *, folders: tuple[str, ...]) -> RawData:
     """train_32x32.mat and test_32x32.mat: X (h, w, ch, m), y (m, 1), where 10 stands for the digit 0."""
@@ -382,7 +374,7 @@ def read_svhn(root: Path, *, folders: tuple[str, ...]) -> RawData:
 
 
 def _read_svhn_part(path: Path) -> Arrays:
-    arrays = read_mat(path)
+    arrays = read_mat(path, "X", "y")
     images, labels = arrays.get("X"), arrays.get("y")
     if images is None or labels is None:
         _corrupt(path, "it does not hold the arrays X and y")
@@ -396,81 +388,19 @@ def _read_svhn_part(path: Path) -> Arrays:
     return Arrays(np.ascontiguousarray(images.transpose(3, 2, 0, 1)), np.where(digits == 10, 0, digits))
 
 
-def read_mat(path: Path) -> dict[str, np.ndarray]:
-    """The real numeric arrays of a MAT-5 file; cells, structures, text and the like are passed over."""
-    if path.stat().st_size > MAX_BYTES:
-        _corrupt(path, "it is far larger than it should be")
-    data = memoryview(path.read_bytes())
-    if len(data) < 128 or bytes(data[126:128]) not in (b"IM", b"MI") or bytes(data[:10]) == b"MATLAB 7.3":
-        _corrupt(path, "it does not begin as a MATLAB 5 file")
-    order = "<" if bytes(data[126:128]) == b"IM" else ">"
-    arrays: dict[str, np.ndarray] = {}
+def read_mat(path: Path, *names: str) -> dict[str, np.ndarray]:
+    """These arrays of a MATLAB file. What it claims to hold is checked before anything is allocated."""
+    from scipy.io import loadmat, whosmat  # not needed for other datasets
+
     try:
-        position = 128
-        while position < len(data):
-            kind, content, position = _element(data, position, order)
-            if kind == _COMPRESSED:
-                inner = _decompress(content, order)
-                kind, content, _ = _element(inner, 0, order)
-            if kind == _MATRIX:
-                named = _matrix(content, order)
-                if named is not None:
-                    arrays[named[0]] = named[1]
-    except (ValueError, struct.error, zlib.error) as error:
-        _corrupt(path, str(error), error)
-    return arrays
-
-
-def _element(data: memoryview, position: int, order: str) -> tuple[int, memoryview, int]:
-    """Type and content of the element at `position`, and where the next one begins."""
-    kind, size = struct.unpack_from(f"{order}II", data, position)
-    if kind >> 16:  # a small element: size and type share four bytes, and the content follows at once
-        kind, size = kind & 0xFFFF, kind >> 16
-        start, end = position + 4, position + 8
-        if size > 4:
-            raise ValueError(f"a small element of {size} bytes")
-    else:
-        start = position + 8
-        end = start + size + (0 if kind == _COMPRESSED else -size % 8)
-    if start + size > len(data):
-        raise ValueError(f"an element of {size} bytes goes beyond its end")
-    return kind, data[start : start + size], end
-
-
-def _decompress(content: memoryview, order: str) -> memoryview:
-    """Exactly the one element that begins the stream, as long as its own tag says: a bomb stays folded."""
-    stream = zlib.decompressobj()
-    tag = stream.decompress(content, 8)
-    _, size = struct.unpack(f"{order}II", tag)
-    if size > MAX_BYTES:
-        raise ValueError(f"a compressed element claims {size} bytes")
-    body = bytearray(tag)
-    while len(body) < 8 + size:
-        piece = stream.decompress(stream.unconsumed_tail, 8 + size - len(body))
-        if not piece:
-            raise ValueError("a compressed element ends early")
-        body += piece
-    # the checksum of the stream follows the last byte
-    if stream.decompress(stream.unconsumed_tail, 1) or not stream.eof:
-        raise ValueError("a compressed element does not end where it should")
-    return memoryview(body)
-
-
-def _matrix(content: memoryview, order: str) -> tuple[str, np.ndarray] | None:
-    """flags, dimensions, name, values; None for what is not a real numeric array."""
-    kind, flags, position = _element(content, 0, order)
-    (flag,) = struct.unpack_from(f"{order}I", flags, 0)
-    array_class = _ARRAY_CLASS.get(flag & 0xFF)
-    if array_class is None or flag & _COMPLEX:
-        return None
-    kind, dimensions, position = _element(content, position, order)
-    shape = tuple(int(size) for size in np.frombuffer(dimensions, f"{order}i4"))
-    kind, name, position = _element(content, position, order)
-    kind, values, _ = _element(content, position, order)
-    if kind not in _STORAGE:
-        raise ValueError(f"values of an unknown type {kind}")
-    storage = np.dtype(order + _STORAGE[kind])
-    if min(shape, default=-1) < 0 or math.prod(shape) * storage.itemsize != len(values):
-        raise ValueError(f"{len(values)} bytes for an array of {' x '.join(map(str, shape))}")
-    array = np.frombuffer(values, storage).astype(array_class, copy=False)
-    return bytes(name).decode("latin1"), array.reshape(shape, order="F")
+        claimed = {name: math.prod(shape) * 8 for name, shape, kind in whosmat(path)}
+        if path.stat().st_size > MAX_BYTES or any(claimed.get(name, 0) > 8 * MAX_BYTES for name in names):
+            _corrupt(path, "it is far larger than it should be")
+        arrays = loadmat(path, variable_names=names)
+    except MemoryError as error:
+        _corrupt(path, "it does not fit into memory", error)
+    except InputError:
+        raise
+    except Exception as error:  # whatever scipy makes of damaged bytes
+        _corrupt(path, f"{type(error).__name__}: {error}", error)
+    return {name: arrays[name] for name in names if isinstance(arrays.get(name), np.ndarray)}

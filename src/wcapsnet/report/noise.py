@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 LEVEL = 0.05
 
@@ -51,7 +51,7 @@ class Spread(NamedTuple):
     def margin(self, n: int, m: int, other: Spread | None = None, level: float = LEVEL) -> float:
         """Half of its 95 % confidence interval: what a difference must be to be larger than noise"""
         error, freedom = self._error(n, m, other)
-        return quantile(lambda t: student_tail(t, freedom), level) * error
+        return float(distributions().t.isf(level / 2, freedom)) * error
 
     def _error(self, n: int, m: int, other: Spread | None) -> tuple[float, float]:
         """The standard error, and its degrees of freedom: for two spreads those of Welch and Satterthwaite"""
@@ -99,8 +99,7 @@ def _as_wide(own: Sequence[float], others: Iterable[Sequence[float]]) -> float:
     mine, theirs = pooled([own]), pooled(others)
     if not theirs.variance:
         return 1.0
-    x = theirs.freedom / (theirs.freedom + mine.freedom * mine.variance / theirs.variance)
-    return incomplete_beta(theirs.freedom / 2, mine.freedom / 2, x)
+    return float(distributions().f.sf(mine.variance / theirs.variance, mine.freedom, theirs.freedom))
 
 
 def spreads(rows: Mapping[Row, Sequence[float]], drawn: Collection[Row] = ()) -> dict[Row, Spread]:
@@ -118,7 +117,9 @@ def compare(one: Sample, other: Sample, spread: Spread | None = None, of_other: 
     if spread.variance == 0:  # single runs, or seeds that happen to agree to the last image
         p, q = ((s.mean * s.images + 1) / (s.images + 2) for s in (one, other))
         error = math.sqrt(p * (1 - p) / (one.images + 2) + q * (1 - q) / (other.images + 2))
-        margin = quantile(normal_tail) * error + abs(difference - (p - q))  # about the difference that was measured
+        margin = float(distributions().norm.isf(LEVEL / 2)) * error + abs(
+            difference - (p - q)
+        )  # about the difference that was measured
         return Difference(difference, "z", normal_tail((p - q) / error), margin)
     return between(difference, len(one.accuracies), len(other.accuracies), spread, of_other)
 
@@ -141,17 +142,6 @@ def holm(ps: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def quantile(tail: Callable[[float], float], level: float = LEVEL) -> float:
-    """Where a falling tail has come down to `level`, by halving"""
-    low, high = 0.0, 1.0
-    while tail(high) > level:
-        low, high = high, 2 * high
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if tail(middle) > level else (low, middle)
-    return high
-
-
 def _ratio(difference: float, error: float) -> float:
     if difference == 0:
         return 0.0
@@ -160,36 +150,16 @@ def _ratio(difference: float, error: float) -> float:
 
 def normal_tail(z: float) -> float:
     """P(|Z| ≥ |z|) of a standard normal Z"""
-    return math.erfc(abs(z) / math.sqrt(2))
+    return float(2 * distributions().norm.sf(abs(z)))
 
 
 def student_tail(t: float, freedom: float) -> float:
-    """P(|T| ≥ |t|) of Student's T:  I_x(ν/2, ½)  at  x = ν/(ν + t²)"""
-    if math.isinf(t):
-        return 0.0
-    return incomplete_beta(freedom / 2, 0.5, freedom / (freedom + t * t))
+    """P(|T| ≥ |t|) of Student's T"""
+    return float(2 * distributions().t.sf(abs(t), freedom))
 
 
-def incomplete_beta(a: float, b: float, x: float) -> float:
-    """I_x(a, b), regularised: x^a (1 − x)^b / (a B(a, b)) times a continued fraction, which converges fast for
-    x < (a + 1)/(a + b + 2); beyond, I_x(a, b) = 1 − I_{1−x}(b, a)."""
-    if x <= 0 or x >= 1:
-        return 0.0 if x <= 0 else 1.0
-    if x > (a + 1) / (a + b + 2):
-        return 1 - incomplete_beta(b, a, 1 - x)
-    log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
-    return math.exp(log_front) / (a * _continued_fraction(a, b, x))
+def distributions() -> Any:
+    """scipy.stats, which takes a while to import and is needed for few commands"""
+    from scipy import stats
 
-
-def _continued_fraction(a: float, b: float, x: float) -> float:
-    """1 + d₁/(1 + d₂/(1 + …)), from the end, with d₂ₖ = k(b−k)x/((a+2k−1)(a+2k)) and
-    d₂ₖ₊₁ = −(a+k)(a+b+k)x/((a+2k)(a+2k+1))"""
-    value = 1.0
-    for j in range(400, 0, -1):
-        k = j // 2
-        if j % 2:
-            d = -(a + k) * (a + b + k) * x / ((a + 2 * k) * (a + 2 * k + 1))
-        else:
-            d = k * (b - k) * x / ((a + 2 * k - 1) * (a + 2 * k))
-        value = 1 + d / value
-    return value
+    return stats

@@ -28,12 +28,12 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 
 from .. import __version__
 from ..atomic import write_text
@@ -41,7 +41,6 @@ from ..console import warn
 from ..data import Dataset
 from ..errors import InputError
 from ..experiment import Experiment, stored_experiment
-from ..lock import hold
 from ..network import WCapsNetConfig
 from ..parts import Plugin, plugins, require
 from ..settings import differing, to_dict
@@ -54,7 +53,7 @@ class Run:
     def __init__(self, path: Path, experiment: Experiment, numbered: Path | None = None):
         self.path, self.experiment = path, experiment
         self._numbered = numbered  # where to go on counting if somebody takes `path` first
-        self._let_go: Callable[[], None] | None = None
+        self._lock: FileLock | None = None
 
     @staticmethod
     def create(path: Path, experiment: Experiment, environment: dict[str, Any]) -> Run:
@@ -170,16 +169,25 @@ class Run:
 
     def hold(self) -> None:
         """Keep other processes from training it, until `release`."""
-        self._let_go = self._let_go or hold(self.path)
+        if self._lock:
+            return
+        lock = FileLock(self.file(".lock"))
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            raise InputError(f"Another process is training {self.path}; wait for it, or stop it.") from None
+        except (NotImplementedError, OSError):  # a file system without locks
+            return
+        self._lock = lock
 
     def release(self) -> None:
-        if self._let_go:
-            self._let_go()
-        self._let_go = None
+        if self._lock:
+            self._lock.release()
+        self._lock = None
 
     def start(self, environment: dict[str, Any], epoch: int) -> None:
-        """Begin; or, if it is held and so was begun before, go on after `epoch` epochs."""
-        if self._let_go:
+        """Start the run, or resume it after `epoch` epochs if its lock is held."""
+        if self._lock:
             self.resumed(environment, epoch)
         else:
             self.begin(environment)
