@@ -295,7 +295,7 @@ def test_a_damaged_mat_file_is_refused(tmp_path: Path, cut: int) -> None:
     path = tmp_path / "x.mat"
     scipy.io.savemat(path, {"X": np.arange(1000)}, do_compression=True)
     path.write_bytes(path.read_bytes()[:cut])
-    with pytest.raises(InputError, match="x.mat is truncated or corrupt"):
+    with pytest.raises(InputError, match=r"x\.mat is truncated or corrupt"):
         read_mat(path, "X")
 
 
