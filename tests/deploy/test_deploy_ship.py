@@ -255,7 +255,7 @@ def test_evaluate_gives_the_cards_number_to_the_last_image(made):
     right = made.facts["test"]["correct"]
     code, out, _ = call("evaluate", NAME)
     assert code == 0
-    assert f"{right:,} images right; its model card says {right:,}." in out
+    assert f"{right:,} images correct; its model card says {right:,}." in out
     code, out, _ = call("evaluate", NAME, "--json")
     assert json.loads(out)["images"] - json.loads(out)["errors"] == right
     code, out, _ = call("evaluate", NAME, "--split", "validation", "--json")
@@ -448,7 +448,7 @@ def test_pictures_are_shipped_without_the_place_where_they_lay(tmp_path, checkou
         code, out, said = call("evaluate", "own-photos", "--data-dir", tmp_path / "photos")
         assert code == 0, said
         right = facts["test"]["correct"]
-        assert f"{right} images right; its model card says {right}." in out
+        assert f"{right} images correct; its model card says {right}." in out
 
 
 # ── what this version ships ──

@@ -9,11 +9,12 @@ import pytest
 import torch
 from page_helpers import NASTY, Page, facts_of, toy
 
+from wcapsnet.classifier import Classifier
 from wcapsnet.data import Split
 from wcapsnet.explain import explain_images, specialization, survey
 from wcapsnet.network import Level, RoutingConfig
 from wcapsnet.recipes import recipe
-from wcapsnet.report.page import Surveyor, gather, look, run_page, subject_of_run
+from wcapsnet.report.page import gather, look, run_page, subject_of_run
 from wcapsnet.report.page.look import SURVEY, saved_survey
 from wcapsnet.report.page.subject import paper_figure
 from wcapsnet.report.page.svg import Bar, Line, bar_chart, line_chart
@@ -300,37 +301,29 @@ def test_a_damaged_survey_is_made_anew(tmp_path):
     assert before.probes == after.probes
 
 
-def test_the_pass_at_the_end_of_training_gives_what_evaluate_gives(finished_run):
-    from wcapsnet.classifier import Classifier
-    from wcapsnet.data.loader import DeviceSplit
-    from wcapsnet.training.evaluate import evaluate
-
-    run, dataset = finished_run
-    classifier = Classifier.load(run.weights())
-    split = DeviceSplit(dataset.test, *classifier.normalization, torch.device("cpu"))
-    one, other = Surveyor()(classifier.network, split), evaluate(classifier.network, split)
-    assert torch.equal(one.predicted, other.predicted)
-    assert one.loss == pytest.approx(other.loss, rel=1e-6)
-
-
 @pytest.mark.parametrize(("validation", "taught"), [(60, 60), (7000, 1000)])
 def test_probes_learn_from_validation_images_that_are_spread_over_all(
     finished_run, facts, monkeypatch, validation, taught
 ):
-    asked = []
-    monkeypatch.setattr(look, "probe_levels", lambda fit, test: asked.append((fit, test)) or ())
-    monkeypatch.setattr(look, "save_survey", lambda folder, seen: asked.append(seen))
+    run, dataset = finished_run
     labels = torch.arange(validation) * 3 // validation  # sorted by class, as folders are
-    numbered = (torch.arange(validation)[:, None].float(),)
-    found = replace(facts.seen.survey, labels=labels, probabilities=torch.zeros(validation, 3), routed=numbered)
-    test = replace(facts.seen.survey, routed=(torch.zeros(60, 1),))
-    surveyor = Surveyor()
-    surveyor.seen = [found, test]
-    surveyor.keep(finished_run[0])
-    (fit, measured), seen = asked
-    assert measured is test
+    images = torch.zeros(validation, 1, 8, 8, dtype=torch.uint8)
+    images[:, 0, 0, 0], images[:, 0, 0, 1] = torch.arange(validation) // 256, torch.arange(validation) % 256
+    asked = []
+
+    def survey(network, split, **_):
+        asked.append(split)
+        return replace(facts.seen.survey, routed=(torch.zeros(60, 1),))
+
+    monkeypatch.setattr(look, "survey", survey)
+    monkeypatch.setattr(look, "probe_levels", lambda fit, test: ())
+    subject = replace(subject_of_run(run.path), folder=None)
+    many = replace(dataset, validation=Split(images, labels))
+    seen = look.look(subject, Classifier.load(run.weights()), many, torch.device("cpu"), None, None)
+    _, fit = asked
     assert len(fit) == seen.taught == taught
-    assert fit.routed[0].flatten().diff().unique().tolist() == [validation // taught]
+    first = fit.images[:, 0, 0, :2].long()
+    assert (256 * first[:, 0] + first[:, 1]).diff().unique().tolist() == [validation // taught]
     counts = fit.labels.bincount(minlength=3)
     assert counts.max() - counts.min() <= 1
 

@@ -269,13 +269,13 @@ def test_runs_that_stand_in_no_table_are_named(runs, capsys):
     finished(runs / "short", "mnist", 9960, epochs=4)
     assert call("tables", "II", "--records", runs) == 0
     said = capsys.readouterr()
-    assert "1 run stands in no table:" in said.err
+    assert "1 run is in no table:" in said.err
     assert "training.epochs is 4, not 40" in said.err
     for number in range(12):
         finished(runs / f"short {number}", "mnist", 9960, seed=number, epochs=4)
     assert call("tables", "II", "--records", runs) == 0
     said = capsys.readouterr().err
-    assert "13 runs stand in no table:" in said
+    assert "13 runs are in no table:" in said
     assert said.endswith("  and 3 more\n")
 
 

@@ -9,8 +9,9 @@ import wcapsnet
 from twins.tiny import tiny
 from wcapsnet import Classifier, InputError, Level, RoutingConfig, WCapsNet, WCapsNetConfig
 from wcapsnet.experiment import Experiment
-from wcapsnet.models import MODELS, QUICK_LEVELS
+from wcapsnet.models import QUICK_LEVELS
 from wcapsnet.network import CIFAR10_LEVELS, CIFAR100_LEVELS
+from wcapsnet.parts import model as MODELS
 from wcapsnet.training.run import Run
 
 
