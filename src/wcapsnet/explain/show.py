@@ -334,7 +334,7 @@ def critics(found: Critics, images: str) -> None:
         steep.add_row(str(one.level), *(f"{figure:.2f}" for figure in (*figures, one.logit_slope_max)))
         often = (one.low, one.high, one.always_low + one.always_high)
         stds = (one.running.std, one.dropping.std, one.plain.std)
-        rest.add_row(str(one.level), *(f"{share:.1%}" for share in often), *(f"{std:.3f}" for std in stds))
+        rest.add_row(str(one.level), *(f"{percent(share, 1)}%" for share in often), *(f"{std:.3f}" for std in stds))
     out.print(steep)
     out.print(
         "Bound: ¼ · γ/σ · Π‖A‖, with γ and σ of the batch norm and the norms of the convolutions on their maps. "

@@ -163,7 +163,7 @@ class _Row(Progress):
         images = (position - self._seen) * self._batch_size if self._seen >= 0 else 0
         self._seen = position
         done = position / max(self._steps, 1)
-        self.board.look(self.run, done, images, f"{epoch}  loss {loss:.3f}  acc {accuracy:.2%}{self._validation}")
+        self.board.look(self.run, done, images, f"{epoch}  loss {loss:.3f}  acc {percent(accuracy)}%{self._validation}")
 
 
 def make_board(console: Console, runs: list[Run], quiet: bool = False) -> Board:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as RichProgress
 
+from ..parts import loss_term
 from ..rounding import percent
 
 
@@ -89,24 +90,29 @@ class LiveProgress(PlainProgress):
         done = position - self._position
         rate = done / max(time.perf_counter() - self._started, 1e-9)
         speed = f"{rate * batch_size:,.0f} images/s  {clock((epochs * steps - position) / rate)} left" if done else ""
-        terms = {"loss": "total", "ce": "cross_entropy", "ws": "wasserstein", "rec": "reconstruction"}
-        if self.console.width < 130:  # the time left is worth more than the parts of the loss
-            terms = {"loss": "total"}
-        figures = "  ".join(f"{short} {means[name]:.3f}" for short, name in terms.items())
+        shown = {"total": means["total"]} if self.console.width < 130 else means  # the time left is worth more
+        figures = "  ".join(loss_terms(shown))
         self.bar.update(
             self.task,
             epoch=f"{epoch + 1}/{epochs}",
             total=steps,
             completed=step,
-            figures=f"{figures}  acc {means['accuracy']:.2%}  {speed}",
+            figures=f"{figures}  acc {percent(means['accuracy'])}%  {speed}",
         )
+
+
+def loss_terms(figures: dict[str, float]) -> list[str]:
+    """The total and every registered term of the loss that `figures` has, with short names"""
+    short = {"total": "loss", "cross_entropy": "ce", "wasserstein": "ws", "reconstruction": "rec"}
+    signs = {"wasserstein": "+"}
+    names = [name for name in figures if name == "total" or name in loss_term]
+    return [f"{short.get(name, name)} {figures[name]:{signs.get(name, '')}.3f}" for name in names]
 
 
 def epoch_line(record: dict[str, Any], epochs: int) -> str:
     star = "*" if record["best"] else " "
     return (
-        f"epoch {record['epoch']:>3}/{epochs}  lr {record['lr']:<6.4g} loss {record['total']:.3f}  "
-        f"ce {record['cross_entropy']:.3f}  ws {record['wasserstein']:+.3f}  rec {record['reconstruction']:.3f}  "
+        f"epoch {record['epoch']:>3}/{epochs}  lr {record['lr']:<6.4g} {'  '.join(loss_terms(record))}  "
         f"train {percent(record['train_accuracy'])}%  val {percent(record['validation_accuracy'])}%{star}  "
         f"{record['images_per_s']:,.0f} images/s"
     )
