@@ -109,8 +109,9 @@ def load_plugin(path: Path) -> None:
     if not path.is_file():
         raise InputError(f"There is no plugin file {path}.")
     name = f"wcapsnet_plugin_{path.stem}"
-    known = sys.modules.get(name)
-    if known is not None and getattr(known, "__file__", None) == str(path):
+    if name in sys.modules and sys.modules[name].__file__ != str(path):  # another file of that name
+        name += "_" + hashlib.sha256(str(path).encode()).hexdigest()[:8]
+    if name in sys.modules:
         return
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -119,9 +120,10 @@ def load_plugin(path: Path) -> None:
     sys.modules[name] = module  # where dataclasses and pickles look a plugin's classes up
     try:
         spec.loader.exec_module(module)
-    except InputError:
-        raise
     except Exception as error:
+        del sys.modules[name]  # so that the next attempt runs it again
+        if isinstance(error, InputError):
+            raise
         raise InputError(f"The plugin {path} cannot be loaded: {type(error).__name__}: {error}.") from error
 
 

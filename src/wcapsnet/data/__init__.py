@@ -1,5 +1,6 @@
 """Data: original files and folders of images → one tensor for each part of a data set."""
 
+from . import augment  # noqa: F401 - registers them
 from .datasets import DATASETS, Archive, DatasetInfo, default_data_dir, load_dataset, statistics
 from .folder import FolderSummary, load_folder, scan_folder
 from .images import IMAGE_SUFFIXES, image_files, read_image

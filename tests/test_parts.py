@@ -1,0 +1,239 @@
+"""The registry: parts by kind and name, and the files outside the package that register them."""
+
+import functools
+import hashlib
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from twins import tiny
+from wcapsnet import parts
+from wcapsnet.errors import InputError
+from wcapsnet.experiment import Experiment
+from wcapsnet.network import RoutingConfig, WCapsNet
+from wcapsnet.parts import Kind, Plugin, load_plugin, plugins, require, suggestion, weighting
+from wcapsnet.settings import with_setting
+
+OWN_WEIGHTING = """
+from wcapsnet.parts import weighting
+
+@weighting("{name}")
+def one_hot_weights(a):
+    flat = a.flatten(1)
+    return (flat == flat.amax(1, keepdim=True)).float().view_as(a)
+"""
+
+
+@pytest.fixture
+def kind():
+    """A kind of its own, with two parts; gone after the test."""
+    kind = Kind("filter", "data.filter")
+    kind("blur")(blur)
+    kind("sharpen")(sharpen)
+    yield kind
+    Kind.every.remove(kind)
+
+
+def blur(x):
+    return x / 2
+
+
+def sharpen(x):
+    return 2 * x
+
+
+@pytest.fixture
+def clean():
+    """What plugins of a test leave behind is removed: parts and modules."""
+    before = [(kind, dict(kind._parts)) for kind in Kind.every]
+    modules = set(sys.modules)
+    yield
+    for kind, known in before:
+        kind._parts.clear()
+        kind._parts.update(known)
+    for name in set(sys.modules) - modules:
+        if name.startswith("wcapsnet_plugin_"):
+            del sys.modules[name]
+
+
+def plugin(folder: Path, name: str, file: str = "routing.py") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / file
+    path.write_text(OWN_WEIGHTING.format(name=name))
+    return path
+
+
+# ── registering ──
+
+
+def test_a_registered_part_is_found_by_its_name(kind):
+    assert kind["blur"] is blur
+    assert list(kind) == ["blur", "sharpen"]
+    assert len(kind) == 2
+    assert "blur" in kind
+    assert kind.name_of(sharpen) == "sharpen"
+
+
+def test_registering_returns_the_part_itself(kind):
+    def own(x):
+        return x
+
+    assert kind("own")(own) is own
+
+
+def test_a_name_that_is_taken_is_refused_and_the_part_before_stays(kind):
+    with pytest.raises(InputError, match=r"already a filter 'blur' \(blur in .*test_parts\); choose another name"):
+        kind("blur")(sharpen)
+    assert kind["blur"] is blur
+
+
+def test_a_part_that_is_defined_again_replaces_itself(kind):
+    """As in a notebook, whose cell is run a second time."""
+
+    def define():
+        def own(x):
+            return x
+
+        return own
+
+    first, second = define(), define()
+    kind("own")(first)
+    kind("own")(second)
+    assert kind["own"] is second
+
+
+def test_an_unknown_name_suggests_the_nearest_or_lists_all(kind):
+    with pytest.raises(InputError, match=r"There is no filter 'blurr'; did you mean 'blur'\?"):
+        kind["blurr"]
+    with pytest.raises(InputError, match=r"There is no filter 'qqq'; choose one of blur, sharpen\."):
+        kind["qqq"]
+    assert suggestion("BLUR", kind) == "; did you mean 'blur'?"
+
+
+@pytest.mark.parametrize("name", [None, 3, ["blur"], {}])
+def test_what_is_no_name_is_no_part(kind, name):
+    assert name not in kind
+
+
+def test_the_parts_of_the_paper_are_registered():
+    assert {"softmax", "normalized"} <= set(parts.weighting)
+    assert {"critic", "random", "constant"} <= set(parts.fitness)
+    assert {"squash", "tilt"} <= set(parts.nonlinearity)
+    assert {"cross_entropy", "wasserstein", "reconstruction"} <= set(parts.loss_term)
+    assert {"mirror", "shift"} <= set(parts.augmentation)
+    assert "wcapsnet" in parts.architecture
+
+
+# ── plugins ──
+
+
+@pytest.mark.usefixtures("clean")
+def test_a_plugin_registers_parts_that_settings_can_name(tmp_path):
+    load_plugin(plugin(tmp_path, "one-hot"))
+    experiment = with_setting(Experiment("own", model=tiny()), "model.routing.weighting=one-hot")
+    b = WCapsNet(experiment.model).eval()(torch.randn(2, 2, 8, 8)).routings[0].weights
+    assert b.amax(1).tolist() == [1, 1]
+    assert set(b.flatten().tolist()) == {0, 1}
+
+
+@pytest.mark.usefixtures("clean")
+def test_a_plugin_that_is_loaded_twice_runs_once(tmp_path):
+    path = plugin(tmp_path, "one-hot")
+    load_plugin(path)
+    first = weighting["one-hot"]
+    load_plugin(tmp_path / "." / "routing.py")
+    assert weighting["one-hot"] is first
+
+
+@pytest.mark.usefixtures("clean")
+def test_plugins_of_one_file_name_in_two_folders_are_two(tmp_path):
+    load_plugin(plugin(tmp_path / "a", "one"))
+    load_plugin(plugin(tmp_path / "b", "two"))
+    assert {"one", "two"} <= set(weighting)
+    with pytest.raises(InputError, match="already a weighting 'one'"):
+        load_plugin(plugin(tmp_path / "c", "one"))
+
+
+def test_a_plugin_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"no plugin file .*missing\.py"):
+        load_plugin(tmp_path / "missing.py")
+    with pytest.raises(InputError, match="no plugin file"):
+        load_plugin(tmp_path)
+    (tmp_path / "notes.txt").write_text("")
+    with pytest.raises(InputError, match="not a Python file"):
+        load_plugin(tmp_path / "notes.txt")
+
+
+@pytest.mark.usefixtures("clean")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("1 / 0", "ZeroDivisionError"), ("def", "SyntaxError"), ("import nowhere_at_all", "nowhere_at_all")],
+)
+def test_a_plugin_that_is_broken_is_refused_with_its_error_and_can_be_mended(tmp_path, text, said):
+    path = tmp_path / "routing.py"
+    path.write_text(text)
+    for _ in range(2):  # the second attempt does not take it for loaded
+        with pytest.raises(InputError, match=rf"routing\.py cannot be loaded: .*{said}"):
+            load_plugin(path)
+    load_plugin(plugin(tmp_path, "a-mended-one"))  # of another length, or a cache of bytecode would serve
+    assert "a-mended-one" in weighting
+
+
+@pytest.mark.usefixtures("clean")
+def test_plugins_are_the_files_outside_the_package_with_their_hash(tmp_path):
+    before = plugins()
+    path = plugin(tmp_path, "one-hot")
+    load_plugin(path)
+    (added,) = set(plugins()) - set(before)
+    assert added == Plugin(str(path.resolve()), hashlib.sha256(path.read_bytes()).hexdigest())
+    assert not any("src/wcapsnet" in one.path for one in plugins())
+
+
+@pytest.mark.usefixtures("clean")
+def test_parts_without_a_file_are_no_plugins():
+    before = plugins()
+    weighting("partial")(functools.partial(torch.softmax, dim=1))
+    weighting("builtin")(torch.relu)
+    assert plugins() == before
+
+
+# ── what a run needs ──
+
+
+@pytest.mark.usefixtures("clean")
+def test_what_was_made_with_a_plugin_needs_it_again(tmp_path):
+    path = plugin(tmp_path, "one-hot")
+    load_plugin(path)
+    (needed,) = (one for one in plugins() if one.path == str(path.resolve()))
+    assert require([needed], "runs/own") == []
+    assert require([], "runs/own") == []
+
+
+def test_a_missing_plugin_is_named_with_what_needs_it_and_what_to_do():
+    with pytest.raises(InputError) as error:
+        require([Plugin("/somewhere/routing_of_mine.py", "0" * 64)], "runs/own")
+    assert str(error.value).startswith("runs/own needs the plugin /somewhere/routing_of_mine.py")
+    assert "--plugin /somewhere/routing_of_mine.py" in str(error.value)
+
+
+@pytest.mark.usefixtures("clean")
+def test_a_plugin_that_has_changed_is_told(tmp_path):
+    path = plugin(tmp_path, "one-hot")
+    load_plugin(path)
+    then = Plugin("/elsewhere/routing.py", "0" * 64)
+    assert require([then], "runs/own") == [then]
+
+
+@pytest.mark.usefixtures("clean")
+def test_a_plugin_that_has_moved_is_known_by_its_content(tmp_path):
+    path = plugin(tmp_path, "one-hot")
+    load_plugin(path)
+    moved = Plugin("/elsewhere/moved.py", hashlib.sha256(path.read_bytes()).hexdigest())
+    assert require([moved], "runs/own") == []
+
+
+def test_a_routing_config_names_an_unknown_weighting():
+    with pytest.raises(InputError, match=r"model\.routing\.weighting is 'sofmax'"):
+        tiny(RoutingConfig(weighting="sofmax"))
