@@ -13,11 +13,12 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from wcapsnet.cli import console
 from wcapsnet.cli.exit import in_a_sentence
 from wcapsnet.errors import InputError
 from wcapsnet.recipes import recipe
-from wcapsnet.sweeps.run import train_all
 from wcapsnet.sweeps import Planned, Sweep
+from wcapsnet.sweeps.run import train_all
 from wcapsnet.training.precision import choose_device
 
 OTHER_ROWS = ("normalized", "squash", "ws", "ce", "random", "uniform")
@@ -54,7 +55,9 @@ def main() -> None:
         precision = "bf16" if device.type == "cuda" else "fp32"
         runs = [one for wanted in asked.runs for one in planned(wanted, precision)]
         sweep, given = Sweep(asked.out, runs), {"data_dir": asked.data_dir, "download": asked.download}
-        if not train_all(sweep, device, parallel=asked.parallel, **given):
+        sweep.failures = train_all(sweep, device, parallel=asked.parallel, **given)
+        console.sweep(sweep)
+        if sweep.failures:
             sys.exit(1)
 
 

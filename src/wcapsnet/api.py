@@ -103,18 +103,11 @@ def train(
     """
     chosen = choose_device(device)
     if resume is not None:
-        given: dict[str, Any] = {
-            "target": target,
-            "epochs": epochs,
-            "batch_size": batch_size,
-            "lr": lr,
-            "seed": seed,
-            "size": size,
-        }
-        given |= {"model": model, "precision": precision, "kernels": kernels, "out": out, "settings": list(settings)}
-        for name, value in given.items():
+        given: dict[str, Any] = {"--epochs": epochs, "--batch-size": batch_size, "--lr": lr, "--seed": seed}
+        given |= {"--size": size, "--model": model, "--precision": precision, "--kernels": kernels, "--out": out}
+        for name, value in {str(target): target, **given, "--set": list(settings)}.items():
             if value not in (None, "auto", []):
-                raise InputError(f"--resume continues a run as it was started, so it takes no {name}.")
+                raise InputError(f"--resume continues a run as it was started, so it cannot be used with {name}.")
         run = Run.open(Path(resume))
         if run.finished:
             return Trained(run, run.results(), _existing(run.file("report.html")))
@@ -258,10 +251,10 @@ def _fit(trainer: Trainer) -> None:
     try:
         trainer.fit()
     except Interrupted:
-        write_report(trainer, GLANCE)
+        _say_report(write_report(trainer, GLANCE))
         raise Interrupted("train", "--resume", str(trainer.run.path)) from None
     except Diverged as error:
-        write_report(trainer, GLANCE)
+        _say_report(write_report(trainer, GLANCE))
         kept = " The last good checkpoint is kept." if trainer.run.file("last.safetensors").exists() else ""
         raise Diverged(f"{error}{kept}") from None
     if trainer.stopped_early and (patience := trainer.settings.patience):
@@ -291,6 +284,11 @@ def write_report(trainer: Trainer, sample: int | None = None) -> Path | None:
         warn(f"The report could not be written: {error}")
         return None
     return place
+
+
+def _say_report(page: Path | None) -> None:
+    if page:
+        out.print(f"The report is [bold]{escape(str(page))}[/].", soft_wrap=True)
 
 
 def _existing(path: Path) -> Path | None:

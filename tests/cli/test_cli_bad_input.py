@@ -63,7 +63,7 @@ def test_a_wrong_size_is_one_sentence(pictures, size):
 @pytest.mark.parametrize("command", [("train",), ("sweep",), ("ablate", "routing")])
 def test_a_size_beyond_the_limits_is_refused_by_the_name_of_the_option(pictures, command, size):
     said = sentence(call(*command, pictures, "--size", size))
-    assert said == f"--size is {size}; a side is to be between 8 and 1024 pixels."
+    assert said == f"--size is {size}, but a side must be between 8 and 1024 pixels."
     assert list(Path().iterdir()) == []
 
 

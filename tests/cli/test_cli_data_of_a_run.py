@@ -80,7 +80,9 @@ def test_a_run_on_pictures_that_moved_is_repeated_with_data_dir(own, command):
 @pytest.mark.parametrize("command", ["train", "evaluate", "explore"])
 @pytest.mark.parametrize("name", ["nope", "mnist"])
 def test_for_a_run_on_pictures_data_dir_is_their_folder_and_no_data_set(own, command, name):
-    refused(call(command, "mine", "--data-dir", name), f"no folder {name}: --data-dir is to be where the pictures")
+    refused(
+        call(command, "mine", "--data-dir", name), f"no folder {name}; --data-dir must be where the run's pictures are"
+    )
 
 
 def test_pictures_may_have_moved_to_a_folder_called_as_a_data_set_is(own):

@@ -110,7 +110,7 @@ def test_a_browser_is_opened_unless_told_otherwise(run, no_serving, monkeypatch)
 
 
 def test_other_interfaces_come_with_a_warning(run, no_serving):
-    assert "Everybody who can reach this machine" in explore(run, "--host", "0.0.0.0").err
+    assert "Anyone who can reach this machine" in explore(run, "--host", "0.0.0.0").err
     assert "Everybody" not in explore(run).err
 
 

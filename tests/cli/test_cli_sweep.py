@@ -21,6 +21,7 @@ import wcapsnet.sweeps.plan as sweep_module
 import wcapsnet.sweeps.run as runs_module
 from wcapsnet.data import DATASETS, types
 from wcapsnet.recipes import ABLATIONS, PAPER, RECIPES, ROWS
+from wcapsnet.recipes.ablations import variant
 from wcapsnet.recipes.published import PAPER_TABLES
 from wcapsnet.sweeps import product
 from wcapsnet.training import precision
@@ -153,7 +154,7 @@ def test_the_runs_of_a_sweep_are_listed(toy):
 
 def test_on_a_cpu_runs_follow_one_another_and_it_is_said(toy):
     answer = call("sweep", "toy", "--seeds", 2, "--epochs", 1, "--parallel", 4)
-    assert "On a CPU the runs follow one another" in answer.out
+    assert "On a CPU, runs are trained one after another" in answer.out
     assert answer.code == 0
 
 
@@ -188,10 +189,10 @@ def test_the_same_command_skips_what_is_finished_and_more_seeds_are_added(toy):
     before = {path: path.stat().st_mtime_ns for path in Path("runs/toy-sweep").glob("*/*")}
     answer = call("sweep", "toy", *GRID)
     assert answer.code == 0
-    assert "4 runs in runs/toy-sweep, 4 of them done before" in answer.out
+    assert "4 runs in runs/toy-sweep, 4 of them already finished" in answer.out
     assert {path: path.stat().st_mtime_ns for path in Path("runs/toy-sweep").glob("*/*")} == before
     more = call("sweep", "toy", *GRID[:2], "--seeds", 3, "--epochs", 1)
-    assert "6 runs in runs/toy-sweep, 4 of them done before" in more.out
+    assert "6 runs in runs/toy-sweep, 4 of them already finished" in more.out
     assert len(content()["runs"]) == 6
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
@@ -363,7 +364,7 @@ def test_ablate_trains_every_row_of_a_table_with_every_seed(toy):
         assert asked["model"]["routing"]["stop_gradient"] is (row == "WS")
         assert row in answer.out
     again = call("ablate", "routing", "toy", "--seeds", 2, "--epochs", 1)
-    assert "10 runs in runs/toy-routing, 10 of them done before" in again.out
+    assert "10 runs in runs/toy-routing, 10 of them already finished" in again.out
 
 
 def test_ablate_works_for_pictures_and_goes_on_after_ctrl_c(pictures):
@@ -405,7 +406,7 @@ def test_ablate_holds_rows_against_the_reference_row(toy):
 
 def test_the_papers_figures_stand_beside_its_experiments_in_full_length_alone(toy, monkeypatch):
     monkeypatch.setitem(PAPER, "toy", RECIPES["toy"])
-    monkeypatch.setitem(ABLATIONS, "toy-squash", lambda: ROWS["squash"].apply(RECIPES["toy"](), "toy-squash"))
+    monkeypatch.setitem(ABLATIONS, "toy-squash", lambda: variant(RECIPES["toy"](), ROWS["squash"], "toy-squash"))
     for row, figure in (("squash", 40.0), ("tilt", 41.25)):
         monkeypatch.setitem(PAPER_TABLES["III"].rows[row], "toy", figure)
     whole = call("ablate", "nonlinearity", "toy", "--seeds", 1, "-q")
@@ -429,14 +430,14 @@ def test_the_row_that_tables_share_is_trained_once(toy):
         answer = call("ablate", "weighting", "toy", "--seeds", 2)
     assert answer.code == 0, answer
     assert [run.path.name for run in trained] == [f"row=normalized,seed={seed}" for seed in (0, 1)]
-    assert "row=softmax,seed=1 is the same experiment as runs/toy-routing/row=WS+CE,seed=1" in answer.out
+    assert "row=softmax,seed=1 was already trained as runs/toy-routing/row=WS+CE,seed=1" in answer.out
     assert [run["state"] for run in content("runs/toy-weighting")["runs"]] == ["finished"] * 4
     one, other = Path("runs/toy-weighting/row=softmax,seed=0"), Path("runs/toy-routing/row=WS+CE,seed=0")
     assert same_weights(one / "best.safetensors", other / "best.safetensors")
     assert json.loads((one / "experiment.json").read_text())["name"] == "toy-softmax"
     assert call("evaluate", one, "--json").code == 0
     again = call("ablate", "weighting", "toy", "--seeds", 2)
-    assert "4 runs in runs/toy-weighting, 4 of them done before" in again.out
+    assert "4 runs in runs/toy-weighting, 4 of them already finished" in again.out
     assert "taken from there" not in again.out
 
 
@@ -509,7 +510,7 @@ def test_what_lacks_the_reference_row_is_not_ablated(toy, table, recipe, says):
 
 def test_the_papers_figures_do_not_stand_beside_another_network(toy, monkeypatch):
     monkeypatch.setitem(PAPER, "toy", RECIPES["toy"])
-    monkeypatch.setitem(ABLATIONS, "toy-squash", lambda: ROWS["squash"].apply(RECIPES["toy"](), "toy-squash"))
+    monkeypatch.setitem(ABLATIONS, "toy-squash", lambda: variant(RECIPES["toy"](), ROWS["squash"], "toy-squash"))
     monkeypatch.setitem(PAPER_TABLES["II"].rows["softmax"], "toy", 41.25)
     answer = call("ablate", "weighting", "toy", "--seeds", 1, "-q")
     assert "41.25 %" in answer.out, answer

@@ -200,7 +200,7 @@ def test_ctrl_c_saves_says_how_to_resume_and_exits_130(toy):
     assert "not finished" in call("list", "runs", "--runs", ".").out
     resumed = call("train", "--resume", "broken")
     assert resumed.code == 0
-    assert "going on" in resumed.out
+    assert "resumed after epoch" in resumed.out
     recorded = json.loads(Path("broken/environment.json").read_text())
     assert recorded["computed_by"] == "plain PyTorch"
     (again,) = recorded["resumed"]
@@ -401,7 +401,7 @@ def test_a_run_is_not_trained_by_two_processes_at_once(toy):
         assert other.stdout.readline() == "held\n"
         said = sentence(call("train", "--resume", "mine", "-q"))
         other.kill()  # and so it lets go
-    assert said == "Another process is training mine; wait until it is done, or stop it."
+    assert said == "Another process is training mine; wait for it, or stop it."
     assert {path: path.read_bytes() for path in before} == before
     assert call("train", "--resume", "mine", "-q").code == 0
     assert not Path("mine/.lock").exists()

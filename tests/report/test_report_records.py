@@ -231,6 +231,45 @@ def test_a_folder_of_runs_gives_those_that_may_and_says_of_the_others_why_not(tm
     assert "training.epochs is 41, not 40" in left_out[1]
 
 
+# ── before D7 ──
+
+
+def of_earlier(run, lambda_ws):
+    """As the files were when L̃_WS was a sum over levels."""
+    asked = json.loads((run / "experiment.json").read_text())
+    asked["objective"] = {"lambda_ws": lambda_ws, "lambda_r": 0.1}
+    del asked["model"]["architecture"]
+    (run / "experiment.json").write_text(json.dumps(asked))
+    return run
+
+
+def test_a_run_of_a_sum_over_levels_is_read_as_what_it_was(tmp_path):
+    run = of_earlier(finished(tmp_path / "a", "mnist", 9960), 0.2)
+    assert dict(Run.open(run).experiment.objective) == {"cross_entropy": 1, "wasserstein": 0.8, "reconstruction": 0.1}
+    assert (read_record(run).row, read_record(run).summed) == (NETWORK, True)
+    same = of_earlier(finished(tmp_path / "b", "mnist", 9960), 0.05)  # a quarter of the sum over four levels: the mean
+    assert Run.open(same).experiment == recipe("mnist")
+    assert not read_record(same).summed
+    without = of_earlier(finished(tmp_path / "c", "mnist-ce", 9960), 0)
+    assert (read_record(without).row, read_record(without).summed) == ("ce", False)
+
+
+def test_sums_and_means_over_levels_are_never_seeds_or_rows_of_one_table(tmp_path):
+    sums = [of_earlier(finished(tmp_path / f"sum{seed}", "mnist", 9960, seed=seed), 0.2) for seed in range(2)]
+    finished(tmp_path / "ce", "mnist-ce", 9940)
+    squash = finished(tmp_path / "squash", "mnist-squash", 9950)
+    records, left_out = read_records(tmp_path)
+    assert [(r.row, r.summed) for r in records] == [(NETWORK, True), (NETWORK, True), ("ce", False)]
+    assert len(left_out) == 1
+    assert left_out[0].startswith(f"{squash} was trained with the mean")
+    assert "Trained before D7" in build("IV", records).notes[-1]
+    finished(tmp_path / "mean", "mnist", 9970)
+    records, left_out = read_records(tmp_path)
+    assert [(r.row, r.correct) for r in records] == [(NETWORK, 9970), ("squash", 9950), ("ce", 9940)]
+    assert [line.partition(" was trained with the sum")[0] for line in left_out] == [str(run) for run in sums]
+    assert not any("Trained before D7" in note for note in build("IV", records).notes)
+
+
 # ── what is made of them ──
 
 

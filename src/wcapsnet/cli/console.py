@@ -79,8 +79,6 @@ def sweep(sweep: Sweep, table_name: str | None = None) -> None:
     out.print(f"The figures are in [bold]{escape(str(sweep.folder / 'sweep.csv'))}[/] and sweep.json.", soft_wrap=True)
     for run, sentence in sweep.failures.items():
         err.print(f"error: {run.path.name}: {sentence}", style="red", soft_wrap=True, markup=False)
-    for run, sentence in sweep.failures.items():
-        err.print(f"error: {run.path.name}: {sentence}", style="red", soft_wrap=True, markup=False)
 
 
 def ablation(sweep: Sweep, table_name: str) -> None:
