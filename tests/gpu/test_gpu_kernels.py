@@ -187,23 +187,32 @@ def test_evaluation_is_as_near_to_fp32_as_plain_bf16_is(name):
 def test_nothing_is_read_that_nobody_wrote(name, monkeypatch):
     """Memory that is new is NaN, and the answer stays what it was."""
     m, config = NETWORKS[name]
-    first = new_engine(config)
-    again, poisoned = copied(first), copied(first)
-    images, labels = batch(m, config)
-    output, _ = one_pass(first, images, labels, "bf16")
-    one_pass(again, images, labels, "bf16")
-
-    empty, empty_like = torch.empty, torch.empty_like
-    with monkeypatch.context() as patch:
-        patch.setattr(torch, "empty", lambda *a, **n: _poison(empty(*a, **n)))
-        patch.setattr(torch, "empty_like", lambda *a, **n: _poison(empty_like(*a, **n)))
-        found, _ = one_pass(poisoned, images, labels, "bf16")
-    assert error(found.logits, output.logits) < 0.02
-    for parameter, p in poisoned.network.named_parameters():
-        assert bool(p.grad.isfinite().all()), parameter
+    for _ in range(10):
+        first = new_engine(config)
+        again, poisoned = copied(first), copied(first)
+        images, labels = batch(m, config)
+        output, _ = one_pass(first, images, labels, "bf16")
+        repeated, _ = one_pass(again, images, labels, "bf16")
+        with monkeypatch.context() as patch:
+            _poison_new_memory(patch)
+            found, _ = one_pass(poisoned, images, labels, "bf16")
+        assert error(found.logits, output.logits) < 0.02
+        for parameter, p in poisoned.network.named_parameters():
+            assert bool(p.grad.isfinite().all()), parameter
+        # Rounding may decide which of two vectors is decoded, and then gradients differ for good.
+        if all(torch.equal(one.best.place, output.best.place) for one in (repeated, found)):
+            break
+    else:
+        pytest.fail("no two passes decode the same vectors")
     # Atomics come in any order, and what they round differently grows on the way through a network in bf16: no more
     # than between two passes that nobody poisoned.
     assert difference(poisoned, first) <= 1.5 * difference(again, first) + 0.02
+
+
+def _poison_new_memory(patch):
+    empty, empty_like = torch.empty, torch.empty_like
+    patch.setattr(torch, "empty", lambda *a, **n: _poison(empty(*a, **n)))
+    patch.setattr(torch, "empty_like", lambda *a, **n: _poison(empty_like(*a, **n)))
 
 
 def difference(one, other):
