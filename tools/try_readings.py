@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from readings import AS_DECIDED, AS_DECIDED_PLAIN, READINGS, experiment_of, that_apply_to
 from rich.console import Console
 
+from readings import AS_DECIDED, AS_DECIDED_PLAIN, READINGS, experiment_of, that_apply_to
 from wcapsnet.atomic import write_text
 from wcapsnet.cli.exit import in_a_sentence
 from wcapsnet.data import Dataset, default_data_dir, load_dataset
