@@ -83,11 +83,11 @@ def error(got, truth):
     return float((got - truth).norm() / truth.norm().clamp_min(1e-30))
 
 
-def one_pass(engine, images, labels, precision):
-    sums = torch.zeros(len(summed(PAPER)), dtype=torch.float64, device=CUDA)
+def one_pass(engine, images, labels, precision, weights=PAPER):
+    sums = torch.zeros(len(summed(weights)), dtype=torch.float64, device=CUDA)
     with arithmetic(precision, CUDA):
         output = engine.forward(images)
-        terms = engine.terms(output, images, labels, PAPER, sums)
+        terms = engine.terms(output, images, labels, weights, sums)
     terms.total.backward()
     torch.cuda.synchronize()
     return output, terms
@@ -187,23 +187,21 @@ def test_evaluation_is_as_near_to_fp32_as_plain_bf16_is(name):
 def test_nothing_is_read_that_nobody_wrote(name, monkeypatch):
     """Memory that is new is NaN, and the answer stays what it was."""
     m, config = NETWORKS[name]
-    for _ in range(10):
+    # Rounding may decide which of two vectors is decoded, and gradients through the decoder differ for good then: those
+    # are only checked to be finite.
+    undecoded = Objective({**PAPER, "reconstruction": 0.0})
+    for weights in (PAPER, undecoded):
         first = new_engine(config)
         again, poisoned = copied(first), copied(first)
         images, labels = batch(m, config)
-        output, _ = one_pass(first, images, labels, "bf16")
-        repeated, _ = one_pass(again, images, labels, "bf16")
+        output, _ = one_pass(first, images, labels, "bf16", weights)
+        one_pass(again, images, labels, "bf16", weights)
         with monkeypatch.context() as patch:
             _poison_new_memory(patch)
-            found, _ = one_pass(poisoned, images, labels, "bf16")
+            found, _ = one_pass(poisoned, images, labels, "bf16", weights)
         assert error(found.logits, output.logits) < 0.02
         for parameter, p in poisoned.network.named_parameters():
             assert bool(p.grad.isfinite().all()), parameter
-        # Rounding may decide which of two vectors is decoded, and then gradients differ for good.
-        if all(torch.equal(one.best.place, output.best.place) for one in (repeated, found)):
-            break
-    else:
-        pytest.fail("no two passes decode the same vectors")
     # Atomics come in any order, and what they round differently grows on the way through a network in bf16: no more
     # than between two passes that nobody poisoned.
     assert difference(poisoned, first) <= 1.5 * difference(again, first) + 0.02
@@ -361,9 +359,9 @@ def test_parts_of_ones_own_train_between_the_kernels(graph, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--kernels", "fused"], "by fused kernels"),
-        (["--kernels", "plain"], "by plain PyTorch"),
-        (["--precision", "fp32"], "by plain PyTorch (they compute in bf16, not in fp32)"),
+        (["--kernels", "fused"], "with fused kernels"),
+        (["--kernels", "plain"], "with plain PyTorch"),
+        (["--precision", "fp32"], "with plain PyTorch (they compute in bf16, not in fp32)"),
     ],
 )
 def test_what_computes_is_said(tmp_path, options, said):
