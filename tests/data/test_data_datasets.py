@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from data_helpers import Cifar, Mnist, Server, idx_bytes
 from wcapsnet.data import DATASETS, Archive, DataConfig, embedded, load_dataset, statistics
 from wcapsnet.data.types import Dataset
 from wcapsnet.errors import InputError
+from wcapsnet.settings import from_dict, to_dict
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def test_what_is_wrong_in_a_configuration_is_named(change: dict[str, object]) ->
 
 def test_a_configuration_survives_json() -> None:
     config = DataConfig(source="x", height=32, width=48, channels=3, validation=0.1, shift=2, mirror=True)
-    assert DataConfig(**json.loads(json.dumps(asdict(config)))) == config
+    assert from_dict(DataConfig, json.loads(json.dumps(to_dict(config)))) == config
 
 
 # --- Dividing
