@@ -381,13 +381,13 @@ def test_the_rebuilding_command_leads_back_to_the_experiment(name):
     assert replace(again, name="x") == replace(experiment, name="x")
 
 
-def test_the_tool_writes_file_card_curve_and_readme(runs, checkout, capsys):
+def test_the_tool_writes_file_card_curve_and_guide(runs, checkout, capsys):
     assert main([NAME, str(runs), "--device", "cpu"], checkout) == 0
     said = capsys.readouterr().out
     assert "test images right" in said
-    for path in (f"deploy/weights/{NAME}.safetensors", f"{NAME}.md", f"{NAME}.svg", "README.md"):
+    for path in (f"deploy/weights/{NAME}.safetensors", f"{NAME}.md", f"{NAME}.svg", "docs/guide.md"):
         assert f"{path}\n" in said
-    assert f"[`{NAME}`](docs/model-cards/{NAME}.md)" in (checkout / "README.md").read_text()
+    assert f"[`{NAME}`](model-cards/{NAME}.md)" in (checkout / "docs/guide.md").read_text()
 
 
 def unfinished(runs):

@@ -1,4 +1,4 @@
-"""The README is run: its Python blocks as they stand, its commands on small data."""
+"""README, quickstart and guide are run: their Python blocks as they stand, their commands on small data."""
 
 import re
 import shlex
@@ -20,16 +20,22 @@ from wcapsnet.errors import InputError
 from wcapsnet.explore import Server
 from wcapsnet.recipes import RECIPES, quick
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, re.DOTALL)
-PYTHON = [text for language, text in BLOCKS if language == "python"]
-COMMANDS = [
-    re.split(r"\s+#", line)[0].strip()
-    for language, text in BLOCKS
-    if not language
-    for line in text.splitlines()
-    if line.startswith("wcapsnet ")
-]
+ROOT = Path(__file__).parents[2]
+PAGES = ("README.md", "docs/quickstart.md", "docs/guide.md")
+
+
+def blocks(page: str, language: str) -> list[str]:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return [block for found, block in re.findall(r"```(\w*)\n(.*?)```", text, re.DOTALL) if found == language]
+
+
+def commands(*pages: str) -> list[str]:
+    lines = [line for page in pages for block in blocks(page, "") for line in block.splitlines()]
+    return [re.split(r"\s+#", line)[0].strip() for line in lines if line.startswith("wcapsnet ")]
+
+
+COMMANDS = list(dict.fromkeys(commands(*PAGES)))
+OWN = [command for command in COMMANDS if "photos" in command]
 
 
 def picture(path: Path, value: int) -> None:
@@ -62,38 +68,65 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_the_readme_has_commands_and_python():
-    assert len(PYTHON) == 2
-    assert len(COMMANDS) >= 8
-
-
-def test_the_first_python_block_runs():
-    names: dict = {}
-    exec(PYTHON[0], names)
-    out = names["out"]
-    assert out.logits.shape == (2, 11)
-    assert out.reconstruction.shape == (2, 3, 32, 32)
-    assert out.routings[0].weights.shape == (2, 16)
-
-
-def test_the_commands_for_own_pictures_run_and_then_the_second_python_block(place, monkeypatch, capsys):
+@pytest.fixture
+def photos(place):
     for number in range(12):
         picture(Path(f"photos/cats/{number}.png"), 10)
         picture(Path(f"photos/dogs/{number}.png"), 180)
     picture(Path("holiday/one.png"), 180)
-    picture(Path("digit.png"), 10)
-    own = [command for command in COMMANDS if "photos" in command]
-    assert [command.split()[1] for command in own] == [
-        "train",
-        "evaluate",
-        "predict",
-        *["explain"] * 5,
-        *["report"] * 3,
-        "explore",
-    ]
+    picture(Path("photo.jpg"), 90)
+    return place
+
+
+def test_the_readme_is_short_and_every_page_has_commands_and_python():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+    assert [command.split()[1] for command in commands("README.md")] == ["explore", "predict", "train"]
+    assert [len(blocks(page, "python")) for page in PAGES] == [1, 1, 1]
+
+
+def test_the_two_commands_of_the_readme_are_targets_of_the_makefile():
+    targets = re.findall(r"^make (\w+)", "".join(blocks("README.md", "")), re.MULTILINE)
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert targets == ["demo", "test"]
+    assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
+
+
+def test_the_readmes_python_runs_on_a_folder_of_pictures(photos):
+    names: dict = {}
+    exec(blocks("README.md", "python")[0], names)
+    assert names["trained"].path == Path("runs/photos")
+    assert names["answer"].label in ("cats", "dogs")
+    assert len(names["answer"].winners) == len(names["model"].config.levels)
+    output = names["output"]
+    assert output.logits.shape == (2, 11)
+    assert output.reconstruction.shape == (2, 3, 32, 32)
+    assert output.routings[0].weights.shape == (2, 16)
+
+
+def test_the_quickstarts_python_runs_on_a_folder_of_pictures(photos, capsys):
+    names: dict = {}
+    exec(blocks("docs/quickstart.md", "python")[0], names)
+    assert names["answer"].routing[-1].dim() == 3
+    assert names["page"] == names["trained"].report == Path("runs/photos/report.html")
+    assert names["result"].accuracy == names["trained"].accuracy
+    assert names["one"].predicted in (0, 1)
+    assert names["all_of_them"].classes == ("cats", "dogs")
+
+
+def test_the_guides_python_switches_a_block_off():
+    names: dict = {}
+    exec(blocks("docs/guide.md", "python")[0], names)
+    assert [tuple(routing.weights.shape) for routing in names["output"].routings] == [(5, 4), (5, 4), (5, 2, 7, 7)]
+    assert not names["without"].routings[0].weights[:, 2].any()
+    assert names["output"].routings[0].weights[:, 2].all()
+
+
+def test_the_commands_for_own_pictures_run(photos, monkeypatch, capsys):
+    assert {command.split()[1] for command in OWN} == {"train", "evaluate", "predict", "explain", "report", "explore"}
+    assert sum(command.startswith("wcapsnet explain") for command in OWN) == 6
     monkeypatch.setattr(Server, "serve_forever", ctrl_c)
     monkeypatch.setattr("webbrowser.open", lambda url: None)
-    for command in own:
+    for command in OWN:
         if "photos-2" in command:
             shutil.copytree("runs/photos", "runs/photos-2")
         assert run(command, monkeypatch) == 0, capsys.readouterr()
@@ -102,13 +135,26 @@ def test_the_commands_for_own_pictures_run_and_then_the_second_python_block(plac
     assert Path("runs/comparison.html").is_file()
     assert Path("figures/confusion.pdf").is_file()
 
-    names: dict = {}
-    exec(PYTHON[1].replace("runs/demo", "runs/photos"), names)
-    assert names["answer"].label in ("cats", "dogs")
-    assert names["answer"].routing[-1].dim() == 3
+
+def test_every_file_of_a_run_is_in_the_guide(photos, monkeypatch):
+    assert run("wcapsnet train photos/ --quiet", monkeypatch) == 0
+    guide = (ROOT / "docs/guide.md").read_text(encoding="utf-8").partition("## The run folder")[2].partition("## ")[0]
+    for path in Path("runs/photos").iterdir():
+        assert f"`{path.name}{'/' if path.is_dir() else ''}`" in guide
+    header = Path("runs/photos/predictions.csv").read_text(encoding="utf-8").splitlines()[0]
+    assert "capsule_1" in header.split(",")
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if c.split()[1] == "train" and "photos" not in c])
+@pytest.mark.parametrize("command", [c for c in COMMANDS if "wcapsnet-" in c])
+def test_the_commands_for_shipped_networks_run(command, photos, monkeypatch, capsys):
+    monkeypatch.setattr(Server, "serve_forever", ctrl_c)
+    monkeypatch.setattr("webbrowser.open", lambda url: None)
+    assert run(command, monkeypatch) == 0, capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    "command", [c for c in COMMANDS if c.split()[1] in ("train", "sweep", "ablate") and c not in OWN]
+)
 def test_every_recipe_command_gets_as_far_as_its_data(command, place, monkeypatch, capsys):
     def no_network(*_, **__):
         raise InputError("nobody is connected here.")
@@ -130,9 +176,9 @@ def test_the_benchmarks_run(place, monkeypatch, capsys):
     small = replace(quick.demo(), model=tiny(), training=replace(quick.demo().training, batch_size=2))
     for name in ("cifar10", "quick"):
         monkeypatch.setitem(RECIPES, name, lambda: small)
-    commands = [command for command in COMMANDS if command.split()[1] == "bench"]
-    assert {command.split()[2] for command in commands} == {"train", "infer", "level", "plot"}
-    for command in commands:
+    speed = [command for command in COMMANDS if command.split()[1] == "bench"]
+    assert {command.split()[2] for command in speed} == {"train", "infer", "level", "plot"}
+    for command in speed:
         assert run(command, monkeypatch) == 0, capsys.readouterr()
     assert {"capsules.json", "capsules.svg"} <= {path.name for path in place.iterdir()}
 
@@ -145,8 +191,8 @@ def test_the_tables_are_printed(place, monkeypatch, capsys):
         assert figure in said
 
 
-def test_list_shows_what_the_readme_names(place, monkeypatch, capsys):
+def test_list_shows_what_the_pages_name(place, monkeypatch, capsys):
     assert run("wcapsnet list", monkeypatch) == 0
     said = capsys.readouterr().out
-    assert "mnist" in said
-    assert "wcapsnet-quick" in said
+    for name in ("mnist", "wcapsnet-quick", "softmax", "wcapsnet-cifar100"):
+        assert name in said

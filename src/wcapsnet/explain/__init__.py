@@ -5,8 +5,11 @@ from wcapsnet.explain import explain_image, specialization, survey
 seen = survey(classifier.network, split)      # one pass over a data set; most of the rest is made from it
 specialization(seen).levels[0].mean           # the paper's figure: mean weight for each class and capsule
 explain_image(classifier.network, image)      # weights, contributions, what switching a block off does
+
+`wcapsnet.explain(run, picture)` and `wcapsnet.explain(run)` do the whole of it for a trained network.
 """
 
+from ..verbs import callable_package
 from .capsule import (
     CapsuleExplanation,
     Neighbours,
@@ -62,3 +65,5 @@ __all__ = [
     "vector_range",
     "without_each_block",
 ]
+
+callable_package(__name__)

@@ -1,5 +1,5 @@
 """`python -m wcapsnet.report [RUN …]`, in a checkout: keep the records of finished runs, or of all runs of a sweep or
-ablation, in results/, and bring the README's tables, docs/results.md and the packaged records up to date."""
+ablation, in results/, and bring README.md, docs/results.md, docs/guide.md and the packaged records up to date."""
 
 from __future__ import annotations
 

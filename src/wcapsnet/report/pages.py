@@ -1,5 +1,5 @@
-"""What the project says of its own runs, made from `results/` and the shipped weights: the README's tables and list of
-networks, docs/results.md with its figures, and the records inside the package."""
+"""What the project says of its own runs, made from `results/` and the shipped weights: the README's table,
+docs/results.md with its figures, the list of networks in docs/guide.md, and the records inside the package."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .records import NETWORK, Record, in_order, read_record, records_json, run_f
 BEGIN, END = "<!-- {}: made by python -m wcapsnet.report -->", "<!-- end of {} -->"
 WEIGHTS = Path("src/wcapsnet/deploy/weights")
 PACKAGED = Path("src/wcapsnet/report/records.json")
-PAGES = (Path("README.md"), Path("docs/results.md"))
+PAGES = (Path("README.md"), Path("docs/results.md"), Path("docs/guide.md"))
 LEVEL = 3  # whose weights are shown: as in the paper, the level that specialises
 LOOKED = {  # the figure's panels, and what `wcapsnet explain --json` said of these networks
     "softmax, shipped": "2026-11-15_wcapsnet-mnist_two-cpu-cores/explain.json",
@@ -49,19 +49,19 @@ def pages(root: Path) -> dict[Path, str]:
         if not (root / page).is_file():
             raise InputError(f"{root} is not a checkout of wcapsnet: it has no {page}.")
     records = committed(root / "results")
-    readme, results = PAGES
+    readme, results, guide = PAGES
     made = {
         PACKAGED: records_json(records),
-        readme: _filled(
-            root / readme,
+        readme: _filled(root / readme, {"results": tables.headline(records)}),
+        results: _filled(
+            root / results,
             {
-                "networks": _networks(root),
                 "tables": tables.markdown([tables.build(n, records) for n in PAPER_TABLES]),
+                "runs": _runs(records) + _curves(records),
+                "differences": tables.differences(records),
             },
         ),
-        results: _filled(
-            root / results, {"runs": _runs(records) + _curves(records), "differences": tables.differences(records)}
-        ),
+        guide: _filled(root / guide, {"networks": _networks(root)}),
     }
     for dataset in _main(records):
         made[Path("docs") / _figure(dataset)] = _figure_of(root / "results", dataset, records)
@@ -117,7 +117,7 @@ def _networks(root: Path) -> str:
         title = DATASETS[source].title if source in DATASETS else source
         right = f"{test['correct']:,} of {test['images']:,} ({percent(test['correct'] / test['images'])}%)"
         size = f"{facts['stored']}, {file.stat().st_size / 1e6:.1f} MB"
-        card = f"[`{file.stem}`](docs/model-cards/{file.stem}.md)"
+        card = f"[`{file.stem}`](model-cards/{file.stem}.md)"
         text.append(f"| {card} | {title} | {right} | {training['epochs']}, {training['seed']} | {size} |")
     return "\n".join([*text, ""])
 

@@ -182,6 +182,36 @@ def markdown(tables: Sequence[Table]) -> str:
     return "\n".join([*text, *(f"- {line}" for line in LEGEND)]) + "\n"
 
 
+def headline(records: Sequence[Record]) -> str:
+    """Does learned routing do better than equal weights? Table IV in short, for the README."""
+    rows = build("IV", records).rows
+    routed, equal = rows["WS+CE"], rows["Uniform"]
+    columns = [dataset for dataset in PAPER_COLUMNS if routed[dataset].records]
+    if not columns:
+        return "No full-length run is recorded yet.\n"
+
+    def ours(cell: Cell) -> str:
+        seeds = [record.accuracy for record in cell.records]
+        return f"{mean_and_deviation(seeds)} ({len(seeds)})" if seeds else DASH
+
+    def difference(cell: Cell) -> str:
+        d = cell.from_reference
+        return f"{_points(d.difference)} {_interval(d)}" if d else DASH
+
+    text = [
+        ["test accuracy in % (seeds)", *(DATASETS[dataset].title for dataset in columns)],
+        ["---"] * (1 + len(columns)),
+        ["learned routing, this project", *(ours(routed[dataset]) for dataset in columns)],
+        ["learned routing, the paper", *(f"{routed[dataset].paper:.2f} (1)" for dataset in columns)],
+        ["equal weights, this project", *(ours(equal[dataset]) for dataset in columns)],
+        ["equal weights, the paper", *(f"{equal[dataset].paper:.2f} (1)" for dataset in columns)],
+        ["equal − learned, this project, 95 % interval", *(difference(equal[dataset]) for dataset in columns)],
+    ]
+    before = any(r.summed for dataset in columns for r in (*routed[dataset].records, *equal[dataset].records))
+    note = "These runs were trained before decisions [D7 and D36](docs/decisions.md) and are being rerun.\n"
+    return "\n".join([*(f"| {' | '.join(row)} |" for row in text), "", *([note] if before else [])])
+
+
 def differences(records: Sequence[Record]) -> str:
     """What every row of Tables II to IV changes, ours and the paper's, in points; bold what is larger than the noise
     though so many differences are looked at"""
