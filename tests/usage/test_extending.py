@@ -1,0 +1,176 @@
+"""docs/extending.md is run: its files as they stand, its commands on small data."""
+
+import json
+import re
+import shlex
+import sys
+from dataclasses import replace
+from functools import partial
+from hashlib import sha256
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from twins import tiny
+from wcapsnet import cli
+from wcapsnet.data import DATASETS
+from wcapsnet.data.files import Arrays, RawData
+from wcapsnet.experiment import TrainingConfig
+from wcapsnet.parts import Kind
+from wcapsnet.recipes import RECIPES, quick
+
+PAGE = (Path(__file__).parents[2] / "docs/extending.md").read_text(encoding="utf-8")
+SECTIONS = dict(re.findall(r"^#{2,3} (.*?)\n(.*?)(?=^#{2,3} |\Z)", PAGE, re.DOTALL | re.M))
+
+
+def blocks(section: str, language: str) -> list[str]:
+    found = re.findall(r"^```(\w*)\n(.*?)^```", SECTIONS[section], re.DOTALL | re.M)
+    return [block for written_in, block in found if written_in == language]
+
+
+def file_of(section: str) -> tuple[str, str]:
+    """The name and content of a section's file; the name is its first line"""
+    (code,) = blocks(section, "python")
+    return re.match(r"# (\S+)\n", code)[1], code
+
+
+def commands_of(section: str) -> list[str]:
+    found = [line for block in blocks(section, "") for line in block.splitlines() if line.startswith("wcapsnet ")]
+    assert found
+    return found
+
+
+def run(command: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(sys, "argv", shlex.split(command))
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    return int(end.value.code or 0)
+
+
+def forget(before: list[dict]) -> None:
+    """As a new process is: nothing of a plugin is known."""
+    for kind, known in zip(Kind.every, before, strict=True):
+        kind._parts.clear()
+        kind._parts.update(known)
+    for name in [name for name in sys.modules if name.startswith("wcapsnet_plugin_")]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def registered():
+    before = [dict(kind._parts) for kind in Kind.every]
+    yield before
+    forget(before)
+
+
+def small_sample(folder: Path) -> RawData:
+    random = np.random.default_rng(0)
+    images = random.integers(0, 256, (150, 1, 28, 28), dtype=np.uint8)
+    digits = Arrays(images, np.arange(150) % 10)
+    return RawData(digits, Arrays(images[:100], digits.labels[:100]))
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch, registered):
+    """A folder where `demo` takes a second: a hundred images, a tiny network, one epoch."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WCAPSNET_CACHE", str(tmp_path / "cache"))
+    demo = replace(
+        quick.demo(),
+        data=replace(quick.demo().data, validation=50),
+        model=tiny(classes=10, channels=1, height=28, width=28),
+        training=TrainingConfig(epochs=1, batch_size=50, milestones=()),
+    )
+    info = replace(DATASETS["sample"], train_images=150, test_images=100, read=partial(small_sample))
+    monkeypatch.setitem(DATASETS, "sample", info)  # partial: a function of this file would count as a plugin
+    monkeypatch.setitem(RECIPES, "demo", partial(replace, demo))
+    return tmp_path
+
+
+def try_section(section: str, monkeypatch, capsys) -> str:
+    name, code = file_of(section)
+    Path(name).write_text(code, encoding="utf-8")
+    for command in commands_of(section):
+        assert run(command, monkeypatch) == 0, capsys.readouterr()
+    return capsys.readouterr().out
+
+
+def written(run_folder: str) -> dict:
+    return json.loads(Path(run_folder, "experiment.json").read_text(encoding="utf-8"))
+
+
+def test_every_file_named_on_the_page_exists():
+    root = Path(__file__).parents[2]
+    for path in re.findall(r"`(src/[\w/]+\.py)`|\]\(\.\./([\w/.]+)\)", PAGE):
+        assert (root / (path[0] or path[1])).exists(), path
+    for path in re.findall(r"`((?:training|cli)/\w+\.py|\w+\.py)`", PAGE):
+        assert (root / "src/wcapsnet" / path).exists(), path
+
+
+def test_a_new_weighting_its_record_and_its_refusal(place, monkeypatch, capsys):
+    section, before = "A new weighting", [dict(kind._parts) for kind in Kind.every]
+    try_section(section, monkeypatch, capsys)
+    name, _ = file_of(section)
+    facts = written("runs/sharper")
+    assert facts["model"]["routing"]["weighting"] == "sharper"
+    assert facts["plugins"] == [{"path": str(place / name), "sha256": sha256(Path(name).read_bytes()).hexdigest()}]
+
+    forget(before)
+    assert run("wcapsnet evaluate runs/sharper", monkeypatch) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    promised = re.search(r"^error: .*$", SECTIONS["Plugins"], re.M)[0].replace("/home/me/sharper.py", str(place / name))
+    assert said == promised
+
+    assert run(f"wcapsnet evaluate runs/sharper --plugin {name} --json", monkeypatch) == 0
+    forget(before)
+    Path(name).write_text(Path(name).read_text() + "# a remark\n")
+    assert run(f"wcapsnet evaluate runs/sharper --plugin {name} --json", monkeypatch) == 0
+    assert "has changed since" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_dataset_in_its_own_format(place, monkeypatch, capsys):
+    random = np.random.default_rng(0)
+    arrays = {}
+    for part, count in (("train", 40), ("test", 10)):
+        arrays[f"{part}_images"] = random.integers(0, 256, (count, 1, 16, 16), dtype=np.uint8)
+        arrays[f"{part}_labels"] = np.arange(count) % 2
+    Path("data").mkdir()
+    np.savez("data/leaves.npz", **arrays)
+    said = try_section("A dataset in its own format", monkeypatch, capsys)
+    assert "birch" in said
+    assert written("runs/leaves")["data"]["source"] == "leaves"
+
+
+def test_a_loss_term(place, monkeypatch, capsys):
+    try_section("A loss term", monkeypatch, capsys)
+    assert written("runs/balance")["objective"]["balance"] == 0.1
+    (epoch,) = Path("runs/balance/metrics.jsonl").read_text().splitlines()
+    assert 0 < json.loads(epoch)["balance"] < 1
+
+
+def test_a_command(place, monkeypatch, capsys):
+    name, code = file_of("A command")
+    file = Path(name)
+    file.parent.mkdir(parents=True)
+    file.write_text(code, encoding="utf-8")
+    before = list(cli.app.registered_commands)
+    try:
+        spec = spec_from_file_location("wcapsnet.cli.classes", file)
+        spec.loader.exec_module(module_from_spec(spec))  # as a file of that folder is
+        for command in commands_of("A command"):
+            assert run(command, monkeypatch) == 0
+        assert capsys.readouterr().out.split() == [str(digit) for digit in range(10)]
+    finally:
+        cli.app.registered_commands[:] = before
+
+
+def test_another_critic(place, monkeypatch, capsys):
+    try_section("Another critic", monkeypatch, capsys)
+    assert written("runs/linear")["model"]["routing"]["fitness"] == "linear"
+
+
+def test_the_table_of_parts_has_every_kind():
+    listed = re.findall(r"^\| `@(\w+)`", SECTIONS["Other parts"], re.M)
+    assert len(listed) == len(Kind.every)
