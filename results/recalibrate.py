@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from wcapsnet import load
+from wcapsnet.cli.exit import in_a_sentence
 from wcapsnet.data import Split
 from wcapsnet.data.loader import DeviceSplit
 from wcapsnet.deploy import shipped
-from wcapsnet.cli.exit import in_a_sentence
 from wcapsnet.explain import Rerouted, recalibrated
 from wcapsnet.explain.reroute import Outcome
 from wcapsnet.network import WCapsNet

@@ -73,9 +73,9 @@ def evaluate(
         images, target = split.take(slice(start, start + size))
         with arithmetic(precision, device):
             output = answer(images)
-        best = network.class_logits(output).float().softmax(1).max(1)
+        best = output.logits[:, :classes].float().softmax(1).max(1)
         loss = F.cross_entropy(output.logits.float(), target, reduction="none")
-        per_capsule = [block_weights(routing.weights) for routing in output.routings]
+        per_capsule = [block_weights(routing.weights) for routing in getattr(output, "routings", ())]
         return [target, best.indices, best.values, loss, *per_capsule]
 
     with evaluating(network):
