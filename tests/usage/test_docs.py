@@ -1,0 +1,90 @@
+"""What the documents name exists: links, files, functions, settings, commands."""
+
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from wcapsnet.cli import app
+from wcapsnet.parts import loss_term
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(
+    path.relative_to(ROOT).as_posix()
+    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "results/README.md")
+)
+
+
+def text(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def anchors(page: Path) -> set[str]:
+    """As GitHub makes them of headings"""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_leads_somewhere(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", text(page)):
+        if target.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = target.partition("#")
+        found = (ROOT / page).parent / path if path else ROOT / page
+        assert found.exists(), target
+        assert not anchor or anchor in anchors(found), target
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in ("CHANGELOG.md", "docs/log.md")])
+def test_no_page_names_what_is_gone(page):
+    gone = (
+        r"lambda_ws|lambda_r\b|results/readings\.py|[ `/](cli|sweep|runs|show|lock|ending)\.py|reference implementation"
+    )
+    found = [match[0] for match in re.finditer(gone, text(page)) if not match[0].endswith("/sweep.py")]
+    assert not found
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_and_loss_term_that_a_page_names_is_one(page):
+    commands = {command.name or command.callback.__name__ for command in app.registered_commands}
+    for name in re.findall(r"^wcapsnet ([a-z]+)|`wcapsnet ([a-z]+)", text(page), re.M):
+        assert (name[0] or name[1]) in {*commands, "classes"}  # the command that docs/extending.md adds
+    if page not in ("CHANGELOG.md", "docs/extending.md"):
+        assert set(re.findall(r"\bobjective\.([a-z_]+)=", text(page))) <= set(loss_term)
+
+
+def test_every_file_and_name_in_the_papers_map_exists():
+    rows = [line for line in text("docs/paper.md").splitlines() if line.startswith("|")]
+    seen = 0
+    for cell in (row.strip("| ").split("|")[-1] for row in rows):
+        module = None
+        for word in re.findall(r"`([^`]+)`", cell):
+            if word.endswith(".py"):
+                assert (ROOT / "src/wcapsnet" / word).is_file(), word
+                module = import_module("wcapsnet." + word.removesuffix(".py").replace("/", "."))
+            elif module and re.fullmatch(r"[\w.]+", word) and not word.endswith(".json"):
+                owners = [module, *(value for value in vars(module).values() if isinstance(value, type))]
+                assert any(_has(owner, word) for owner in owners), f"{word} in {module.__name__}"
+                seen += 1
+    assert seen > 25
+
+
+def _has(owner: object, name: str) -> bool:
+    first, _, rest = name.partition(".")
+    if rest:
+        return _has(getattr(owner, first, None), rest)
+    return hasattr(owner, name) or name in getattr(owner, "__annotations__", {})  # fields without a default
+
+
+def test_every_file_in_the_readmes_map_exists():
+    rows = text("README.md").partition("## Map of the code")[2].partition("## ")[0]
+    for row in rows.splitlines():
+        first = None
+        for word in re.findall(r"`([\w/.]+)`", row):
+            if "/" in word or word.endswith(".py"):
+                places = [ROOT / word, ROOT / "src/wcapsnet" / word]
+                assert any(place.exists() for place in places), word
+                first = first or word
+        assert first or not row.startswith("| Where")
