@@ -141,8 +141,9 @@ class Classifier(nn.Module):
     def description(self) -> dict[str, Any]:
         """What it takes to build it, besides its weights."""
         mean, std = self.normalization
-        used = {"plugins": [plugin._asdict() for plugin in plugins()]} if plugins() else {}
-        return {**used, "model": to_dict(self.config), "classes": self.classes, "mean": mean, "std": std}
+        facts = {"model": to_dict(self.config), "classes": self.classes, "mean": mean, "std": std}
+        used = [plugin._asdict() for plugin in plugins(facts)]
+        return {**facts, "plugins": used} if used else facts
 
     def save(self, path: Path, **more: Any) -> None:
         save_tensors(path, self.network.state_dict(), {**self.description(), **more})

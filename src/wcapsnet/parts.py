@@ -14,7 +14,7 @@ import hashlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -44,7 +44,7 @@ class Kind(MutableMapping[str, Any]):
     every: list[Kind] = []  # noqa: RUF012 - shared on purpose
 
     def __init__(self, name: str, field: str = ""):
-        self.name, self.field = name, field or name  # the field of an experiment that names such a part
+        self.name, self.field = name, field  # of an experiment, which names such a part or several
         self._parts: dict[str, Any] = {}
         self.every.append(self)
 
@@ -96,9 +96,11 @@ dataset = Kind("dataset", "data.source")  # a DatasetInfo (data/datasets.py)
 recipe = Kind("recipe")  # () → Experiment
 
 
-def plugins() -> tuple[Plugin, ...]:
-    """The files outside the package that have registered parts."""
-    files = {_file(part) for kind in Kind.every for part in kind.values()}
+def plugins(used_by: Mapping[str, Any] | None = None) -> tuple[Plugin, ...]:
+    """The files outside the package that have registered parts; `used_by` an experiment, as plain values, only those
+    that define its parts."""
+    named = ((kind, kind if used_by is None else _named(used_by, kind.field)) for kind in Kind.every)
+    files = {_file(kind[name]) for kind, names in named for name in names if name in kind}
     outside = sorted(Path(file).resolve() for file in files if file and Path(file).exists())
     return tuple(Plugin(str(path), _digest(path)) for path in outside if PACKAGE not in path.parents)
 
@@ -144,6 +146,13 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     written = {word.lower(): word for word in known}
     near = difflib.get_close_matches(name.lower(), written, 1, 0.5)
     return f"; did you mean {written[near[0]]!r}?" if near else f"; choose one of {', '.join(known)}."
+
+
+def _named(plain: Any, field: str) -> Iterable[str]:
+    """The names that a field holds: one, several as a table, or none"""
+    for word in field.split("."):
+        plain = plain.get(word, {}) if isinstance(plain, Mapping) else {}
+    return (plain,) if isinstance(plain, str) else tuple(plain)
 
 
 def _file(part: Any) -> str | None:

@@ -86,8 +86,9 @@ class Run:
         self.file(".taken").unlink()
 
     def write_experiment(self) -> None:
-        used = {"plugins": [plugin._asdict() for plugin in plugins()]} if plugins() else {}
-        self.write_json("experiment.json", {"version": __version__, **used, **to_dict(self.experiment)})
+        asked = to_dict(self.experiment)
+        used = [plugin._asdict() for plugin in plugins(asked)]
+        self.write_json("experiment.json", {"version": __version__, **({"plugins": used} if used else {}), **asked})
 
     def _take(self) -> bool:
         self.path.mkdir(parents=True, exist_ok=True)
