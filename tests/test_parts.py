@@ -13,7 +13,8 @@ from wcapsnet import parts
 from wcapsnet.errors import InputError
 from wcapsnet.experiment import Experiment
 from wcapsnet.network import RoutingConfig, WCapsNet
-from wcapsnet.parts import Kind, Plugin, load_plugin, plugins, require, suggestion, weighting
+from wcapsnet.parts import Kind, suggestion, weighting
+from wcapsnet.plugins import Plugin, load_plugin, plugins, require
 from wcapsnet.settings import with_setting
 
 OWN_WEIGHTING = """

@@ -30,6 +30,7 @@ from wcapsnet.atomic import write_text
 from wcapsnet.cli.exit import in_a_sentence
 from wcapsnet.data import Dataset, default_data_dir, load_dataset
 from wcapsnet.data.loader import DeviceSplit
+from wcapsnet.device import arithmetic, choose_device
 from wcapsnet.errors import InputError
 from wcapsnet.experiment import Experiment
 from wcapsnet.explain.lipschitz import HIGH, LOW
@@ -43,7 +44,6 @@ from wcapsnet.rounding import mean_and_deviation, percent
 from wcapsnet.settings import differing, flat, to_dict
 from wcapsnet.training.board import make_board
 from wcapsnet.training.mode import evaluating
-from wcapsnet.training.precision import arithmetic, choose_device
 from wcapsnet.training.progress import Progress
 from wcapsnet.training.run import Run, describe_environment, read_json
 from wcapsnet.training.together import SharedData, train_together

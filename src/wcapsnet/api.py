@@ -17,6 +17,7 @@ from .console import err, out, warn
 from .data import DATASETS, MAX_SIDE, Dataset, Split, default_data_dir, scan_folder
 from .data.loader import DeviceSplit
 from .deploy import shipped
+from .device import choose_device
 from .errors import InputError
 from .experiment import Experiment
 from .explain import (
@@ -42,7 +43,6 @@ from .settings import with_setting
 from .sweeps import Sweep, product, train_all, with_seeds
 from .training.evaluate import Evaluation
 from .training.evaluate import evaluate as measure
-from .training.precision import choose_device
 from .training.progress import clock, make_progress
 from .training.run import Run, describe_environment, read_experiment
 from .training.trainer import Diverged, Interrupted, Trainer

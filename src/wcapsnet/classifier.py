@@ -22,13 +22,13 @@ from torch import Tensor, nn
 from .atomic import replacing
 from .data import read_image
 from .data.loader import normalize
+from .device import arithmetic
 from .errors import InputError
 from .network import Output, WCapsNet, WCapsNetConfig
 from .network.routing import winners
-from .parts import Plugin, plugins, require
+from .plugins import Plugin, plugins, require
 from .rounding import percent
 from .settings import model_from_dict, to_dict
-from .training.precision import arithmetic
 
 METADATA = "wcapsnet"  # the key of our metadata in a safetensors file
 

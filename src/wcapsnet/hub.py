@@ -12,9 +12,9 @@ from .classifier import Classifier
 from .console import few, warn
 from .data import DATASETS, Dataset, load_dataset
 from .deploy import shipped
+from .device import choose_device
 from .errors import InputError
 from .experiment import Experiment
-from .training.precision import choose_device
 from .training.run import Run, read_json
 
 

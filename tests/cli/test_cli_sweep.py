@@ -1,4 +1,4 @@
-"""`wcapsnet sweep` and `wcapsnet ablate`; and results/campaign.py, which trains a sweep of its own."""
+"""`wcapsnet sweep` and `wcapsnet ablate`; and tools/campaign.py, which trains a sweep of its own."""
 
 import csv
 import importlib.util
@@ -569,13 +569,13 @@ def test_a_run_that_another_process_trains_is_left_to_it(toy):
     assert call("sweep", "toy", "--seeds", 2, "--epochs", 1, "-q").code == 0
 
 
-# ── results/campaign.py ──
+# ── tools/campaign.py ──
 
 CAMPAIGN = Path(__file__).parents[2] / "results" / "campaign.py"
 
 
 def campaign(*words):
-    """`python results/campaign.py WORDS`: its exit code."""
+    """`python tools/campaign.py WORDS`: its exit code."""
     spec = importlib.util.spec_from_file_location("campaign", CAMPAIGN)
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
@@ -595,7 +595,7 @@ def test_the_campaign_trains_runs_by_name_and_seed_and_goes_on_after_ctrl_c(toy,
     said = capsys.readouterr().out
     words = shlex.split(said.partition("Stopped and saved. Resume with: ")[2])
     assert words == ["python", str(CAMPAIGN), "--out", "all of it", "toy:0,1"]  # as it was called, wherever one is
-    assert content("all of it")["command"] == ["python", "results/campaign.py", *words[2:]]
+    assert content("all of it")["command"] == ["python", "tools/campaign.py", *words[2:]]
     assert campaign(*words[2:]) == 0
     assert lines_of("all of it") == [(f"recipe=toy,seed={seed}", "finished") for seed in (0, 1)]
 

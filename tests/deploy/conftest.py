@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
+import update_docs as pages
 from twins.tiny import tiny
 from wcapsnet.data import DATASETS, DataConfig, DatasetInfo, load_dataset
 from wcapsnet.data.files import Arrays, RawData
 from wcapsnet.deploy import shipped
 from wcapsnet.experiment import Experiment, TrainingConfig
 from wcapsnet.recipes import RECIPES
-from wcapsnet.report import pages
 from wcapsnet.training.progress import Progress
 from wcapsnet.training.run import Run, describe_environment
 from wcapsnet.training.trainer import Trainer

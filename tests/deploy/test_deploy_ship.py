@@ -17,15 +17,15 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 import wcapsnet
+from ship import best_on_validation, main, ship
 from wcapsnet import InputError, cli
 from wcapsnet.classifier import METADATA, Classifier, load_tensors, save_tensors, sealed
 from wcapsnet.data import DATASETS, load_dataset
 from wcapsnet.deploy import shipped
-from wcapsnet.deploy.card import rebuild
-from wcapsnet.deploy.ship import best_on_validation, main, ship
 from wcapsnet.experiment import Experiment
 from wcapsnet.objective import Objective
 from wcapsnet.recipes import RECIPES, recipe
+from wcapsnet.recipes.repeat import rebuild
 from wcapsnet.report.records import NETWORK, shipped_records
 from wcapsnet.rounding import mean_and_deviation
 from wcapsnet.settings import from_dict, to_dict, with_setting
@@ -339,7 +339,7 @@ def test_the_card_says_how_good_how_chosen_and_how_to_rebuild_it(made, runs, che
 
 
 def test_a_card_of_a_hundred_classes_names_the_hardest_and_the_easiest(made):
-    from wcapsnet.deploy.card import _by_class
+    from model_card import _by_class
     from wcapsnet.training.evaluate import Evaluation
 
     labels = torch.arange(100).repeat_interleave(2)
@@ -354,7 +354,7 @@ def test_a_card_of_a_hundred_classes_names_the_hardest_and_the_easiest(made):
 
 @pytest.mark.parametrize(("name", "figure"), [("cifar10", "93.43%"), ("svhn-ws", "96.56%"), ("svhn", "96.46%")])
 def test_a_card_of_an_experiment_of_the_paper_has_the_papers_figure_beside_ours(name, figure):
-    from wcapsnet.deploy.card import _paper
+    from model_card import _paper
 
     assert _paper(recipe(name)) == {"the paper's test accuracy": figure}
     assert _paper(recipe("fashion-mnist")) == {}

@@ -13,11 +13,11 @@ from wcapsnet.cli import app
 from wcapsnet.data import DataConfig, Split
 from wcapsnet.data.loader import DeviceSplit
 from wcapsnet.data.types import Augmentations
+from wcapsnet.device import arithmetic
 from wcapsnet.experiment import Experiment, TrainingConfig
 from wcapsnet.kernels.optimizer import FusedNesterov
 from wcapsnet.network import CIFAR100_LEVELS, Level, RoutingConfig, WCapsNet, WCapsNetConfig
 from wcapsnet.objective import PAPER, Objective
-from wcapsnet.training.precision import arithmetic
 from wcapsnet.training.step import GraphedStep, Step, nesterov, summed
 
 pytestmark = [

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from report_helpers import figures, finished
 
+import update_docs as pages
+from update_docs import main
 from wcapsnet.classifier import load_tensors
 from wcapsnet.data import DATASETS
 from wcapsnet.errors import InputError
 from wcapsnet.network import WCapsNet
 from wcapsnet.recipes import ABLATIONS, PAPER, recipe
 from wcapsnet.recipes.published import PAPER_TABLES
-from wcapsnet.report import pages
-from wcapsnet.report.__main__ import main
 from wcapsnet.report.noise import apart
 from wcapsnet.report.records import (
     NETWORK,
@@ -275,7 +275,7 @@ def test_sums_and_means_over_levels_are_never_seeds_or_rows_of_one_table(tmp_pat
 
 def test_everything_that_is_made_from_the_committed_records_agrees_with_them():
     for path, text in pages.pages(ROOT).items():
-        assert (ROOT / path).read_text(encoding="utf-8") == text, f"{path} is stale: run python -m wcapsnet.report"
+        assert (ROOT / path).read_text(encoding="utf-8") == text, f"{path} is stale: run python tools/update_docs.py"
 
 
 def test_the_readmes_headline_is_that_of_the_records():

@@ -25,9 +25,9 @@ import wcapsnet.training.trainer as trainer_module
 from wcapsnet.classifier import Classifier
 from wcapsnet.data import Dataset
 from wcapsnet.data.loader import DeviceSplit
+from wcapsnet.device import choose_device
 from wcapsnet.errors import InputError
 from wcapsnet.training.evaluate import Evaluation
-from wcapsnet.training.precision import choose_device
 from wcapsnet.training.progress import Progress
 from wcapsnet.training.trainer import Diverged, State
 

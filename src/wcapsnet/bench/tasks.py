@@ -16,12 +16,12 @@ from ..data import DATASETS, Split
 from ..data.augment import augment
 from ..data.loader import DeviceSplit, epoch_order
 from ..data.types import Augmentations
+from ..device import arithmetic
 from ..engine import Engine
 from ..errors import InputError
 from ..experiment import Experiment
 from ..kernels import FusedEngine
 from ..network import WCapsNet
-from ..training.precision import arithmetic
 from ..training.step import GraphedStep, Step, nesterov
 from .contenders import Contender
 from .measure import Call, recorded

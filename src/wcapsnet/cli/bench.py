@@ -16,10 +16,10 @@ from ..bench.contenders import FORMULATIONS, parse
 from ..bench.plots import plot
 from ..bench.run import SCALINGS, Request, run
 from ..console import err, out
+from ..device import choose_device
 from ..errors import InputError
 from ..experiment import PRECISIONS
 from ..recipes import recipe
-from ..training.precision import choose_device
 from .app import PROJECT, app, examples
 
 EXAMPLES = (

@@ -9,8 +9,8 @@ from typing import Annotated, Optional
 import typer
 
 from .. import api
+from ..device import choose_device
 from ..recipes import recipe
-from ..training.precision import choose_device
 from . import console
 from .app import TRAIN, app, examples
 from .options import Device, Open, Quiet

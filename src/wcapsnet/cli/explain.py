@@ -16,6 +16,7 @@ from ..api import PROBE_IMAGES, some_of, survey_of
 from ..classifier import Classifier
 from ..console import err
 from ..data.loader import DeviceSplit
+from ..device import choose_device
 from ..errors import InputError
 from ..explain import (
     critics,
@@ -33,7 +34,6 @@ from ..hub import load, load_with_data
 from ..parts import suggestion
 from ..report.page.look import aside
 from ..report.page.text import images_of
-from ..training.precision import choose_device
 from .app import LOOK, app, examples
 from .options import AsJson, DataDir, Device, Download, Plugin, SplitName
 

@@ -10,7 +10,7 @@ import typer
 
 from ..data import MAX_SIDE
 from ..network import MIN_SIDE
-from ..parts import load_plugin
+from ..plugins import load_plugin
 from ..training.together import MAX_LANES
 
 

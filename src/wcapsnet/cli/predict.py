@@ -13,9 +13,9 @@ import typer
 from ..classifier import Classifier, Prediction
 from ..console import err
 from ..data import image_files
+from ..device import choose_device
 from ..errors import InputError
 from ..hub import load
-from ..training.precision import choose_device
 from . import console
 from .app import USE, app, examples
 from .options import AsJson, Device, Plugin

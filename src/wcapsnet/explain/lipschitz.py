@@ -24,13 +24,13 @@ from torch import Tensor
 from torch.nn.grad import conv2d_input
 
 from ..data.loader import DeviceSplit
+from ..device import arithmetic
 from ..errors import InputError
 from ..network import WCapsNet
 from ..network.critic import Critic, SpectralConv2d
 from ..network.per_capsule import BatchNorm, shared_over_capsules
 from ..training.cores import good_batch, on_every_core
 from ..training.mode import evaluating
-from ..training.precision import arithmetic
 from .reroute import _with_dropout
 
 LOW, HIGH = 0.02, 0.98  # a fitness beyond these is saturated

@@ -17,13 +17,13 @@ from torch import Tensor
 
 from ..classifier import load_tensors, save_tensors
 from ..data.loader import DeviceSplit
+from ..device import arithmetic
 from ..errors import InputError
 from ..network import Output, WCapsNet
 from ..network.routing import block_weights, heaviest, route
 from ..training.cores import good_batch, on_every_core
 from ..training.evaluate import Evaluation
 from ..training.mode import evaluating
-from ..training.precision import arithmetic
 
 FORMAT = (
     2  # of survey files; bump it when a field changes its name or its meaning. 2: ties in the last level (D31, D36)

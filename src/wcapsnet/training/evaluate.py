@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..data.loader import DeviceSplit
+from ..device import arithmetic
 from ..network import WCapsNet
 from ..network.routing import block_weights, heaviest
 from .cores import good_batch, on_every_core
 from .mode import evaluating
-from .precision import arithmetic
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ from ..data import Dataset
 from ..errors import InputError
 from ..experiment import Experiment, stored_experiment
 from ..network import WCapsNetConfig
-from ..parts import Plugin, plugins, require
+from ..plugins import Plugin, plugins, require
 from ..settings import differing, to_dict
 
 PARTS = ("train", "validation", "test")

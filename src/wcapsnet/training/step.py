@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from ..data.loader import DeviceSplit
+from ..device import arithmetic
 from ..engine import Engine
 from ..experiment import Experiment
 from ..objective import Objective
-from .precision import arithmetic
 
 
 def summed(objective: Objective) -> tuple[str, ...]:

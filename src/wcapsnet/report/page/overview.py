@@ -7,8 +7,8 @@ import math
 import shlex
 from typing import Any
 
-from ...deploy.card import rebuild
 from ...explain import specialization
+from ...recipes.repeat import rebuild
 from ...settings import flat, to_dict
 from ...training.run import runs_at_a_time
 from ..noise import Sample, compare

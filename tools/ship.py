@@ -1,4 +1,4 @@
-"""`python -m wcapsnet.deploy.ship NAME RUN …`, in a checkout: make a shipped network and its model card.
+"""`python tools/ship.py NAME RUN …`: make a shipped network and its model card.
 
 RUN … are finished runs of one experiment with different seeds, or folders of them; the one with the best validation
 accuracy is taken, and the test set has no say. Its weights are stored in half precision if that changes no answer on
@@ -20,22 +20,23 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .. import __version__
-from ..atomic import replacing, write_text
-from ..classifier import Classifier, save_tensors, sealed
-from ..data import DATASETS, Dataset, load_dataset
-from ..data.loader import DeviceSplit
-from ..errors import InputError
-from ..parts import model as MODELS
-from ..recipes import RECIPES
-from ..report import curves, pages
-from ..report.records import FREE, environment_of, history_of, run_folders
-from ..settings import flat, to_dict
-from ..training.cores import good_batch, on_every_core
-from ..training.evaluate import Evaluation, evaluate
-from ..training.precision import arithmetic, choose_device
-from ..training.run import PARTS, Run
-from .card import card
+import update_docs
+from model_card import card
+from wcapsnet import __version__
+from wcapsnet.atomic import replacing, write_text
+from wcapsnet.classifier import Classifier, save_tensors, sealed
+from wcapsnet.data import DATASETS, Dataset, load_dataset
+from wcapsnet.data.loader import DeviceSplit
+from wcapsnet.device import arithmetic, choose_device
+from wcapsnet.errors import InputError
+from wcapsnet.parts import model as MODELS
+from wcapsnet.recipes import RECIPES
+from wcapsnet.report import curves
+from wcapsnet.report.records import FREE, environment_of, history_of, run_folders
+from wcapsnet.settings import flat, to_dict
+from wcapsnet.training.cores import good_batch, on_every_core
+from wcapsnet.training.evaluate import Evaluation, evaluate
+from wcapsnet.training.run import PARTS, Run
 
 PLACE = Path("src/wcapsnet/deploy/weights")
 CARDS = Path("docs/model-cards")
@@ -74,7 +75,7 @@ class Measured:
 
 def ship(name: str, folders: list[Path], root: Path, data_dir: Path | None, device: torch.device) -> Measured:
     _check_name(name)
-    pages.pages(root)  # a checkout, in order
+    update_docs.pages(root)  # a checkout, in order
     candidates = _candidates(folders)
     run = best_on_validation(candidates)
     dataset = _data(run, data_dir)
@@ -230,7 +231,7 @@ def _rounding(classifier: Classifier, dataset: Dataset) -> Rounding:
 
 
 def main(arguments: list[str], root: Path) -> int:
-    parser = argparse.ArgumentParser("python -m wcapsnet.deploy.ship", description=(__doc__ or "").partition("\n\n")[2])
+    parser = argparse.ArgumentParser("python tools/ship.py", description=(__doc__ or "").partition("\n\n")[2])
     parser.add_argument("name", help="such as wcapsnet-cifar10")
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="finished runs, or folders of them")
     parser.add_argument("--data-dir", type=Path, help="where the data set lies, or the pictures")
@@ -238,7 +239,7 @@ def main(arguments: list[str], root: Path) -> int:
     given = parser.parse_args(arguments)
     try:
         measured = ship(given.name, given.runs, root, given.data_dir, choose_device(given.device))
-        stale = pages.write(root)
+        stale = update_docs.write(root)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

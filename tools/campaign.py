@@ -1,9 +1,9 @@
 """Every run behind the paper's tables in one go, several at a time on one GPU.
 
-    python results/campaign.py --data-dir data --download           all of them, in the order below
-    python results/campaign.py --data-dir data cifar10:0,1 mnist:2  some: RECIPE:SEED,SEED
+    python tools/campaign.py --data-dir data --download           all of them, in the order below
+    python tools/campaign.py --data-dir data cifar10:0,1 mnist:2  some: RECIPE:SEED,SEED
 
-Ctrl-C saves every run, and the same command goes on. Then: python -m wcapsnet.report runs/campaign
+Ctrl-C saves every run, and the same command goes on. Then: python tools/update_docs.py runs/campaign
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pathlib import Path
 
 from wcapsnet.cli import console
 from wcapsnet.cli.exit import in_a_sentence
+from wcapsnet.device import choose_device
 from wcapsnet.errors import InputError
 from wcapsnet.recipes import recipe
 from wcapsnet.sweeps import Planned, Sweep
 from wcapsnet.sweeps.run import train_all
-from wcapsnet.training.precision import choose_device
 
 OTHER_ROWS = ("normalized", "squash", "ws", "ce", "random", "uniform")
 ON_CIFAR10 = {"normalized": "0,1", "uniform": "0,1,2"}

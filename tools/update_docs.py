@@ -1,23 +1,28 @@
 """What the project says of its own runs, made from `results/` and the shipped weights: the README's table,
-docs/results.md with its figures, the list of networks in docs/guide.md, and the records inside the package."""
+docs/results.md with its figures, the list of networks in docs/guide.md, and the records inside the package.
+
+`python tools/update_docs.py [RUN …]` first keeps the records of finished runs, or of all runs of a sweep, in results/.
+"""
 
 from __future__ import annotations
 
+import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..atomic import write_text
-from ..classifier import load_tensors
-from ..data import DATASETS
-from ..errors import InputError
-from ..recipes.published import PAPER_TABLES
-from ..rounding import percent
-from ..training.progress import clock
-from ..training.run import Run, read_json
-from . import curves, tables, weight_map
-from .records import NETWORK, Record, in_order, read_record, records_json, run_folders
+from wcapsnet.atomic import write_text
+from wcapsnet.classifier import load_tensors
+from wcapsnet.data import DATASETS
+from wcapsnet.errors import InputError
+from wcapsnet.recipes.published import PAPER_TABLES
+from wcapsnet.report import curves, tables, weight_map
+from wcapsnet.report.records import NETWORK, Record, in_order, keep, read_record, records_json, run_folders
+from wcapsnet.rounding import percent
+from wcapsnet.training.progress import clock
+from wcapsnet.training.run import Run, read_json
 
-BEGIN, END = "<!-- {}: made by python -m wcapsnet.report -->", "<!-- end of {} -->"
+BEGIN, END = "<!-- {}: made by tools/update_docs.py -->", "<!-- end of {} -->"
 WEIGHTS = Path("src/wcapsnet/deploy/weights")
 PACKAGED = Path("src/wcapsnet/report/records.json")
 PAGES = (Path("README.md"), Path("docs/results.md"), Path("docs/guide.md"))
@@ -169,3 +174,27 @@ def _figure_of(results: Path, dataset: str, records: Sequence[Record]) -> str:
         if (record.dataset, record.row) == (dataset, NETWORK)
     }
     return curves.svg(f"{DATASETS[dataset].title}: accuracy, validation thick, training thin", runs)
+
+
+def main(arguments: list[str], root: Path) -> int:
+    try:
+        pages(root)  # nothing is kept where nothing can be made of it
+        refused = 0
+        for run in [run for argument in arguments for run in run_folders(Path(argument))]:
+            try:
+                print(f"{run} → {keep(run, root / 'results').relative_to(root)}")
+            except InputError as error:
+                print(f"error: {error}", file=sys.stderr)
+                refused += 1
+        for path in write(root):
+            print(f"wrote {path}")
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 1 if refused else 0
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python tools/update_docs.py", description=__doc__)
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="a finished run, or a folder of them")
+    sys.exit(main(parser.parse_args().runs, Path()))

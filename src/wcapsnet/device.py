@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..errors import InputError
+from .errors import InputError
 
 
 def choose_device(name: str = "auto") -> torch.device:

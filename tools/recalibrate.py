@@ -1,6 +1,6 @@
 """Critics whose batch-norm statistics are re-estimated without dropout: what that changes, on validation images.
 
-    python results/recalibrate.py wcapsnet-cifar10 --data-dir data > wcapsnet-cifar10.json
+    python tools/recalibrate.py wcapsnet-cifar10 --data-dir data > wcapsnet-cifar10.json
 
 In training a critic's batch norm sees values that dropout has widened; at evaluation it divides by that σ all the same.
 `recalibrated` estimates it again on training images. The network answers the validation images before and after: with
@@ -22,6 +22,7 @@ from wcapsnet.cli.exit import in_a_sentence
 from wcapsnet.data import Split
 from wcapsnet.data.loader import DeviceSplit
 from wcapsnet.deploy import shipped
+from wcapsnet.device import choose_device
 from wcapsnet.explain import Rerouted, recalibrated
 from wcapsnet.explain.reroute import Outcome
 from wcapsnet.network import WCapsNet
@@ -29,7 +30,6 @@ from wcapsnet.report.page.look import evenly
 from wcapsnet.sweeps.run import dataset_of
 from wcapsnet.training.cores import good_batch
 from wcapsnet.training.evaluate import evaluate
-from wcapsnet.training.precision import choose_device
 
 TRAINING_IMAGES = 5000  # σ is then known to 1 %
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..data import DATASETS
-from ..experiment import Experiment, stored_experiment
-from ..network import WCapsNet
-from ..recipes import RECIPES
-from ..recipes.ablations import PAPER_FIGURES
-from ..recipes.published import PAPER_TABLES
-from ..report.records import NETWORK, row_of
-from ..rounding import mean_and_deviation, percent
-from ..settings import to_dict
-from ..training.progress import clock
-from ..training.run import runs_at_a_time
+from wcapsnet.data import DATASETS
+from wcapsnet.experiment import Experiment, stored_experiment
+from wcapsnet.network import WCapsNet
+from wcapsnet.recipes.ablations import PAPER_FIGURES
+from wcapsnet.recipes.published import PAPER_TABLES
+from wcapsnet.recipes.repeat import rebuild
+from wcapsnet.report.records import NETWORK, row_of
+from wcapsnet.rounding import mean_and_deviation, percent
+from wcapsnet.training.progress import clock
+from wcapsnet.training.run import runs_at_a_time
 
 if TYPE_CHECKING:
     from .ship import Measured
@@ -33,7 +30,6 @@ LIGHT_ON_DARK = {
     **dict.fromkeys(("mnist", "sample"), "It knows light digits on dark ground; dark ones on paper must be inverted."),
     "fashion-mnist": "It knows things lighter than the dark ground they lie on; a photo on white must be inverted.",
 }
-OPTIONS = {"training.seed": "--seed", "training.precision": "--precision", "training.kernels": "--kernels"}
 
 
 def card(m: Measured) -> str:
@@ -85,35 +81,6 @@ def card(m: Measured) -> str:
             "",
         ]
     )
-
-
-def rebuild(experiment: Experiment) -> str:
-    """The command that repeats a training: the nearest recipe, and what is different."""
-    asked = _leaves(to_dict(experiment))
-
-    def differences(name: str) -> dict[str, Any]:
-        has = _leaves(to_dict(RECIPES[name]()))
-        always = {field: asked[field] for field in ("training.seed", "training.precision")}
-        changed = {field: value for field, value in asked.items() if has.get(field) != value and field != "name"}
-        return {**always, **changed}
-
-    name = min(RECIPES, key=lambda name: len(differences(name)))
-    words = ["wcapsnet", "train", name]
-    for field, value in differences(name).items():
-        words += [OPTIONS[field], str(value)] if field in OPTIONS else ["--set", f"{field}={_typed(value)}"]
-    return " ".join(map(shlex.quote, words))
-
-
-def _leaves(content: dict[str, Any], path: str = "") -> dict[str, Any]:
-    """Fields by their full names; a list is one value, as its length may differ."""
-    found: dict[str, Any] = {}
-    for key, value in content.items():
-        found |= _leaves(value, f"{path}{key}.") if isinstance(value, dict) else {f"{path}{key}": value}
-    return found
-
-
-def _typed(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _title(experiment: Experiment) -> str:
@@ -252,5 +219,5 @@ def _provenance(m: Measured) -> list[str]:
         f"That took {seconds}{f' on {where}' if where else ''}{shared}. On a GPU, sums are taken in another order "
         "every time, so the same command gives a network much like it, not the same one.",
         "",
-        f"The file and this page are made from the run folder by `python -m wcapsnet.deploy.ship {m.name} RUN`.",
+        f"The file and this page are made from the run folder by `python tools/ship.py {m.name} RUN`.",
     ]

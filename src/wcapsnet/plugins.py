@@ -1,0 +1,86 @@
+"""Files outside the package that register parts, and how a run remembers them."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .errors import InputError
+from .parts import Kind
+
+PACKAGE = Path(__file__).resolve().parent
+
+
+class Plugin(NamedTuple):
+    """A file outside the package that registers parts."""
+
+    path: str
+    sha256: str
+
+
+def plugins(used_by: Mapping[str, Any] | None = None) -> tuple[Plugin, ...]:
+    """The files outside the package that have registered parts; `used_by` an experiment, as plain values, only those
+    that define its parts."""
+    named = ((kind, kind if used_by is None else _named(used_by, kind.field)) for kind in Kind.every)
+    files = {_file(kind[name]) for kind, names in named for name in names if name in kind}
+    outside = sorted(Path(file).resolve() for file in files if file and Path(file).exists())
+    return tuple(Plugin(str(path), _digest(path)) for path in outside if PACKAGE not in path.parents)
+
+
+def load_plugin(path: Path) -> None:
+    """Run a Python file that registers parts."""
+    path = path.resolve()
+    if not path.is_file():
+        raise InputError(f"There is no plugin file {path}.")
+    name = f"wcapsnet_plugin_{path.stem}"
+    if name in sys.modules and sys.modules[name].__file__ != str(path):  # another file of that name
+        name += "_" + hashlib.sha256(str(path).encode()).hexdigest()[:8]
+    if name in sys.modules:
+        return
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise InputError(f"The plugin {path} is not a Python file.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where dataclasses and pickles look a plugin's classes up
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]  # so that the next attempt runs it again
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"The plugin {path} cannot be loaded: {type(error).__name__}: {error}.") from error
+
+
+def require(needed: Iterable[Plugin], what: object) -> list[Plugin]:
+    """Refuse `what` unless the plugins it was made with are loaded. Returns those whose file has changed since."""
+    loaded = plugins()
+    hashes, names = {one.sha256 for one in loaded}, {Path(one.path).name for one in loaded}
+    changed = [one for one in needed if one.sha256 not in hashes]
+    for one in changed:
+        if Path(one.path).name not in names:
+            raise InputError(f"{what} needs the plugin {one.path}; add --plugin {one.path}, or import it first.")
+    return changed
+
+
+def _named(plain: Any, field: str) -> Iterable[str]:
+    """The names that a field holds: one, several as a table, or none"""
+    for word in field.split("."):
+        plain = plain.get(word, {}) if isinstance(plain, Mapping) else {}
+    return (plain,) if isinstance(plain, str) else tuple(plain)
+
+
+def _file(part: Any) -> str | None:
+    part = inspect.unwrap(getattr(part, "read", part))  # a dataset is defined where its reader is
+    try:
+        return inspect.getsourcefile(part)
+    except TypeError:
+        return None
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
