@@ -2,6 +2,7 @@
 
 import io
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from wcapsnet.explain.lipschitz import CriticFacts, Critics, Spread, _before_nor
 from wcapsnet.network.critic import BlockCritic, Critic, VectorCritic
 
 CPU = torch.device("cpu")
+ROOT = Path(__file__).parents[2]
 
 
 def network(seed=3, gamma=30.0, **fields):
@@ -276,3 +278,45 @@ def test_the_value_before_the_norm_is_the_critics_own(critic):
     torch.testing.assert_close(logit.sigmoid(), fitness)
     assert critic(c).flatten().equal(fitness.flatten())
     assert not critic.norm._forward_hooks
+
+
+# ── what the documents say ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_figures_in_the_documents_are_those_of_the_records():
+    words = (ROOT / "docs/results.md").read_text(encoding="utf-8").partition("## How steep the critics are")[2]
+    (folder,) = (ROOT / "results/looking-inside").glob("*_critics_*")
+    levels = []
+    for name in ("wcapsnet-cifar10", "wcapsnet-cifar100", "wcapsnet-fashion-mnist", "wcapsnet-mnist"):
+        for one in json.loads((folder / f"{name}.json").read_text())["levels"]:
+            levels.append(one)
+            shares = [one["low"] + one["high"], one["always_low"] + one["always_high"]]
+            cells = [
+                *(f"{one['gain']:.1f}", f"{one['bound']:.1f}", f"{one['slope_mean']:.3f}", f"{one['slope_max']:.2f}"),
+                *(f"{100 * share:.0f} %" for share in shares),
+                *(f"{one[kind]['std']:.3f}" for kind in ("running", "dropping", "plain")),
+            ]
+            assert f"| {name}, {one['level']} | {' | '.join(cells)} |" in words
+    for name in ("wcapsnet-cifar10", "wcapsnet-mnist"):
+        parts = json.loads((folder / f"recalibrated-{name}.json").read_text())["recalibrated"]
+        points = [f"{100 * one['difference']:+.2f} ± {100 * one['margin']:.2f}" for one in parts.values()]
+        assert f"| {name} | {' | '.join(points)} |".replace("-", "−").replace("wcapsnet−", "wcapsnet-") in words
+
+    def span(name, form):
+        found = [one[name] for one in levels]
+        return f"{min(found):{form}} to {max(found):{form}}"
+
+    text = " ".join(words.split())
+    decisions = (ROOT / "docs/decisions.md").read_text(encoding="utf-8")
+    (d9,) = [line for line in decisions.splitlines() if line.startswith("| D9 |")]
+    assert f"γ/σ, {span('gain', '.1f')}." in text
+    assert f"is {span('bound', '.1f')}." in text
+    assert f"a norm of up to {max(max(one['operator_norms']) for one in levels):.2f}," in text
+    steepest = f"{max(one['slope_max'] for one in levels):.2f}"
+    assert f"Slopes on test images reach {steepest};" in text
+    assert [one["slope_max"] <= 1 for one in levels] == [4 <= place < 7 for place in range(16)]
+    wider = [one["dropping"]["std"] / one["plain"]["std"] - 1 for one in levels[3::4]]
+    assert f"by {100 * min(wider):.0f} to {100 * max(wider):.0f} % on the same images" in text
+    assert span("gain", ".1f") in d9
+    assert span("bound", ".1f") in d9
+    assert steepest in d9
