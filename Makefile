@@ -4,15 +4,18 @@ BIN := .venv/bin
 # Idle OpenMP threads sleep instead of spinning: tests stay quick on a busy machine.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test lint types clean
+.PHONY: demo test test-all lint types clean
 
 demo: .venv/demo
 	$(BIN)/wcapsnet demo --open
 
 test: lint types
-	$(BIN)/pytest --cov --cov-report=
+	$(BIN)/pytest -n auto --dist loadfile -m "not slow" --cov --cov-report=
 	@echo "The paper's part of the code is covered whole:"
 	$(BIN)/coverage report --include='src/wcapsnet/network/*,src/wcapsnet/objective.py' --fail-under=100
+
+test-all: .venv/dev
+	$(BIN)/pytest -n auto --dist loadfile -m slow
 
 lint: .venv/dev
 	$(BIN)/ruff format --check .
