@@ -21,13 +21,12 @@ from wcapsnet.recipes import recipe
 from wcapsnet.sweeps import Planned, Sweep
 from wcapsnet.sweeps.run import train_all
 
-OTHER_ROWS = ("normalized", "squash", "ws", "ce", "random", "uniform")
-ON_CIFAR10 = {"normalized": "0,1", "uniform": "0,1,2"}
+OTHER_ROWS = ("normalized", "squash", "ws", "ce", "random")
 ALL = (
-    *("cifar10:0,1,2", "mnist:0,1,2", "cifar100:0,1,2", "fashion-mnist:0"),
-    *(f"cifar10-{row}:{ON_CIFAR10.get(row, '0')}" for row in OTHER_ROWS),
-    *(f"mnist-{row}:0,1,2" for row in OTHER_ROWS),
-    *(f"cifar100-{row}:0" for row in ("squash", "uniform", "ce")),
+    *("cifar10:0,1,2,3,4", "cifar10-uniform:0,1,2,3,4", *(f"cifar10-{row}:0,1" for row in OTHER_ROWS)),
+    *("mnist:0,1,2", "mnist-uniform:0,1,2", *(f"mnist-{row}:0,1,2" for row in OTHER_ROWS)),
+    *("cifar100:0,1,2", "cifar100-uniform:0,1,2", *(f"cifar100-{row}:0" for row in OTHER_ROWS)),
+    *("fashion-mnist:0,1,2", "fashion-mnist-uniform:0,1,2"),
 )
 
 

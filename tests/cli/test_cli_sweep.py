@@ -571,7 +571,7 @@ def test_a_run_that_another_process_trains_is_left_to_it(toy):
 
 # ── tools/campaign.py ──
 
-CAMPAIGN = Path(__file__).parents[2] / "results" / "campaign.py"
+CAMPAIGN = Path(__file__).parents[2] / "tools" / "campaign.py"
 
 
 def campaign(*words):
