@@ -19,12 +19,12 @@ from filelock import FileLock
 import wcapsnet.hub as hub
 import wcapsnet.sweeps.plan as sweep_module
 import wcapsnet.sweeps.run as runs_module
+from wcapsnet import device as precision
 from wcapsnet.data import DATASETS, types
 from wcapsnet.recipes import ABLATIONS, PAPER, RECIPES, ROWS
 from wcapsnet.recipes.ablations import variant
 from wcapsnet.recipes.published import PAPER_TABLES
 from wcapsnet.sweeps import product
-from wcapsnet.training import precision
 from wcapsnet.training.board import Board
 from wcapsnet.training.progress import Progress
 
