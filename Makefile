@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Idle OpenMP threads sleep instead of spinning: tests stay quick on a busy machine.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test test-all lint types clean
+.PHONY: demo test test-all lint types docs clean
 
 demo: .venv/demo
 	$(BIN)/wcapsnet demo --open
@@ -24,6 +24,10 @@ lint: .venv/dev
 types: .venv/dev
 	$(BIN)/mypy
 
+# The variable silences a notice about the theme's end of life.
+docs: .venv/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
 		|| { echo "wcapsnet needs Python 3.10 or newer; name one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
@@ -35,6 +39,10 @@ types: .venv/dev
 
 .venv/dev: pyproject.toml constraints.txt | .venv/bin/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@ .venv/demo
+
+.venv/docs: pyproject.toml constraints.txt | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	@touch $@ .venv/demo
 
 clean:

@@ -1,6 +1,8 @@
 """What the documents name exists: links, files, functions, settings, commands."""
 
 import re
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -88,3 +90,19 @@ def test_every_file_in_the_readmes_map_exists():
                 assert any(place.exists() for place in places), word
                 first = first or word
         assert first or not row.startswith("| Where")
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path):
+    for module in ("mkdocs", "material", "mkdocstrings_handlers.python"):
+        pytest.importorskip(module)
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    pages = {
+        page.relative_to(tmp_path).as_posix(): page.read_text(encoding="utf-8") for page in tmp_path.rglob("*.html")
+    }
+    assert {"index.html", "api.html", "model-cards/index.html"} <= pages.keys()
+    assert 'id="wcapsnet.api.train"' in pages["api.html"]
+    loads = r"<(?:script|img|iframe)[^>]*\ssrc=[\"']?(?:https?:)?//|<link[^>]*\shref=[\"']?(?:https?:)?//"
+    assert not [name for name, page in pages.items() if re.search(loads, page)]

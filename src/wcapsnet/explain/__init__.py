@@ -1,10 +1,10 @@
 """Numbers that show the routing: over a data set, for one image, for one capsule. Plots are elsewhere.
 
-from wcapsnet.explain import explain_image, specialization, survey
+    from wcapsnet.explain import explain_image, specialization, survey
 
-seen = survey(classifier.network, split)      # one pass over a data set; most of the rest is made from it
-specialization(seen).levels[0].mean           # the paper's figure: mean weight for each class and capsule
-explain_image(classifier.network, image)      # weights, contributions, what switching a block off does
+    seen = survey(classifier.network, split)      # one pass over a data set; most of the rest is made from it
+    specialization(seen).levels[0].mean           # the paper's figure: mean weight for each class and capsule
+    explain_image(classifier.network, image)      # weights, contributions, what switching a block off does
 
 `wcapsnet.explain(run, picture)` and `wcapsnet.explain(run)` do the whole of it for a trained network.
 """
