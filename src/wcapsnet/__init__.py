@@ -61,7 +61,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The public names, fetched when asked for: the command line has something to settle before torch is loaded."""
+    """The public names, imported on first use: the command line must set options before torch is loaded."""
     if name == "explain":
         return import_module(".explain", __name__)
     if name not in _PLACES:

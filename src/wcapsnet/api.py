@@ -47,8 +47,8 @@ from .training.progress import clock, make_progress
 from .training.run import Run, describe_environment, read_experiment
 from .training.trainer import Diverged, Interrupted, Trainer
 
-GLANCE = 500  # validation images looked at for the report of a stopped run
-PROBE_IMAGES = 2000  # images of another part that teach the probes (D30)
+GLANCE = 500  # validation images in the report of a stopped run
+PROBE_IMAGES = 2000  # images of another part that train the probes (D30)
 
 
 # ── training ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -68,7 +68,7 @@ class Trained:
 
     @property
     def accuracy(self) -> float:
-        """On the test set, by the weights that validation chose"""
+        """Test-set results of the weights with the best validation accuracy"""
         return float(self.results["accuracy"])
 
     def load(self, device: str = "cpu") -> Classifier:
@@ -98,8 +98,8 @@ def train(
     """Train and test a network. Returns the finished run.
 
     `target` is a recipe's name, a folder of pictures, a run to repeat or an `Experiment`; `resume` is a run folder to
-    continue instead. `settings` change any field: `settings=["model.dense_layers=4"]`. Other arguments are the options
-    of `wcapsnet train`.
+    continue instead. `settings` change any field: `settings=["model.dense_layers=4"]`. The other arguments match the
+    options of `wcapsnet train`.
     """
     chosen = choose_device(device)
     if resume is not None:
@@ -115,7 +115,7 @@ def train(
     else:
         if target is None:
             raise InputError(
-                "Say what to train: a recipe (see `wcapsnet list`), a folder of pictures, or --resume RUN."
+                "Name what to train: a recipe (see `wcapsnet list`), a folder of pictures, or --resume RUN."
             )
         changes = {"batch_size": batch_size, "lr": lr, "seed": seed}
         experiment, data_dir = experiment_for(
@@ -144,7 +144,7 @@ def experiment_for(
     kernels: str = "auto",
     settings: Iterable[str] = (),
 ) -> tuple[Experiment, Path | None]:
-    """The experiment that the options of a command describe, and its dataset directory."""
+    """The experiment described by a command's options, and its dataset directory."""
     device = device or choose_device("auto")
     experiment, record = _find_experiment(target, size, model, device)
     if record:
@@ -167,7 +167,7 @@ def experiment_for(
 def _find_experiment(
     target: str | Path | Experiment, size: str | int | None, model: str, device: torch.device
 ) -> tuple[Experiment, Path | None]:
-    """By a recipe's name, a run folder or its experiment.json (then with the folder), or a folder of pictures"""
+    """From a recipe's name, a run folder or its experiment.json (then with the folder), or a folder of pictures"""
     if isinstance(target, Experiment):
         return target, None
     path, name = Path(target).expanduser(), str(target)
@@ -189,7 +189,7 @@ def _find_experiment(
 def _sides(text: str) -> tuple[int, int]:
     sides = text.lower().replace("×", "x").split("x")
     if len(sides) > 2 or not all(side.isdecimal() for side in sides):
-        raise InputError(f"--size is a side such as 48, or HEIGHTxWIDTH such as 32x64, not {text!r}.")
+        raise InputError(f"--size must be a side such as 48, or HEIGHTxWIDTH such as 32x64, not {text!r}.")
     height, width = int(sides[0]), int(sides[-1])
     if not MIN_SIDE <= min(height, width) <= max(height, width) <= MAX_SIDE:
         raise InputError(f"--size is {text}, but a side must be between {MIN_SIDE} and {MAX_SIDE} pixels.")
@@ -207,7 +207,7 @@ def _started(
     run = Run.at(folder, experiment) if folder else Run.next_free(Path("runs") / experiment.name, experiment)
     trainer = _trainer(run, dataset_of(experiment, data_dir, download, quiet), device, quiet)
     place = (data_dir or default_data_dir()) if experiment.data.source in DATASETS else None
-    run.start(describe_environment(device, place, 1, trainer.computed_by), 0)  # last: bad input leaves nothing behind
+    run.start(describe_environment(device, place, 1, trainer.computed_by), 0)  # last: bad input leaves no files behind
     return trainer
 
 
@@ -272,13 +272,13 @@ def _say_result(trainer: Trainer, test: Evaluation) -> None:
 
 
 def write_report(trainer: Trainer, sample: int | None = None) -> Path | None:
-    """The page of a run that was just trained or stopped; None if it could not be written."""
+    """The report of a run that has just finished or stopped; None if it could not be written."""
     place = trainer.run.file("report.html")
     try:
         subject = report_page.subject_of_run(trainer.run.path)
         facts = report_page.gather(subject, trainer.dataset, "", trainer.device, sample)
         write_text(place, report_page.run_page(facts))
-    except KeyboardInterrupt:  # in a hurry: the run is saved, and the report can be made later
+    except KeyboardInterrupt:  # the run is saved; the report can be written later
         return None
     except (InputError, OSError) as error:
         warn(f"The report could not be written: {error}")
@@ -317,7 +317,7 @@ def sweep(
     quiet: bool = False,
 ) -> Sweep:
     """Train with several seeds and settings, or every row of one of the paper's ablations (`table`). Returns all runs
-    with their figures; finished ones are not trained again.
+    with their results; finished runs are not trained again.
 
     `grid` holds values to try: `grid=["training.lr=0.1,0.05"]`. `table` is weighting, nonlinearity or routing.
     """
@@ -355,7 +355,7 @@ def evaluate(
 ) -> Evaluation:
     """Measure a run's best weights, or a shipped network, on a part of its own dataset."""
     if precision not in ("fp32", "bf16"):
-        raise InputError(f"--precision is fp32 or bf16, not {precision!r}.")
+        raise InputError(f"--precision must be fp32 or bf16, not {precision!r}.")
     chosen = choose_device(device)
     classifier, dataset = load_with_data(
         source, split, device=chosen, data_dir=data_dir, download=download, quiet=quiet
@@ -367,13 +367,13 @@ def evaluate(
 def predict(
     source: str | Path, pictures: Picture | Sequence[Picture], *, top: int = 3, device: str = "cpu"
 ) -> Prediction | list[Prediction]:
-    """Class, probability and routing of one picture, or of each in a list. To predict often, `load` once."""
+    """Class, probability and routing of one picture, or of each in a list. To predict often, call `load` once."""
     return load(source, device=device).predict(pictures, top)
 
 
 @dataclass(frozen=True)
 class DatasetExplanation:
-    """What the routing of a trained network does over a part of its dataset."""
+    """What the routing of a trained network does on one part of its dataset."""
 
     classes: tuple[str, ...]
     split: str
@@ -395,7 +395,7 @@ def explain(
     device: str = "auto",
     quiet: bool = True,
 ) -> ImageExplanation | DatasetExplanation:
-    """Look inside: the routing of one picture, or of a run's dataset (`images` of them, evenly spread)."""
+    """Look inside: the routing of one picture, or of a run's dataset (optionally only `images` of them)."""
     chosen = choose_device(device)
     if picture is not None:
         classifier = load(source, device=str(chosen))
@@ -414,7 +414,7 @@ def explain(
 
 
 def some_of(dataset: Dataset, part: str, images: int | None) -> tuple[Split, tuple[str, ...]]:
-    """A part, or so many images of it; and for a folder which picture each of them is"""
+    """A part, or this many images of it; for a folder, also which picture each of them is"""
     split: Split = getattr(dataset, part)
     files: tuple[str, ...] = getattr(dataset, f"{part}_files")
     if images is None or images >= len(split.labels):
@@ -447,7 +447,7 @@ def report(
 
     `figures` is a folder for the figures as PDF, PNG and SVG.
     """
-    from .report.page import figures as drawing  # needs matplotlib only if figures are wanted
+    from .report.page import figures as drawing  # matplotlib is needed only for figures
 
     chosen = choose_device(device)
     folder = Path(figures) if figures else None
@@ -463,7 +463,9 @@ def report(
         facts = _facts(first, chosen, data_dir, download, quiet)
         place = first.folder / "report.html" if first.folder else Path(f"{first.name}-report.html")
         if "pictures" in facts.missing and first.weights and place.exists() and not out:
-            raise InputError(f"{place} is kept: a page without pictures would replace it; write that with --out.")
+            raise InputError(
+                f"{place} was not replaced by a page without pictures; use --out to write that page elsewhere."
+            )
         page, drawn = report_page.run_page(facts), drawing.run_figures(facts)
     else:
         gathered = [report_page.gather(one, None, "", torch.device("cpu")) for one in subjects]
@@ -489,7 +491,7 @@ def _subject(source: str) -> report_page.Subject:
 def _facts(
     subject: report_page.Subject, device: torch.device, data_dir: Path | None, download: bool, quiet: bool
 ) -> report_page.Facts:
-    """A report without the dataset is better than none: it says what is missing."""
+    """A report without the dataset is better than no report: it says what is missing."""
     dataset, why = None, ""
     parts = (subject.part, aside(subject.part))
     try:
@@ -509,5 +511,5 @@ def _facts(
             subject, dataset, why, device, progress=lambda done, total: bar.update(task, completed=done, total=total)
         )
     if "pictures" in facts.missing and not quiet:
-        warn(f"Without pictures: {facts.missing['pictures']}")
+        warn(f"No pictures: {facts.missing['pictures']}")
     return facts

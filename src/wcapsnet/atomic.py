@@ -1,4 +1,4 @@
-"""Files that are either whole or not there: written beside their place, then renamed into it."""
+"""Atomic file writes: to a temporary file in the same folder, then renamed."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def replacing(path: Path) -> Iterator[Path]:
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         yield partial
-        partial.chmod(0o666 & ~_umask())  # some writers make files that only their owner can read
+        partial.chmod(0o666 & ~_umask())  # some writers create files only their owner can read
         os.replace(partial, path)
     except OSError as error:
-        if error.errno and error.filename in (None, str(partial)):  # a full disk names none, and nobody knows this one
+        if error.errno and error.filename in (None, str(partial)):  # no file, or one the user does not know
             error.filename = str(path)
         raise
     finally:
-        with suppress(OSError):  # the first error is the one to tell
+        with suppress(OSError):  # report the first error
             partial.unlink()
 
 

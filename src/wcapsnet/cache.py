@@ -1,4 +1,4 @@
-"""Where things are kept that may be lost."""
+"""The cache directory: anything in it may be deleted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def directory(given: Path | None = None) -> Path | None:
-    """None where there is no place for a cache, such as a user without a home."""
+    """None if there is no place for a cache, for example for a user without a home directory."""
     if given is not None:
         return given
     if named := os.environ.get("WCAPSNET_CACHE"):

@@ -1,4 +1,4 @@
-"""A trained network with what it takes to use it: the names of its classes and how a picture becomes its input.
+"""A trained network and what it needs to classify a picture: class names and preprocessing.
 
 One safetensors file holds all of it: the weights, and in its metadata the configuration, names and normalisation.
 """
@@ -37,13 +37,13 @@ Picture: TypeAlias = "str | Path | bytes | BinaryIO | Image.Image | np.ndarray[A
 
 @dataclass(frozen=True)
 class Prediction:
-    """The answer to one picture"""
+    """The prediction for one picture"""
 
     label: str  # the most probable class
     probability: float
     top: tuple[tuple[str, float], ...]  # the most probable classes with their probabilities, best first
     routing: tuple[Tensor, ...]  # the weights b of each level: (n,), and (n, i, j) for the last
-    source: str | None = None  # the file, where it was one
+    source: str | None = None  # the file name, if it was a file
 
     @property
     def winners(self) -> tuple[tuple[int, ...], ...]:
@@ -66,8 +66,8 @@ class Classifier(nn.Module):
             raise InputError(f"{len(classes)} class names were given for {network.config.classes} classes.")
         self.network = network
         self.classes = tuple(classes)
-        self.facts: dict[str, Any] = {}  # what the file it was loaded from says of it
-        # float64, as in the metadata: what is saved again is what was loaded.
+        self.facts: dict[str, Any] = {}  # the metadata of the file it was loaded from
+        # float64, as in the metadata, so that saving a loaded classifier changes nothing.
         self.normalization = (tuple(mean), tuple(std))
         self.register_buffer("mean", torch.tensor(mean).view(1, -1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(1, -1, 1, 1), persistent=False)
@@ -90,7 +90,7 @@ class Classifier(nn.Module):
         return normalize(torch.from_numpy(pixels).to(self.mean.device), self.mean, self.std)
 
     def pixels(self, images: Tensor) -> Tensor:
-        """The way back, for images and reconstructions (…, ch, h, w): values between 0 and 1"""
+        """The inverse, for images and reconstructions (…, ch, h, w): values between 0 and 1"""
         mean, std = self.mean[0].to(images.device), self.std[0].to(images.device)
         return (images * std + mean).clamp(0, 1)
 
@@ -121,7 +121,7 @@ class Classifier(nn.Module):
 
     @torch.no_grad()
     def answer(self, images: Tensor, top: int, names: Sequence[str | None]) -> list[Prediction]:
-        """What the network, in evaluation mode, says of normalised images: in fp32, as the test set was measured."""
+        """The network's output in evaluation mode for normalised images, in fp32 like the test-set results."""
         with arithmetic("fp32", images.device):
             output = self(images)
         probabilities, order = self.probabilities(output).cpu().sort(descending=True, stable=True)
@@ -139,7 +139,7 @@ class Classifier(nn.Module):
         ]
 
     def description(self) -> dict[str, Any]:
-        """What it takes to build it, besides its weights."""
+        """Everything except the weights that is needed to build it."""
         mean, std = self.normalization
         facts = {"model": to_dict(self.config), "classes": self.classes, "mean": mean, "std": std}
         used = [plugin._asdict() for plugin in plugins(facts)]
@@ -167,12 +167,12 @@ class Classifier(nn.Module):
 def save_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
     plain = _on_cpu(tensors)
     with replacing(path) as partial:
-        # Not save_file: what a disk refuses is an OSError this way, like that of any other file.
+        # Not save_file: this way disk errors are OSErrors, as for any other file.
         partial.write_bytes(save(plain, {METADATA: json.dumps(facts)}))
 
 
 def _on_cpu(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Contiguous, on the CPU: from a device all of a kind at once, since hundreds of small copies each wait for it."""
+    """Contiguous, on the CPU. Tensors on a device are copied together by type: each small copy would wait for it."""
     found = {name: tensor.detach() for name, tensor in tensors.items()}
     kinds: dict[tuple[torch.device, torch.dtype], list[str]] = {}
     for name, tensor in found.items():
@@ -207,7 +207,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def sealed(tensors: dict[str, Tensor], facts: dict[str, Any]) -> dict[str, Any]:
-    """`facts` with a checksum, which is looked at whenever they are loaded."""
+    """`facts` with a checksum, which is verified on loading."""
     return {**facts, "checksum": checksum(tensors, facts)}
 
 

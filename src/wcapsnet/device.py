@@ -1,4 +1,4 @@
-"""Which arithmetic runs: the device by name, and fp32 or bf16 on it."""
+"""The device, by name, and the precision (fp32 or bf16) used on it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def choose_device(name: str = "auto") -> torch.device:
         raise InputError(f"The device {name!r} is not supported; use auto, cpu, cuda or cuda:N.")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise InputError(
-            f"The device {name!r} is not there: PyTorch {torch.__version__} sees {torch.cuda.device_count()} "
+            f"The device {name!r} is not available: PyTorch {torch.__version__} sees {torch.cuda.device_count()} "
             "CUDA devices; use --device cpu."
         )
     return device
 
 
 def arithmetic(precision: str, device: torch.device) -> torch.autocast:
-    """bf16: convolutions and products in bfloat16, everything delicate in float32. fp32: float32 throughout."""
+    """bf16: convolutions and matrix products in bfloat16, sensitive operations in float32. fp32: all float32."""
     if device.type == "cuda":
         torch.backends.cudnn.allow_tf32 = False  # on by default, and it is not fp32
     # The cache of cast weights would outlive a CUDA graph's memory.

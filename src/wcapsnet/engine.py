@@ -14,7 +14,7 @@ from .objective import Objective, Terms, objective
 
 
 class Engine:
-    """Plain PyTorch: every network, every part, every device."""
+    """Plain PyTorch: supports every network, part and device."""
 
     description = "plain PyTorch"
 
@@ -30,7 +30,7 @@ class Engine:
         return self.network(images)
 
     def terms(self, output: Any, images: Tensor, labels: Tensor, weights: Objective, sums: Tensor) -> Terms:
-        """The loss. `sums` grows by the total, every term, the accuracy and 1."""
+        """The loss. Adds the total, every term, the accuracy and 1 to `sums`."""
         terms = objective(output, images, labels, weights)
         self.count(terms, output, labels, sums)
         return terms
@@ -47,5 +47,5 @@ class Engine:
 
     def optimizer(self, groups: list[dict[str, Any]], lr: Tensor, momentum: float) -> torch.optim.SGD:
         """SGD with Nesterov momentum"""
-        # `fused`: the other forms wait for the device to read the rate.
+        # `fused`: the other implementations synchronise to read the learning rate.
         return torch.optim.SGD(groups, lr=lr, momentum=momentum, nesterov=momentum > 0, fused=True)

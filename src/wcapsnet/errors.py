@@ -1,5 +1,5 @@
-"""What the user can put right."""
+"""Errors the user can fix."""
 
 
 class InputError(ValueError):
-    """Something the user gave is wrong. The message is one sentence: what is wrong and what to do."""
+    """Invalid user input. The message is one sentence: what is wrong and what to do."""

@@ -1,4 +1,4 @@
-"""What a run is asked to do, whole: data, network, objective, training. A recipe is a function that returns one."""
+"""The full description of a run: data, network, objective, training. A recipe is a function that returns one."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class TrainingConfig:
     epochs: int = 300
     batch_size: int = 64
     lr: float = 0.1
-    milestones: tuple[int, ...] = (150, 200, 250)  # epochs after which the learning rate falls
-    decay: float = 0.1  # to this fraction
-    warmup: int = 0  # epochs before the full learning rate (D33)
+    milestones: tuple[int, ...] = (150, 200, 250)  # epochs after which the learning rate decreases
+    decay: float = 0.1  # factor applied at each milestone
+    warmup: int = 0  # epochs before the learning rate reaches its full value (D33)
     momentum: float = 0.9  # Nesterov
     weight_decay: float = 1e-4  # λ_WD, on the network's decayed_parameters()
-    patience: int | None = None  # epochs without a better validation accuracy after which training ends (D13)
+    patience: int | None = None  # stop after this many epochs without a better validation accuracy (D13)
     precision: str = "fp32"
-    kernels: str = "auto"  # what computes the network: fused CUDA kernels where they can, or plain PyTorch
-    cuda_graph: bool = True  # on CUDA: the whole step recorded once and replayed
+    kernels: str = "auto"  # fused CUDA kernels where supported, or plain PyTorch
+    cuda_graph: bool = True  # on CUDA: record the whole step once and replay it
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -51,18 +51,18 @@ class TrainingConfig:
         require(self.patience is None or self.patience >= 1, "patience", "at least 1, or none")
         require(self.precision in PRECISIONS, "precision", "one of " + ", ".join(PRECISIONS))
         require(self.kernels in KERNELS, "kernels", "one of " + ", ".join(KERNELS))
-        require(0 <= self.seed < 2**63, "seed", "a whole number from 0 on")
+        require(0 <= self.seed < 2**63, "seed", "a non-negative integer")
 
     def learning_rate(self, epoch: int) -> float:
-        """The rate of an epoch (counted from 0): after 150, 200 and 250 epochs it falls by a factor of 0.1.
+        """The learning rate of an epoch (counted from 0): by default it drops to a tenth after 150, 200 and 250 epochs.
 
-        With a warm-up of w epochs the first w have 1, 2, … w of w + 1 parts of it.
+        During a warm-up of w epochs it is 1, 2, … w parts in w + 1 of that rate.
         """
         rising = min(1.0, (epoch + 1) / (self.warmup + 1))
         return self.lr * rising * self.decay ** sum(epoch >= milestone for milestone in self.milestones)
 
     def with_epochs(self, epochs: int) -> TrainingConfig:
-        """The same schedule in another number of epochs: the milestones and the warm-up scale with it."""
+        """The same schedule for another number of epochs: milestones and warm-up scale with it."""
         moved = sorted({max(1, round(m * epochs / self.epochs)) for m in self.milestones})
         warmup = round(self.warmup * epochs / self.epochs)
         return replace(self, epochs=epochs, milestones=tuple(moved), warmup=warmup)
@@ -70,7 +70,7 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class Experiment:
-    name: str  # of the run folder, unless told otherwise
+    name: str  # default name of the run folder
     data: DataConfig = field(default_factory=DataConfig)
     model: Any = field(default_factory=WCapsNetConfig)  # the configuration of any registered architecture
     objective: Objective = PAPER
@@ -78,14 +78,14 @@ class Experiment:
 
     def __post_init__(self) -> None:
         if self.name.strip() in ("", ".", "..") or {"/", "\\"} & set(self.name):
-            raise InputError(f"name is {self.name!r}, but it must be usable as the name of a folder.")
+            raise InputError(f"name is {self.name!r}, but it must be a valid folder name.")
 
 
 def stored_experiment(data: Any) -> Experiment:
-    """An experiment from a file, of this version or an earlier one.
+    """An experiment from a file written by this version or an earlier one.
 
-    Earlier versions summed L̃_WS over levels and now the objective has its mean (D7), so their λ_WS is multiplied by the
-    number of levels: the experiment that is returned trains as the file's did.
+    Earlier versions summed L̃_WS over levels; now the objective uses the mean (D7). Their λ_WS is therefore multiplied
+    by the number of levels, so that the returned experiment trains as the file's did.
     """
     objective = data.get("objective") if isinstance(data, dict) else None
     if isinstance(objective, dict) and {"lambda_ws", "lambda_r"} & set(objective):

@@ -52,7 +52,7 @@ def load_with_data(
     download: bool = False,
     quiet: bool = False,
 ) -> Loaded:
-    """A trained network and its dataset. `parts` must hold the images the network was made with."""
+    """A trained network and its dataset. `parts` must hold the images used to create the network."""
     path = Path(source)
     if source not in shipped.names() and not path.is_file():
         if not path.exists():
@@ -70,7 +70,7 @@ def load_with_data(
 
 
 def dataset_of(experiment: Experiment, data_dir: Path | None, download: bool, quiet: bool) -> Dataset:
-    """The images of an experiment, if its network fits them; files that were skipped are listed."""
+    """The images of an experiment, if its network fits them. Lists skipped files."""
     dataset = load_dataset(experiment.data, data_dir=data_dir, download=download, quiet=quiet)
     if dataset.skipped and not quiet:
         count = len(dataset.skipped)
@@ -81,7 +81,7 @@ def dataset_of(experiment: Experiment, data_dir: Path | None, download: bool, qu
 
 
 def check_fit(experiment: Experiment, dataset: Dataset) -> None:
-    """Refuse a dataset that the experiment's network is not made for."""
+    """Refuse a dataset that does not fit the experiment's network."""
     _, channels, height, width = dataset.train.images.shape
     has = {"classes": len(dataset.classes), "channels": channels, "height": height, "width": width}
     for name, value in has.items():
@@ -91,22 +91,24 @@ def check_fit(experiment: Experiment, dataset: Dataset) -> None:
 
 
 def data_of_run(run: Run, data_dir: Path | None, download: bool, quiet: bool) -> Dataset:
-    """A run's own data; for a folder of pictures that was moved, `data_dir` is its new place."""
+    """A run's own data; if its folder of pictures was moved, `data_dir` is the new path."""
     return dataset_of(moved(run.experiment, data_dir), data_dir or remembered(run.path), download, quiet)
 
 
 def remembered(folder: Path) -> Path | None:
-    """The dataset directory a run was started with"""
+    """The dataset directory used when the run started"""
     path = folder / "environment.json"
     place = read_json(path).get("data_dir") if path.exists() else None
     return Path(place) if place else None
 
 
 def moved(experiment: Experiment, data_dir: Path | None) -> Experiment:
-    """The same experiment, its folder of pictures now at `data_dir`"""
+    """The same experiment with its folder of pictures at `data_dir`"""
     if data_dir is None or experiment.data.source in DATASETS:
         return experiment
-    place = data_dir.expanduser().resolve()  # a folder, even if it is called as a dataset is
+    place = data_dir.expanduser().resolve()  # a folder, even if it has the name of a dataset
     if not place.exists():
-        raise InputError(f"There is no folder {data_dir}; --data-dir must be where the run's pictures are now.")
+        raise InputError(
+            f"There is no folder {data_dir}; --data-dir must be the folder that now holds the run's pictures."
+        )
     return replace(experiment, data=replace(experiment.data, source=str(place)))

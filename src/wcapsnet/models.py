@@ -22,7 +22,7 @@ def paper_config(classes: int, channels: int, height: int, width: int) -> WCapsN
 
 @model("wcapsnet-quick")
 def quick_config(classes: int, channels: int, height: int, width: int) -> WCapsNetConfig:
-    """A small relative for CPUs: three levels, half the Dense Layers, the whole mechanism."""
+    """A smaller version for CPUs: three levels and half the dense layers, with the full routing mechanism."""
     levels = QUICK_LEVELS if classes <= 10 else (*QUICK_LEVELS[:2], Level(2, 8, 24, 1))
     return WCapsNetConfig(
         classes=classes,
@@ -43,7 +43,7 @@ def model_config(name: str, classes: int, channels: int, height: int, width: int
 def create(
     name: str = "wcapsnet", *, classes: int = 10, channels: int = 3, size: int | tuple[int, int] = 32, **fields: Any
 ) -> Any:
-    """An untrained network. `size` is a side or (height, width); `fields` are those of the model's configuration."""
+    """An untrained network. `size` is a side or (height, width); `fields` are fields of the model's configuration."""
     height, width = _sides(size)
     config = to_dict(model_config(name, classes, channels, height, width))
     return model_from_dict({**config, **{name: to_dict(value) for name, value in fields.items()}}).build()
@@ -52,12 +52,12 @@ def create(
 def _sides(size: object) -> tuple[int, int]:
     sides = (size, size) if isinstance(size, int) else size
     if not isinstance(sides, (tuple, list)) or len(sides) != 2 or not all(isinstance(side, int) for side in sides):
-        raise InputError(f"size is a side such as 32 or (height, width) such as (32, 64), not {size!r}.")
+        raise InputError(f"size must be a side such as 32 or (height, width) such as (32, 64), not {size!r}.")
     return sides[0], sides[1]
 
 
 def list_models() -> dict[str, str]:
-    """The names of all models, with a line on each.
+    """The names of all models, each with a one-line description.
 
     >>> "wcapsnet" in list_models()
     True

@@ -1,6 +1,6 @@
-"""What the network is trained for (Sections III-C and III-F): pure functions of its output.
+"""The training objective (Sections III-C and III-F): pure functions of the network's output.
 
-Everything is computed in float32, whatever the precision of the network.
+Everything is computed in float32, regardless of the network's precision.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .network import Output, Routing
 from .parts import loss_term
 from .settings import Amounts
 
-# Below every N_p and N_h but exact zero, so that it changes nothing else (D3).
+# Smaller than every nonzero N_p and N_h, so that it matters only for exact zero (D3).
 TINY = torch.finfo(torch.float32).tiny
 
 
@@ -28,7 +28,7 @@ class Objective(Amounts):
 
 
 class Terms(NamedTuple):
-    """The loss, and by name what it is the weighted sum of."""
+    """The loss, and its terms by name (the loss is their weighted sum)."""
 
     total: Tensor
     named: dict[str, Tensor]
@@ -80,9 +80,9 @@ def wasserstein_loss(routing: Routing, cos: Tensor) -> Tensor:
     """
     a, b = routing.fitness.float().flatten(1), routing.weights.float().flatten(1)
     n = a.shape[1]
-    if n == 1:  # nothing was selected, so nothing can have been selected wrongly
+    if n == 1:  # there is no choice, so no wrong choice
         return a.sum() * 0
-    cos = cos.clamp(0, 1)  # a quotient rounded up would make 1 − cos θ negative
+    cos = cos.clamp(0, 1)  # rounding up would make 1 − cos θ negative
     selected = (b * a).sum(1)  # F_s   (m,)
     not_selected = ((1 - b) * a).sum(1) / (n - 1)  # F_ns  (m,)
     n_p = cos.sum().clamp_min(TINY)  # D3

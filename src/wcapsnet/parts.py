@@ -1,10 +1,10 @@
-"""The registry: every part that can be exchanged, by kind and name.
+"""The registry of all exchangeable parts, by kind and name.
 
     @weighting("sparsemax")
     def sparsemax_weights(a: Tensor) -> Tensor: ...
 
-After that, `--set model.routing.weighting=sparsemax` works in every command. Parts of your own live in a file that is
-imported, or loaded by `--plugin my_routing.py`; a run records that file and its hash.
+After that, `--set model.routing.weighting=sparsemax` works in every command. Put your own parts in a file that is
+imported or loaded with `--plugin my_routing.py`; the run records that file and its hash.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Part = TypeVar("Part")
 
 
 class UnknownPart(InputError, KeyError):
-    """A name that nothing is registered by."""
+    """No part is registered under this name."""
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -29,10 +29,10 @@ class UnknownPart(InputError, KeyError):
 class Kind(MutableMapping[str, Any]):
     """All parts of one kind. Calling it registers a part; looking up an unknown name raises an `InputError`."""
 
-    every: list[Kind] = []  # noqa: RUF012 - shared on purpose
+    every: list[Kind] = []  # noqa: RUF012 - shared by design
 
     def __init__(self, name: str, field: str = ""):
-        self.name, self.field = name, field  # of an experiment, which names such a part or several
+        self.name, self.field = name, field  # the experiment field that names one or more such parts
         self._parts: dict[str, Any] = {}
         self.every.append(self)
 
@@ -69,7 +69,7 @@ class Kind(MutableMapping[str, Any]):
         return len(self._parts)
 
     def name_of(self, part: Any) -> str:
-        """The name a part was registered by."""
+        """The name under which a part was registered."""
         return next((name for name, known in self._parts.items() if known is part), getattr(part, "__name__", "?"))
 
 
@@ -85,7 +85,7 @@ recipe = Kind("recipe")  # () → Experiment
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown name: the nearest known one, or all of them."""
+    """The end of an error message about an unknown name: the closest known name, or all of them."""
     known = list(known)
     written = {word.lower(): word for word in known}
     near = difflib.get_close_matches(name.lower(), written, 1, 0.5)

@@ -1,4 +1,4 @@
-"""Files outside the package that register parts, and how a run remembers them."""
+"""Files outside the package that register parts, and how runs record them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Plugin(NamedTuple):
 
 
 def plugins(used_by: Mapping[str, Any] | None = None) -> tuple[Plugin, ...]:
-    """The files outside the package that have registered parts; `used_by` an experiment, as plain values, only those
-    that define its parts."""
+    """The files outside the package that have registered parts. With `used_by` (an experiment as plain values), only
+    the files that define its parts."""
     named = ((kind, kind if used_by is None else _named(used_by, kind.field)) for kind in Kind.every)
     files = {_file(kind[name]) for kind, names in named for name in names if name in kind}
     outside = sorted(Path(file).resolve() for file in files if file and Path(file).exists())
@@ -38,7 +38,7 @@ def load_plugin(path: Path) -> None:
     if not path.is_file():
         raise InputError(f"There is no plugin file {path}.")
     name = f"wcapsnet_plugin_{path.stem}"
-    if name in sys.modules and sys.modules[name].__file__ != str(path):  # another file of that name
+    if name in sys.modules and sys.modules[name].__file__ != str(path):  # another file with the same name
         name += "_" + hashlib.sha256(str(path).encode()).hexdigest()[:8]
     if name in sys.modules:
         return
@@ -46,7 +46,7 @@ def load_plugin(path: Path) -> None:
     if spec is None or spec.loader is None:
         raise InputError(f"The plugin {path} is not a Python file.")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # where dataclasses and pickles look a plugin's classes up
+    sys.modules[name] = module  # dataclasses and pickle look up a plugin's classes here
     try:
         spec.loader.exec_module(module)
     except Exception as error:
@@ -57,7 +57,7 @@ def load_plugin(path: Path) -> None:
 
 
 def require(needed: Iterable[Plugin], what: object) -> list[Plugin]:
-    """Refuse `what` unless the plugins it was made with are loaded. Returns those whose file has changed since."""
+    """Refuse `what` unless the plugins it was made with are loaded. Returns the plugins whose file has changed."""
     loaded = plugins()
     hashes, names = {one.sha256 for one in loaded}, {Path(one.path).name for one in loaded}
     changed = [one for one in needed if one.sha256 not in hashes]
@@ -68,14 +68,14 @@ def require(needed: Iterable[Plugin], what: object) -> list[Plugin]:
 
 
 def _named(plain: Any, field: str) -> Iterable[str]:
-    """The names that a field holds: one, several as a table, or none"""
+    """The names in a field: one, several (a table), or none"""
     for word in field.split("."):
         plain = plain.get(word, {}) if isinstance(plain, Mapping) else {}
     return (plain,) if isinstance(plain, str) else tuple(plain)
 
 
 def _file(part: Any) -> str | None:
-    part = inspect.unwrap(getattr(part, "read", part))  # a dataset is defined where its reader is
+    part = inspect.unwrap(getattr(part, "read", part))  # a dataset is defined in the file of its reader
     try:
         return inspect.getsourcefile(part)
     except TypeError:

@@ -10,10 +10,10 @@ from decimal import ROUND_HALF_UP, Decimal
 def percent(share: float, digits: int = 2, sign: str = "") -> str:
     """0.99695 → 99.70, though the float is slightly less. `sign="+"` also prints the sign of positive numbers.
 
-    Only 1 prints as 100: a smaller share that would round to it prints as >99.99, with as many digits as asked for.
+    Only 1 prints as 100: a smaller share that would round to it prints as >99.99, with the requested number of digits.
 
-    Shares are counts over counts, and so are means over seeds and their differences. A float within 1e-10 of a half
-    is therefore a half, as long as runs times images are below 1e8.
+    Shares are ratios of counts, and so are means over seeds and their differences. A float within 1e-10 of a half is
+    therefore treated as a half, which is correct while runs times images is below 1e8.
     """
     exact = Decimal(f"{100 * share:.10f}") + 0  # + 0 removes the sign of zero; a small loss keeps its sign
     unit = Decimal(1).scaleb(-digits)
@@ -24,6 +24,6 @@ def percent(share: float, digits: int = 2, sign: str = "") -> str:
 
 
 def mean_and_deviation(shares: Sequence[float]) -> str:
-    """In percent, over seeds: 93.57 ± 0.09; for a single run, its own value"""
+    """Percent, over seeds: 93.57 ± 0.09; for a single run, its own value"""
     mean = percent(statistics.mean(shares))
     return f"{mean} ± {percent(statistics.stdev(shares))}" if len(shares) > 1 else mean

@@ -1,7 +1,7 @@
-"""Frozen dataclasses to and from plain values, and one field of them changed by name.
+"""Convert frozen dataclasses to and from plain values, and change single fields by name.
 
-The type annotations of the dataclasses are the schema: what comes from a file or a command line is held against them,
-and what does not fit is refused with a sentence that names the field.
+The type annotations of the dataclasses are the schema: values from a file or the command line are checked against
+them, and a value that does not fit is refused with an error that names the field.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ T = TypeVar("T")
 
 
 class Amounts(Mapping[str, float]):
-    """Registered parts of one kind with a number each, in order: loss terms with their λ, augmentations with their
-    strength. Unchangeable, and any registered name may be set."""
+    """Registered parts of one kind, in order, each with a number: loss terms with their λ, augmentations with their
+    strength. Immutable; any registered name may be set."""
 
     kind: ClassVar[Kind]
-    renamed: ClassVar[dict[str, str]] = {}  # names in files of earlier versions
+    renamed: ClassVar[dict[str, str]] = {}  # names used in files from earlier versions
 
     def __init__(self, amounts: Mapping[str, float] = types.MappingProxyType({}), /, **more: float):
         self._amounts = {self.renamed.get(name, name): value for name, value in {**amounts, **more}.items()}
@@ -35,7 +35,7 @@ class Amounts(Mapping[str, float]):
                 raise InputError(f"There is no {self.kind.name} {name!r} for {field}{suggestion(name, self.kind)}")
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
             if not (number and 0 <= value < math.inf):
-                raise InputError(f"{field} is {value!r}, but it must be a number, zero or more.")
+                raise InputError(f"{field} is {value!r}, but it must be a non-negative number.")
             self._amounts[name] = float(value)
 
     def __getitem__(self, name: str) -> float:
@@ -55,7 +55,7 @@ class Amounts(Mapping[str, float]):
 
 
 class _Open(dict[str, Any]):
-    """`Amounts` as plain values: a table in which any name may be set."""
+    """`Amounts` as plain values: a table in which any registered name may be set."""
 
 
 def to_dict(value: Any) -> Any:
@@ -73,7 +73,7 @@ def to_dict(value: Any) -> Any:
 
 
 def model_from_dict(data: Any, path: str = "model") -> Any:
-    """A network's configuration, of any architecture. Files of earlier versions name none: they hold WCapsNets."""
+    """A network's configuration, for any architecture. Files from earlier versions name none: they hold WCapsNets."""
     if not isinstance(data, dict):
         raise InputError(f"{path} must be a table of fields, not {data!r}.")
     fields = {name: value for name, value in data.items() if name != "architecture"}
@@ -81,7 +81,7 @@ def model_from_dict(data: Any, path: str = "model") -> Any:
 
 
 def from_dict(cls: type[T], data: Any, path: str = "") -> T:
-    """The inverse of `to_dict`. Fields that are not given keep their defaults."""
+    """The inverse of `to_dict`. Missing fields keep their defaults."""
     if not isinstance(data, dict):
         raise InputError(f"{path or cls.__name__} must be a table of fields, not {data!r}.")
     hints = typing.get_type_hints(cls)
@@ -100,7 +100,7 @@ def with_setting(value: T, assignment: str) -> T:
     """`with_setting(experiment, "model.levels.0.capsules=8")`"""
     name, equals, text = assignment.partition("=")
     if not equals or not name.strip():
-        raise InputError(f"A setting reads FIELD=VALUE, for example model.dense_layers=4, not {assignment!r}.")
+        raise InputError(f"A setting must be FIELD=VALUE, for example model.dense_layers=4, not {assignment!r}.")
     data = to_dict(value)
     *parents, last = name.strip().split(".")
     place, path = data, ""
@@ -111,7 +111,7 @@ def with_setting(value: T, assignment: str) -> T:
 
 
 def differing(one: Any, other: Any) -> typing.Iterator[tuple[str, Any, Any]]:
-    """The fields, by dotted name, in which two configurations of a kind are not the same, and both values"""
+    """The fields, by dotted name, in which two configurations of the same kind differ, with both values"""
     first, second = flat(to_dict(one)), flat(to_dict(other))
     for field in sorted({**first, **second}):
         if first.get(field) != second.get(field):
@@ -119,7 +119,7 @@ def differing(one: Any, other: Any) -> typing.Iterator[tuple[str, Any, Any]]:
 
 
 def flat(content: Any, path: str = "") -> dict[str, Any]:
-    """Nested fields by their full names, as --set takes them."""
+    """Nested fields by the full names that --set accepts."""
     if isinstance(content, (dict, list)) and content:
         items = content.items() if isinstance(content, dict) else enumerate(content)
         return {k: v for key, value in items for k, v in flat(value, f"{path}.{key}" if path else str(key)).items()}
@@ -137,7 +137,7 @@ def _key(place: Any, part: str, path: str) -> Any:
         return part
     if isinstance(place, list):
         if not part.isdecimal() or int(part) >= len(place):
-            raise InputError(f"{path} has the entries 0 to {len(place) - 1}, so {_join(path, part)!r} is not one.")
+            raise InputError(f"{path} has the entries 0 to {len(place) - 1}, so there is no {_join(path, part)!r}.")
         return int(part)
     raise InputError(f"{path} is a single value and has no field {part!r}.")
 
@@ -148,7 +148,7 @@ def _no_field(name: str, known: typing.Iterable[str], path: str) -> InputError:
 
 
 def _parse(text: str) -> Any:
-    """JSON where it is JSON; `true`, `False`, `none` in any case; a list as `10,20`; anything else is a word."""
+    """JSON if it parses; `true`, `False`, `none` in any case; a list as `10,20`; otherwise a string."""
     words = {"true": True, "false": False, "none": None, "null": None}
     if text.lower() in words:
         return words[text.lower()]
@@ -169,7 +169,7 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
         if not isinstance(value, Mapping):
             raise InputError(f"{path} must be a table of names and numbers, not {value!r}.")
         return hint(value)
-    if hint is Any:  # the network's configuration, the one field that may be of several types
+    if hint is Any:  # the network's configuration, the one field that may have several types
         return model_from_dict(value, path)
     if dataclasses.is_dataclass(hint):
         return from_dict(typing.cast(type, hint), value, path)

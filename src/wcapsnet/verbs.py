@@ -1,6 +1,6 @@
-"""`wcapsnet.explain` and `wcapsnet.report` are packages and, when called, functions of `wcapsnet.api`.
+"""Make the packages `wcapsnet.explain` and `wcapsnet.report` callable as functions of `wcapsnet.api`.
 
-Once a package is imported, Python binds its name in `wcapsnet`, where a function of that name would be hidden.
+Importing a package binds its name in `wcapsnet`, which would hide a function of the same name.
 """
 
 from __future__ import annotations
@@ -18,5 +18,5 @@ class Verb(ModuleType):
 
 
 def callable_package(name: str) -> None:
-    """Make the package `wcapsnet.x` answer to calls as `wcapsnet.api.x` does."""
+    """Make the package `wcapsnet.x` callable as `wcapsnet.api.x`."""
     sys.modules[name].__class__ = Verb

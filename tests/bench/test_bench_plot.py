@@ -31,7 +31,7 @@ def test_a_panel_for_each_axis_and_a_name_at_each_line():
         "fused",
         "plain",
         "loop:fp32",
-        "images at once",
+        "batch size",
         "capsules in level 1",
         "levels",
         "a card",

@@ -14,7 +14,7 @@ from wcapsnet.data import scan_folder
 from wcapsnet.recipes import quick
 
 CASES = {
-    "nothing to train": (("train",), "Say what to train"),
+    "nothing to train": (("train",), "what to train"),
     "unknown recipe": (("train", "cifr10"), "did you mean 'cifar10'"),
     "recipe like nothing": (("train", "zzzzzz"), "neither a recipe nor a folder"),
     "missing folder": (("train", "no/such/folder"), "There is no folder no/such/folder"),
@@ -35,7 +35,7 @@ CASES = {
     "learning rate nan": (("train", "toy", "--lr", "nan"), "training.lr is nan"),
     "device": (("train", "toy", "--device", "tpu"), "There is no device 'tpu'"),
     "device not supported": (("train", "toy", "--device", "meta"), "'meta'"),
-    "device not there": (("train", "toy", "--device", "cuda:77"), "'cuda:77' is not there"),
+    "device not there": (("train", "toy", "--device", "cuda:77"), "'cuda:77' is not available"),
     "precision": (("train", "toy", "--precision", "fp16"), "training.precision is 'fp16'"),
     "resume nothing": (("train", "--resume", "nowhere"), "nowhere is not a run folder"),
     "evaluate nothing": (("evaluate", "nowhere"), "There is no run folder nowhere, nor a shipped network"),
@@ -55,7 +55,7 @@ def test_bad_input_is_one_sentence_and_leaves_nothing_behind(toy, case):
 @pytest.mark.parametrize("size", ["big", "8x", "x8", "8x8x8", "-8", "8.5", "²"])
 def test_a_wrong_size_is_one_sentence(pictures, size):
     said = sentence(call("train", pictures, f"--size={size}", *SMALL))
-    assert said.startswith("--size is a side such as 48, or HEIGHTxWIDTH such as 32x64, not ")
+    assert said.startswith("--size must be a side such as 48, or HEIGHTxWIDTH such as 32x64, not ")
     assert list(Path().iterdir()) == []
 
 
@@ -133,7 +133,7 @@ def test_metrics_that_cannot_be_read_are_one_sentence(run, tmp_path):
 
 
 def test_a_wrong_precision_of_evaluate_is_one_sentence(run):
-    assert "--precision is fp32 or bf16" in sentence(call("evaluate", run, "--precision", "half"))
+    assert "--precision must be fp32 or bf16" in sentence(call("evaluate", run, "--precision", "half"))
 
 
 def test_pictures_that_went_away_are_one_sentence(tmp_path):

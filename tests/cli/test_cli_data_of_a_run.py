@@ -80,9 +80,7 @@ def test_a_run_on_pictures_that_moved_is_repeated_with_data_dir(own, command):
 @pytest.mark.parametrize("command", ["train", "evaluate", "explore"])
 @pytest.mark.parametrize("name", ["nope", "mnist"])
 def test_for_a_run_on_pictures_data_dir_is_their_folder_and_no_data_set(own, command, name):
-    refused(
-        call(command, "mine", "--data-dir", name), f"no folder {name}; --data-dir must be where the run's pictures are"
-    )
+    refused(call(command, "mine", "--data-dir", name), f"no folder {name}; --data-dir must be the folder")
 
 
 def test_pictures_may_have_moved_to_a_folder_called_as_a_data_set_is(own):
@@ -110,7 +108,7 @@ def test_of_two_runs_that_begin_at_once_each_gets_a_folder(tmp_path):
 def test_a_folder_that_was_named_is_not_taken_twice(tmp_path):
     first, second = (Run.at(tmp_path / "mine", Experiment("race")) for _ in range(2))
     first.begin({"who": "first"})
-    with pytest.raises(ValueError, match="Another run has just begun"):
+    with pytest.raises(ValueError, match="Another run has just started"):
         second.begin({"who": "second"})
     assert "first" in (tmp_path / "mine" / "environment.json").read_text()
 
@@ -125,9 +123,9 @@ def mixed(own, request) -> str:
     size = 16 if request.param == "size" else 8
     assert call("train", other, "--size", size, "--epochs", 1, "--out", "strange", "-q", *SMALL).code == 0
     shutil.copy("strange/best.safetensors", "mine")
-    place, end = Path("mine/best.safetensors"), "bring its own back, or train anew."
+    place, end = Path("mine/best.safetensors"), "restore the run's own file, or train again."
     how = "model.height is 16, not 8" if request.param == "size" else "its classes are pears, plums, not apples, plums"
-    return f"{place} is of another network ({how}); {end}"
+    return f"{place} belongs to another network ({how}); {end}"
 
 
 def test_the_weights_of_another_run_are_refused(mixed, own):
@@ -143,7 +141,7 @@ def test_the_weights_of_another_run_are_refused(mixed, own):
 def test_a_report_shows_nothing_of_another_runs_weights(mixed):
     answer = call("report", "mine", "--out", "page.html")
     assert answer.code == 0
-    assert f"Without pictures: {mixed}" in answer.err
+    assert f"No pictures: {mixed}" in answer.err
     assert "pears" not in Path("page.html").read_text().replace(mixed, "")
 
 
@@ -198,6 +196,6 @@ def test_what_looks_at_a_run_fetches_its_data_if_asked(toy, monkeypatch):
     for number, command in enumerate((["explain"], ["report"], ["explore", "--no-browser", "--port", 0])):
         name, *more = command
         place = Path(f"place-{number}")
-        assert "fetch them with --download" in call(name, "mine", *more, "--data-dir", place).err
+        assert "--download" in call(name, "mine", *more, "--data-dir", place).err
         assert call(name, "mine", *more, "--data-dir", place, "--download").code == 0
         assert (place / "toy.txt").exists()

@@ -134,7 +134,7 @@ def test_a_capsule_of_the_last_level_is_traversed(run):
             assert f"Capsule {n} of level 2 wins {facts['wins']} of {facts['images']} images" in printed
             assert f"One of its vectors is decoded in {facts['decoded']}." in printed
             if facts["decoded"] == 1:
-                assert "one image shows no range" in printed
+                assert "one image has no range" in printed
                 continue
             assert f"{max(facts['traversal']['change']):.4f}" in printed
 
@@ -161,9 +161,9 @@ def test_the_routing_can_be_exchanged_for_others(run):
     assert set(facts["rerouted"]) == {"mean", "other", "equal", "dropout"}
     assert facts["accuracy"] == json.loads((run / "test.json").read_text())["accuracy"]
     printed = call("explain", run, "--reroute").out
-    assert f"Mean: of {parts['validation']} validation images" in printed
-    assert "Dropout: their own, by critics that drop as in training." in printed
-    assert f"{facts['images']} test images, accuracy {facts['accuracy']:.2%} by their own weights" in printed
+    assert f"Mean: over {parts['validation']} validation images" in printed
+    assert "Dropout: their own" in printed
+    assert f"{facts['images']} test images, accuracy {facts['accuracy']:.2%} with their own weights" in printed
     for one in facts["rerouted"].values():
         everywhere = one["all_levels"]
         for part in (everywhere, *one["one_level"]):
@@ -204,24 +204,24 @@ def test_the_critics_are_measured(run):
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["{run}", "--critics", "--reroute"], "Choose one of --reroute and --critics."),
+        (["{run}", "--critics", "--reroute"], "one of --reroute and --critics."),
         (["{run}", "{photo}", "--critics"], "--critics is for a dataset"),
-        (["{run}", "--reroute", "--capsule", "1.0"], "Choose one of --capsule and --reroute."),
+        (["{run}", "--reroute", "--capsule", "1.0"], "one of --capsule and --reroute."),
         (["{run}", "{photo}", "--reroute"], "for a dataset"),
-        (["{run}", "--reroute", "--images", "1"], "two images at least"),
+        (["{run}", "--reroute", "--images", "1"], "at least two images"),
         (["nowhere"], "There is no run folder nowhere, nor a shipped network"),
         (["{run}", "missing.png"], "missing.png"),
         (["{run}", "{photo}", "--class", "plum"], "did you mean 'plums'"),
         (["{run}", "{photo}", "--capsule", "1.0"], "for a dataset"),
-        (["{run}", "{photo}", "--split", "train"], "--split is for a dataset, so no image can be given with it."),
+        (["{run}", "{photo}", "--split", "train"], "--split is for a dataset; leave out the image."),
         (["{run}", "{photo}", "--split", "test"], "--split is for a dataset"),
         (["{run}", "--nearest", "3"], "for one image"),
         (["{run}", "--capsule", "first"], "LEVEL.CAPSULE"),
         (["{run}", "--capsule", "3.0"], "levels 1 to 2"),
         (["{run}", "--capsule", "0.0"], "levels 1 to 2"),
         (["{run}", "--capsule", "1.3"], "capsules 0 to 2"),
-        (["{run}", "--capsule", "1.0", "--images", "2"], "takes no --images"),
-        (["{run}/best.safetensors"], "does not say what it was trained on; name the run folder"),
+        (["{run}", "--capsule", "1.0", "--images", "2"], "cannot be used with --images"),
+        (["{run}/best.safetensors"], "does not say what it was trained on; use the run folder"),
         (["{run}/best.safetensors", "{photo}", "--nearest", "2"], "does not say what it was trained on"),
     ],
 )

@@ -73,7 +73,7 @@ def test_the_run_comes_with_its_test_images(run, no_serving):
 def test_weights_alone_are_explored_without_test_images(run, no_serving):
     answer = explore(run / "best.safetensors")
     assert answer.code == 0
-    assert "Without test images" in answer.err
+    assert "No test images" in answer.err
     assert no_serving[0].explorer.test is None
 
 
@@ -86,7 +86,7 @@ def test_images_that_are_gone_are_said_and_done_without(run, no_serving, picture
     finally:
         moved.rename(pictures)
     assert answer.code == found.code == 0
-    assert "Without test images" in answer.err
+    assert "No test images" in answer.err
     assert [server.explorer.test is None for server in no_serving] == [True, False]
 
 
@@ -120,7 +120,7 @@ def test_a_port_in_use_gets_one_sentence(run):
         taken.listen()
         port = taken.getsockname()[1]
         answer = call("explore", run, "--no-browser", "--port", port)
-    assert sentence(answer) == f"Port {port} is in use; choose another with --port, or let one be found: --port 0."
+    assert sentence(answer) == f"Port {port} is in use; choose another with --port, or use --port 0 for a free one."
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def test_a_run_that_was_stopped_in_its_first_epoch_leaves_one_too(toy):
         stop_at(patch, 1)
         answer = call("train", "toy", "--out", "broken")
     assert answer.code == 130
-    assert "There are no weights: the run&#x27;s first epoch was not finished." in text("broken/report.html").replace(
+    assert "There are no weights: the run&#x27;s first epoch is not finished." in text("broken/report.html").replace(
         "run's", "run&#x27;s"
     )
 
@@ -154,7 +154,7 @@ def test_a_moved_data_set_is_said_on_the_page(toy, monkeypatch):
     whole = text("mine/report.html")
     answer = call("report", "mine")
     assert answer.code == 2
-    assert answer.err.startswith("Without pictures: ")
+    assert answer.err.startswith("No pictures: ")
     assert "mine/report.html is kept" in answer.err
     assert text("mine/report.html") == whole
     assert call("report", "mine", "--out", "other.html").code == 0
@@ -204,7 +204,7 @@ def test_who_may_only_read_a_run_gets_a_report_elsewhere(run, tmp_path, monkeypa
 def test_a_folder_of_runs_is_met_with_what_it_is(run):
     said = sentence(call("report", run.parent))
     assert "is not a run folder: it has no experiment.json, but" in said
-    assert "name one or several of those" in said
+    assert "name one or more of those" in said
 
 
 def test_places_that_cannot_be_written_are_met_with_a_sentence(run, tmp_path):
@@ -222,7 +222,7 @@ def test_open_opens_a_browser_where_there_is_a_display(run, monkeypatch, tmp_pat
     page = tmp_path / "a page.html"
     answer = call("report", run, "--out", page, "--open")
     assert answer.code == 0
-    assert "There is no display here" in answer.err
+    assert "there is no display" in answer.err
     assert opened == []
     monkeypatch.setenv("DISPLAY", ":0")
     assert call("report", run, "--out", page, "--open").err == ""

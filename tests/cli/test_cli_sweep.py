@@ -247,7 +247,7 @@ def test_seeds_on_other_images_do_not_stay_in_the_table(toy, monkeypatch):
     assert call("sweep", "toy", "--seeds", "1,2", "--epochs", 1, "-q").code == 0
     change_images(monkeypatch, "train")
     said = sentence(call("sweep", "toy", "--epochs", 1, "-q"))
-    assert "images of toy are not those that runs/toy-sweep/seed=1 began with" in said
+    assert "images of toy are not those that runs/toy-sweep/seed=1 started with" in said
     assert not Path("runs/toy-sweep/seed=0").exists()
 
 
@@ -276,7 +276,7 @@ def test_ctrl_c_saves_and_the_proposed_command_goes_on_to_the_same_end(toy):
 def test_a_run_begun_with_other_settings_is_not_gone_on_with(toy):
     assert call("sweep", "toy", "--epochs", 1, "-q").code == 0
     said = sentence(call("sweep", "toy", "--epochs", 2, "--seeds", 2))
-    assert "runs/toy-sweep/seed=0 was begun with another training.epochs (1, not 2)" in said
+    assert "runs/toy-sweep/seed=0 was started with another training.epochs (1, not 2)" in said
     assert not Path("runs/toy-sweep/seed=1").exists()
 
 
@@ -295,18 +295,18 @@ def test_divergence_of_one_run_is_told_and_remembered_and_resuming_tries_again(t
 # ── bad input ──
 
 BAD = {
-    "nothing": ((), "Say what to train"),
+    "nothing": ((), "what to train"),
     "unknown recipe": (("tooy",), "tooy"),
     "unknown field": (("toy", "--grid", "training.lrr=1,2"), "did you mean 'training.lr'"),
     "wrong value": (("toy", "--grid", "training.epochs=1,few"), "training.epochs must be a whole number"),
     "impossible value": (("toy", "--grid", "training.lr=0.1,-1"), "training.lr is -1"),
     "no values": (("toy", "--grid", "training.lr"), "FIELD=VALUE,VALUE"),
     "empty value": (("toy", "--grid", "training.lr=0.1,"), "FIELD=VALUE,VALUE"),
-    "value twice": (("toy", "--grid", "training.lr=0.1,0.10"), "asked for twice"),
+    "value twice": (("toy", "--grid", "training.lr=0.1,0.10"), "given twice"),
     "field twice": (("toy", "--grid", "training.lr=0.1", "--grid", "training.lr=0.2"), "names a field twice"),
     "seed in a grid": (("toy", "--grid", "training.seed=1,2"), "--seeds"),
-    "seeds": (("toy", "--seeds", "some"), "--seeds is how many"),
-    "no seeds": (("toy", "--seeds", "0"), "--seeds is how many"),
+    "seeds": (("toy", "--seeds", "some"), "--seeds must be"),
+    "no seeds": (("toy", "--seeds", "0"), "--seeds must be"),
     "seed twice": (("toy", "--seeds", "1,2,1"), "names a seed twice"),
     "a seed as a number of seeds": (("toy", "--seeds", "20261115"), "would be 20261115 runs"),
     "network for other images": (("toy", "--grid", "model.height=8,16"), "model.height is 16"),
@@ -460,8 +460,8 @@ def test_runs_on_other_images_do_not_come_into_one_table(pictures, tmp_path):
     for number in range(9):
         shutil.copy(extra, extra.with_name(f"more-{number}.png"))
     said = sentence(call("ablate", "nonlinearity", pictures, *options, "--seeds", 2))
-    assert "images of fruit are not those that runs/fruit-nonlinearity/row=squash,seed=0 began with" in said
-    assert said.endswith("bring them back, or choose another folder with --out.")
+    assert "images of fruit are not those that runs/fruit-nonlinearity/row=squash,seed=0 started with" in said
+    assert said.endswith("restore them, or choose another folder with --out.")
     assert content("runs/fruit-nonlinearity") == before
     assert not Path("runs/fruit-nonlinearity/row=squash,seed=1").exists()
 
@@ -486,19 +486,19 @@ def test_ablate_changes_nothing_but_what_the_row_is_about(toy):
 @pytest.mark.parametrize(
     ("table", "recipe", "says"),
     [
-        ("routing", "mnist-uniform", "WS+CE of Table IV: model.routing.fitness is constant, and it must be critic."),
-        ("IV", "mnist-ce", "WS+CE of Table IV: objective.wasserstein is 0.0, and it must be above zero."),
-        ("IV", "mnist-ws", "WS+CE of Table IV: model.routing.stop_gradient is true, and it must be false."),
-        ("III", "mnist-squash", "tilt of Table III: model.nonlinearity is squash, and it must be tilt."),
+        ("routing", "mnist-uniform", "WS+CE of Table IV: model.routing.fitness is constant, but it must be critic."),
+        ("IV", "mnist-ce", "WS+CE of Table IV: objective.wasserstein is 0.0, but it must be above zero."),
+        ("IV", "mnist-ws", "WS+CE of Table IV: model.routing.stop_gradient is true, but it must be false."),
+        ("III", "mnist-squash", "tilt of Table III: model.nonlinearity is squash, but it must be tilt."),
         (
             "II",
             "mnist-normalized",
-            "softmax of Table II: model.routing.weighting is normalized, and it must be softmax.",
+            "softmax of Table II: model.routing.weighting is normalized, but it must be softmax.",
         ),
         (
             "II",
             "mnist-uniform",
-            "softmax of Table II: model.routing.fitness is constant, and it must be critic or random.",
+            "softmax of Table II: model.routing.fitness is constant, but it must be critic or random.",
         ),
     ],
 )
@@ -551,7 +551,7 @@ def test_wrong_usage_of_ablate_is_explained(toy, command):
 
 def test_bad_input_to_ablate_is_one_sentence_and_leaves_nothing_behind(toy):
     assert "did you mean" in sentence(call("ablate", "routing", "cifr10"))
-    assert "--seeds is how many" in sentence(call("ablate", "routing", "toy", "--seeds", "x"))
+    assert "--seeds must be" in sentence(call("ablate", "routing", "toy", "--seeds", "x"))
     assert list(Path().iterdir()) == []
 
 
@@ -604,11 +604,11 @@ def test_the_campaign_ends_as_the_command_line_does(toy, capsys, monkeypatch):
     assert campaign("--out", "out", "toy:x") == 2
     assert capsys.readouterr().err.startswith("error: A run is asked for as RECIPE:SEED,SEED")
     assert campaign("--out", "out", "mnist:0", "--data-dir", "nowhere") == 2
-    assert "are not there" in capsys.readouterr().err
+    assert "not found" in capsys.readouterr().err
     assert campaign("--out", "out", "toy:0", "toy:0,1") == 2
-    assert "recipe=toy,seed=0 is asked for twice" in capsys.readouterr().err
+    assert "recipe=toy,seed=0 is given twice" in capsys.readouterr().err
     assert campaign("--out", "out", "toy:0,00") == 2
-    assert "is asked for twice" in capsys.readouterr().err
+    assert "is given twice" in capsys.readouterr().err
     assert campaign("--out", "out", "--parallel", -1, "toy:0") == 2
     assert capsys.readouterr().err == "error: --parallel is -1; 1 to 32 runs can be trained at a time.\n"
     assert not Path("out").exists()
@@ -625,7 +625,7 @@ def test_the_campaign_advises_no_option_that_it_does_not_have(toy, capsys, monke
 
     monkeypatch.setattr(precision, "choose_device", full)
     assert campaign("--out", "out", "toy:0") == 1
-    assert capsys.readouterr().err == "error: The device is out of memory; end other programs that use it.\n"
+    assert capsys.readouterr().err == "error: The device is out of memory; close other programs that use it.\n"
 
 
 def test_ctrl_c_before_training_is_a_sentence_too(toy, capsys, monkeypatch):

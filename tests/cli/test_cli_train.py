@@ -402,7 +402,7 @@ def test_a_run_is_not_trained_by_two_processes_at_once(toy):
         assert other.stdout.readline() == "held\n"
         said = sentence(call("train", "--resume", "mine", "-q"))
         other.kill()  # and so it lets go
-    assert said == "Another process is training mine; wait for it, or stop it."
+    assert said == "Another process is training mine; wait for it to finish, or stop it."
     assert {path: path.read_bytes() for path in before} == before
     assert call("train", "--resume", "mine", "-q").code == 0
     with FileLock("mine/.lock", blocking=False):  # it was let go
@@ -418,6 +418,6 @@ def test_a_run_without_its_state_does_not_begin_anew(toy):
     Path("mine/state.safetensors").write_bytes(state[:1000])
     assert sentence(call("train", "--resume", "mine")).endswith("Bring it back, or delete mine and train again.")
     Path("mine/state.safetensors").unlink()
-    said = "mine cannot go on: it has no state.safetensors. Bring that back, or delete mine and train again."
+    said = "mine cannot be resumed: state.safetensors is missing; restore it, or delete mine and train again."
     assert sentence(call("train", "--resume", "mine")) == said
     assert Path("mine/metrics.jsonl").read_bytes() == before

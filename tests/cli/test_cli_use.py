@@ -187,7 +187,7 @@ def test_a_folder_without_pictures_is_one_sentence(run, tmp_path):
 
 
 def test_csv_and_json_at_once_is_one_sentence(run, photos):
-    assert "--csv and --json" in sentence(call("predict", run, photos, "--csv", "--json"))
+    assert "--csv or --json" in sentence(call("predict", run, photos, "--csv", "--json"))
 
 
 # ── list ──

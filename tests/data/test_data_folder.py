@@ -113,13 +113,13 @@ def test_a_loose_picture_makes_no_class_of_a_part(picture_folder: MakeFolder, st
     data = load_folder(config(path))
     assert data.classes == ("a", "b")
     assert sizes(data) == (9, 2, 3)
-    assert data.skipped == tuple(f"{file}: lies outside the class folders" for file in stray)
+    assert data.skipped == tuple(f"{file}: is outside the class folders" for file in stray)
 
 
 def test_a_loose_picture_in_train_alone(picture_folder: MakeFolder) -> None:
     data = load_folder(config(picture_folder({"train/a": 10, "train/b": 10, "train/stray.png": noise(99)})))
     assert (data.classes, sum(sizes(data))) == (("a", "b"), 20)
-    assert data.skipped == ("train/stray.png: lies outside the class folders",)
+    assert data.skipped == ("train/stray.png: is outside the class folders",)
 
 
 def test_a_tiny_folder_works(picture_folder: MakeFolder) -> None:
@@ -152,7 +152,7 @@ def test_nested_folders_links_upper_case_and_hidden_files(picture_folder: MakeFo
     assert data.classes == ("a", "b", "c linked")
     labels = torch.cat([data.train.labels, data.validation.labels, data.test.labels])
     assert labels.bincount().tolist() == [3, 4, 4]
-    assert data.skipped == ("loose.png: lies outside the class folders", "a/notes.txt: .txt files are not read")
+    assert data.skipped == ("loose.png: is outside the class folders", "a/notes.txt: .txt files are not supported")
 
 
 def test_broken_files_are_skipped_and_listed(picture_folder: MakeFolder) -> None:
@@ -173,24 +173,24 @@ def test_broken_files_are_skipped_and_listed(picture_folder: MakeFolder) -> None
         ({"a": 3, "b": 0}, r"class folder .*b holds no pictures: fill it"),
         ({"a": 3, "b/1.png": b"no", "b/2.png": b"no"}, r"None of the pictures of class 'b' .*b/1\.png: it is not"),
         ({"a": 3}, "single class, 'a'"),
-        ({}, r"holds no pictures: expected is one folder for each class, such as pictures/cats/1\.jpg"),
-        ({"1.png": noise(1), "2.png": noise(2)}, r"outside of class folders, such as 1\.png: expected is one"),
+        ({}, r"holds no pictures: expected one folder for each class, such as pictures/cats/1\.jpg"),
+        ({"1.png": noise(1), "2.png": noise(2)}, r"outside class folders, such as 1\.png: expected one"),
         ({"a": 0, "b": 0}, "holds no pictures: expected"),
-        ({"train/a": 3, "train/b": 3, "test/c": 1}, r"test has a class 'c' that the training pictures lack"),
+        ({"train/a": 3, "train/b": 3, "test/c": 1}, r"test has a class 'c' that is missing from the training pictures"),
         ({"train/a": 3, "train/b": 3, "val/a": 0}, r"val holds no pictures"),
         ({"train/a": 3, "train/b": 3, "val/a": 1, "valid/a": 1}, "two folders for validation, val and valid"),
-        ({"train/a": 3, "train/b": 3, "unlabelled": 3}, "'train' and, beside it, 'unlabelled'"),
+        ({"train/a": 3, "train/b": 3, "unlabelled": 3}, "both 'train' and 'unlabelled'"),
         (
             {"train/a": 3, "train/b": 3, "train/stray.png": noise(1), "test/a": 1, "unlabelled": 3},
-            "'test' and, beside it, 'unlabelled'",
+            "both 'test' and 'unlabelled'",
         ),
         (
             {"train/a": 3, "train/b": 3, "train/stray.png": noise(1), "bus": 3},
-            r"train holds pictures both in folders and outside of them \(stray\.png\)",
+            r"train holds pictures both in subfolders and outside them \(stray\.png\)",
         ),
         ({"train/a": 3, "train/stray.png": noise(1)}, r"single class, 'a', .*\(train/stray\.png lies outside"),
-        ({"train/a": 3, "train/b": 3, "test": 3}, r"test holds pictures only outside of class folders, such as 0\.png"),
-        ({"train": 3, "test": 3}, r"train holds pictures only outside of class folders, such as 0\.png"),
+        ({"train/a": 3, "train/b": 3, "test": 3}, r"test holds pictures only outside class folders, such as 0\.png"),
+        ({"train": 3, "test": 3}, r"train holds pictures only outside class folders, such as 0\.png"),
         ({"test/a": 3, "test/b": 3}, "has a test folder but no train folder"),
         ({"a": 2, "b": 2}, "No validation pictures are left"),
         ({"train/a": 3, "train/b": 3, "test/a/1.png": b"no"}, "No test pictures are left"),
@@ -204,7 +204,7 @@ def test_unusable_folders_say_why(picture_folder: MakeFolder, content: dict[str,
 
 def test_all_pictures_broken_and_no_size_given(picture_folder: MakeFolder) -> None:
     path = picture_folder({"a/1.png": b"no", "b/2.png": b"no"})
-    with pytest.raises(InputError, match=r"None of the pictures looked at .*1\.png"):
+    with pytest.raises(InputError, match=r"None of the sampled pictures .*1\.png"):
         load_folder(config(path, height=None))
 
 

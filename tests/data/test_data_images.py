@@ -265,7 +265,7 @@ def test_fewer_pixels_can_be_asked_for(tmp_path: Path) -> None:
     Image.new("L", (10, 11)).save(path)
     shape = {"channels": 1, "height": 4, "width": 4}
     assert read_image(path, **shape, most_pixels=110).shape == (1, 4, 4)
-    with pytest.raises(InputError, match=r"large\.png: its 10 x 11 pixels are above the limit of 109\."):
+    with pytest.raises(InputError, match=r"large\.png: its 10 x 11 pixels exceed the limit of 109\."):
         read_image(path, **shape, most_pixels=109)
 
 

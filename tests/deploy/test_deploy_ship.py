@@ -206,9 +206,7 @@ def other_weights():
 )
 def test_a_damaged_file_is_refused_in_one_sentence(made, spoil, tmp_path):
     spoil()
-    with pytest.raises(
-        InputError, match=f"The shipped network {NAME} cannot be used, install wcapsnet again: "
-    ) as error:
+    with pytest.raises(InputError, match=f"The shipped network {NAME} cannot be used ") as error:
         wcapsnet.load(NAME)
     assert str(error.value).endswith(".")
     Image.new("L", (8, 8)).save(tmp_path / "x.png")
@@ -273,7 +271,7 @@ def test_evaluate_refuses_other_images_than_those_of_the_card(made, monkeypatch)
     monkeypatch.setitem(DATASETS, "toy", replace(info, read=other))
     code, _, said = call("evaluate", NAME)
     assert code == 2
-    assert f"The test images of toy are not those that {NAME} was made with." in said
+    assert f"The test images of toy are not those of {NAME}" in said
 
 
 def test_weights_that_do_not_know_their_data_cannot_be_evaluated(runs):
@@ -491,7 +489,7 @@ def test_the_figures_on_a_card_are_those_of_the_committed_records(name):
 @pytest.mark.parametrize("name", shipped.names())
 def test_every_shipped_network_reaches_its_cards_number_to_the_last_image(name):
     code, out, said = call("evaluate", name, "--json", "--device", "cpu")
-    if "are not there" in said:
+    if "not found" in said:
         pytest.skip(said)
     assert code == 0, said
     facts = json.loads(out)

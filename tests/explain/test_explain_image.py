@@ -90,7 +90,7 @@ def test_a_single_heaviest_vector_is_not_called_one_of_several():
     network.routers[1].critic.a = (LAST + torch.tensor([[[0.0, 9.0], [0.0, 0.0]], [[0.0, 0.0], [0.0, 0.0]]])).log()
     one = explain_image(network, quadrants(1, 0, 0, 2))
     assert int(one.tied.sum()) == 1
-    assert one.decoded(["cat", "dog"]).endswith("; the heaviest vector")
+    assert one.decoded(["cat", "dog"]).endswith("; the vector with the largest weight")
 
 
 def test_switching_each_block_off_worked_by_hand():
@@ -206,8 +206,8 @@ def test_each_image_may_have_blocks_of_its_own_switched_off():
     ("keep", "words"),
     [
         ([None], "2 levels"),
-        ([torch.zeros(3, dtype=torch.bool), None], "one at least"),
-        ([torch.tensor([[True, True, True], [False, False, False]]), None], "one at least"),
+        ([torch.zeros(3, dtype=torch.bool), None], "at least one"),
+        ([torch.tensor([[True, True, True], [False, False, False]]), None], "at least one"),
         ([torch.ones(4, dtype=torch.bool), None], "must be boolean"),
         ([None, torch.ones(2)], "must be boolean"),
     ],

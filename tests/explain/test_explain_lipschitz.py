@@ -194,7 +194,7 @@ def test_a_network_without_critics_is_told_so(fitness, kind):
 def test_no_images_are_refused():
     with pytest.raises(InputError, match="no images"):
         critics(network(), images(0))
-    with pytest.raises(InputError, match="there must be images"):
+    with pytest.raises(InputError, match="at least one image"):
         recalibrated(network(), [])
 
 

@@ -154,7 +154,7 @@ def test_random_weights_are_exchanged_for_equal_ones_and_other_draws():
 
 def test_equal_weights_are_not_exchanged():
     net = WCapsNet(tiny(RoutingConfig(fitness="constant")))
-    with pytest.raises(InputError, match="no routing to exchange"):
+    with pytest.raises(InputError, match="no routing to replace"):
         reroute(net, images(20, 1), images(20, 2))
 
 
@@ -201,5 +201,5 @@ def test_what_becomes_of_answers_is_shown_whole_at_80_columns(monkeypatch):
 
 
 def test_one_image_has_nobody_to_exchange_weights_with():
-    with pytest.raises(InputError, match="two images at least"):
+    with pytest.raises(InputError, match="at least two images"):
         reroute(network(), images(1, 1), images(5, 2))

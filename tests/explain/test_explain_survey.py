@@ -356,7 +356,7 @@ def test_capsules_that_always_win_together_are_named():
     assert finding == "Level 1 has collapsed: capsules 0 and 2 win together in 100.0% of 40 images."
     alike = torch.full((40, 4), 0.25) + 1e-4 * torch.rand(40, 4)
     (finding,) = level_of(alike, [0, 1] * 20).findings
-    assert finding == "Level 1 hardly selects: to within 1 % all capsules weigh the same in 100.0% of the images."
+    assert finding == "Level 1 hardly selects: to within 1 %, all capsules have the same weight in 100.0% of images."
     # one that is always among the winners is no collapse: the others still say something
     b = torch.tensor([[0.4, 0.2, 0.4], [0.4, 0.4, 0.2]]).repeat(20, 1)
     assert level_of(b, [0, 1] * 20).findings == ()
@@ -378,7 +378,10 @@ def test_of_a_few_images_no_collapse_is_said():
 
 
 def test_a_level_that_does_not_look_at_the_image_is_found_out():
-    for fitness, words in {"constant": "all capsules weigh the same", "random": "do not depend on the image"}.items():
+    for fitness, words in {
+        "constant": "all capsules have the same weight",
+        "random": "do not depend on the image",
+    }.items():
         torch.manual_seed(0)
         network = WCapsNet(tiny(RoutingConfig(fitness=fitness, weighting="normalized"))).eval()
         findings = specialization(survey(network, random_split(network.config))).findings
@@ -413,9 +416,9 @@ def test_whether_deeper_levels_specialise_more_is_said():
     assert "less chance, falls with every level: 0.990 → 0.5" in found(1.0, 0.9)
     assert "less chance, rises from level 1 to 2 and falls from level 2 to 3: 0.26" in found(0.8, 1.0, 0.9)
     assert "does not change from level to level by more than the noise: 0.990 → 0.990." in found(1.0, 1.0)
-    assert "rises from level 1 to 2 (else within the noise): 0.26" in found(0.8, 0.9, 0.9)
-    assert "falls from level 2 to 3 (else within the noise): 0.5" in found(0.9, 0.9, 0.8)
-    assert "rises from level 1 to 2 and from level 3 to 4 (else within the noise)" in found(0.7, 0.9, 0.9, 1.0)
+    assert "rises from level 1 to 2 (otherwise within the noise): 0.26" in found(0.8, 0.9, 0.9)
+    assert "falls from level 2 to 3 (otherwise within the noise): 0.5" in found(0.9, 0.9, 0.8)
+    assert "rises from level 1 to 2 and from level 3 to 4 (otherwise within the noise)" in found(0.7, 0.9, 0.9, 1.0)
     assert "nothing can be said" in found(0.9)
     # 27 of 50 say .005, which shuffles give too
     assert found(0.5, 0.54) == "What the winning capsule says about the class is not above chance in any level."

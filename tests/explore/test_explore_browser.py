@@ -138,7 +138,7 @@ def same_as_python(classifier, page, one):
 
 def test_a_drawing_is_answered_with_the_numbers_of_python(visit, classifier):
     page = visit()
-    assert page.inner_text("#verdict-probability") == "Nothing is drawn yet."
+    assert page.inner_text("#verdict-probability") == "Nothing drawn yet."
     stroke(page, (0.2, 0.2), (0.8, 0.25), (0.5, 0.8))
     settled(page)
     same_as_python(classifier, page, explained(classifier, page))
@@ -809,10 +809,10 @@ def test_a_hundred_classes_are_searched(visit, browser):
         settled(page)
         assert "class 77" in page.inner_text("#unchoose")
         page.fill("#search", "nothing like this")
-        assert page.inner_text("#classes-note") == "No class is called that."
+        assert page.inner_text("#classes-note") == "No class matches."
         assert page.is_hidden("#tab-draw")
         page.click("#tab-test")
-        assert "not at hand" in page.inner_text("#panel-test")
+        assert "not available" in page.inner_text("#panel-test")
         assert re.search("100 classes · 14×10 colour", page.inner_text("#facts"))
 
 

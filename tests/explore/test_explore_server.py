@@ -159,16 +159,16 @@ PIXELS = text(torch.zeros(64, dtype=torch.uint8))
         ("/api/explain", {"test": True}, "0 to 19"),
         ("/api/explain", {"test": [0, 1]}, "0 to 19"),
         ("/api/explain", {"test": 0, "off": 3}, "list of blocks"),
-        ("/api/explain", {"test": 0, "off": [3]}, "level and its capsule"),
-        ("/api/explain", {"test": 0, "off": ["01"]}, "level and its capsule"),
-        ("/api/explain", {"test": 0, "off": [[0, 1.5]]}, "level and its capsule"),
+        ("/api/explain", {"test": 0, "off": [3]}, "level and a capsule"),
+        ("/api/explain", {"test": 0, "off": ["01"]}, "level and a capsule"),
+        ("/api/explain", {"test": 0, "off": [[0, 1.5]]}, "level and a capsule"),
         ("/api/explain", {"test": 0, "off": [[2, 0]]}, "no block 3.0"),
         ("/api/explain", {"test": 0, "off": [[0, 3]]}, "no block 1.3"),
         ("/api/explain", {"test": 0, "off": [[-1, 0]]}, "no block 0.0"),
         ("/api/explain", {"test": 0, "off": [[1, 0], [1, 1]]}, "All blocks of level 2 are off"),
         ("/api/explain", {"test": 0, "class": 3}, "0 to 2"),
         ("/api/explain", {"test": 0, "class": "two"}, "0 to 2"),
-        ("/api/block", {"test": 0}, "level and its capsule"),
+        ("/api/block", {"test": 0}, "level and a capsule"),
         ("/api/block", {"test": 0, "block": [0, 3]}, "no block 1.3"),
         ("/api/decode", {"vector": [1, 2], "position": [0, 0]}, "list of 3 numbers"),
         ("/api/decode", {"vector": [1, 2, "x"], "position": [0, 0]}, "list of 3 numbers"),
@@ -218,7 +218,7 @@ def test_a_small_file_with_too_many_pixels_is_refused_before_it_is_decoded(asker
     data = bomb(7100)  # 50.4 million
     assert len(data) < 100_000
     monkeypatch.setattr(Image.Image, "load", lambda self: pytest.fail("it was decoded"))
-    assert "above the limit of 50000000" in asker.post("/api/picture", data).sentence
+    assert "exceed the limit of 50000000" in asker.post("/api/picture", data).sentence
 
 
 def test_a_file_that_is_too_large_is_refused_unread(asker):
@@ -244,8 +244,8 @@ def test_a_question_in_pieces_is_refused(asker):
 
 def test_without_test_images_the_rest_works(bare):
     assert bare.get("/api/about").facts["test"] is None
-    assert "not at hand" in bare.post("/api/explain", {"test": 0}).sentence
-    assert "not at hand" in bare.get("/api/test/0.png").sentence
+    assert "not available" in bare.post("/api/explain", {"test": 0}).sentence
+    assert "not available" in bare.get("/api/test/0.png").sentence
     assert bare.ask("/api/survey", {}) == {"state": "none"}
     assert bare.ask("/api/near", {"vector": [0, 0, 0]}) == {"near": None}
     assert bare.ask("/api/block", {"pixels": PIXELS, "block": [0, 0]})["favourites"] is None

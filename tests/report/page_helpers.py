@@ -77,7 +77,7 @@ def toy(
     return run, dataset
 
 
-def facts_of(run: Run, dataset: Dataset | None, why: str = "The data set is on holiday.") -> Facts:
+def facts_of(run: Run, dataset: Dataset | None, why: str = "The dataset is on holiday.") -> Facts:
     return gather(subject_of_run(run.path), dataset, why, CPU)
 
 

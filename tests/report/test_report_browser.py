@@ -85,7 +85,7 @@ def test_pointing_at_a_curve_shows_the_epoch_and_its_values(visit, address, fact
             f"epoch {record['epoch']}",
             f"validation: {percent(record['validation_accuracy'])}",
             f"training: {percent(record['train_accuracy'])}",
-            *(["the learning rate falls to 0.005"] if record["epoch"] == 2 else []),
+            *(["the learning rate drops to 0.005"] if record["epoch"] == 2 else []),
         ]
 
 

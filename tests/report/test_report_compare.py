@@ -38,7 +38,7 @@ def test_runs_that_differ_in_their_seed_are_one_sample(runs):
     assert found[0].difference is None
     assert found[1].difference == compare(Sample((accuracy["squashed"],), 60), reference)
     assert left_out == [
-        "elsewhere was tested on other images than first.",
+        "elsewhere was not tested on the same images as first.",
         "begun is not finished, so it has not been tested.",
     ]
 
@@ -87,12 +87,12 @@ def test_folders_of_one_name_are_told_apart_by_their_paths(tmp_path):
 
 def test_runs_of_one_experiment_show_its_noise_only(runs):
     page = Page(comparison_page({name: runs[name] for name in ("first", "second")}))
-    assert "All tested runs are of the same experiment" in page.text
+    assert "All tested runs are repeats of the same experiment" in page.text
 
 
 def test_a_single_tested_run_is_held_against_nothing(runs):
     page = Page(comparison_page({name: runs[name] for name in ("first", "begun")}))
-    assert "There is no other run to hold first against." in page.text
+    assert "There is no other run to compare first with." in page.text
     assert "All tested runs" not in page.text
 
 

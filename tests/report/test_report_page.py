@@ -173,7 +173,7 @@ def test_wins_of_every_level_are_by_block_weight(page, facts):
 
 def test_how_many_vectors_tie_is_on_the_page(page, facts):
     tied = facts.seen.survey.tied
-    assert f"from {int(tied.min()):,} to {int(tied.max()):,}. The decoder redraws the image" in page.text
+    assert f"from {int(tied.min()):,} to {int(tied.max()):,}. The decoder reconstructs the image" in page.text
     for example in facts.pictures.examples:
         assert example.explained.decoded(facts.classes)[1:] in page.text
 
@@ -181,7 +181,7 @@ def test_how_many_vectors_tie_is_on_the_page(page, facts):
 def test_all_information_of_a_level_is_on_one_scale_that_the_page_states(page, facts):
     for level in specialization(facts.seen.survey).levels:
         assert f"1 is {level.unit:.3f} nats" in page.text
-    assert "Every information on this page is on this scale." in page.text
+    assert "All information values on this page use this scale." in page.text
 
 
 def test_no_mistake_is_told_with_certainty_that_it_does_not_have(facts):
@@ -340,17 +340,17 @@ def test_a_report_teaches_probes_as_explain_does_and_never_by_test_images(tmp_pa
     assert torch.equal(test.labels, getattr(dataset, part).labels)
     who = {"validation": "30 validation images", "train": "48 training images"}[teacher]
     on = {"test": "60 test images", "validation": "30 validation images"}[part]
-    assert f"it learns from {who} and is measured on {on}." in check(run_page(facts)).text
+    assert f"it is trained on {who} and tested on {on}." in check(run_page(facts)).text
 
 
 def test_why_there_are_no_probes_is_said(facts, monkeypatch):
     few = replace(facts.seen, probes=(), taught=5)
     assert look.why_no_probes(few) == (
-        "Probes need at least 6 validation images to learn from, two for each class, and there were 5."
+        "Probes need at least 6 validation images for training, two per class, but there were 5."
     )
     monkeypatch.setattr(look, "MOST_ROUTED", 50)
     assert look.why_no_probes(replace(facts.seen, probes=())) == (
-        "A report has probes for at most 50 test images and validation images; wcapsnet explain has them for more."
+        "A report has probes for at most 50 test images and validation images; use wcapsnet explain for more."
     )
 
 
@@ -380,7 +380,7 @@ def test_pages_of_networks_of_every_shape(tmp_path, classes, shape, model):
     page = check(run_page(facts_of(run, dataset)))
     assert len(page.all("article")) == len(facts_of(run, dataset).pictures.examples) > 0
     if model.get("routing") == RoutingConfig(fitness="constant"):
-        assert "Level 1 does not select: all capsules weigh the same." in page.text
+        assert "Level 1 does not select: all capsules have the same weight." in page.text
 
 
 @pytest.mark.parametrize(("count", "most"), [(100, 1_000_000), (300, 2_500_000)])
@@ -406,7 +406,7 @@ def test_large_pictures_are_made_small(tmp_path):
 
 def test_without_the_data_set_the_rest_is_shown(finished_run):
     page = check(run_page(facts_of(finished_run[0], None)))
-    assert page.text.count("The pictures cannot be shown. The data set is on holiday.") == 3
+    assert page.text.count("The pictures cannot be shown. The dataset is on holiday.") == 3
     assert page.all("article") == []
     assert "mean weight" in page.text
 
@@ -454,7 +454,7 @@ def test_a_glance_looks_at_some_images_and_keeps_nothing(tmp_path):
 def test_a_run_that_has_hardly_begun_has_a_page(tmp_path):
     run = Run.create(tmp_path / "run", recipe("demo"), {})
     page = check(run_page(facts_of(run, None)))
-    assert "There are no weights: the run's first epoch was not finished." in page.text
+    assert "There are no weights: the run's first epoch is not finished." in page.text
     assert "0 of 5 epochs are done" in page.text
 
 
@@ -489,8 +489,8 @@ def test_a_perfect_run_has_no_mistakes_to_show(facts):
         pictures=replace(facts.pictures, mistakes=[]),
     )
     page = check(run_page(made))
-    assert "There is none: every image was answered rightly." in page.text
-    assert "Not one image was taken for another class." in page.text
+    assert "None: every image was classified correctly." in page.text
+    assert "No image was taken for another class." in page.text
 
 
 def test_reconstructions_are_those_of_the_network(facts, finished_run):

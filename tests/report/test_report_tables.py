@@ -15,7 +15,7 @@ from wcapsnet.recipes import PAPER
 from wcapsnet.recipes.ablations import NUMERALS, PAPER_FIGURES, TABLES
 from wcapsnet.recipes.published import PAPER_COLUMNS, PAPER_TABLES
 from wcapsnet.report import curves, tables, weight_map
-from wcapsnet.report.records import read_record, read_records, run_folders
+from wcapsnet.report.records import read_record, read_records, runs_in
 from wcapsnet.training.run import Run
 
 
@@ -126,7 +126,7 @@ def test_without_several_seeds_of_any_row_the_test_set_gives_the_noise(tmp_path)
 
 
 def test_runs_of_a_cell_that_were_not_computed_alike_say_so(runs):
-    folder = next(path for path in run_folders(runs) if read_record(path).place.match("table-V/cifar10/*/seed=1"))
+    folder = next(path for path in runs_in(runs) if read_record(path).place.match("table-V/cifar10/*/seed=1.json"))
     Run.open(folder).write_json("environment.json", {**ENVIRONMENT, "computed_by": "fused kernels"})
     assert cell(runs, "IV", "WS+CE", "cifar10")[0] == "93.50 ± 0.10 (n = 3, 300 epochs)"  # of the others nobody knows
     finished(runs / "h", "cifar10", 9350, seed=9, precision="bf16")
@@ -269,13 +269,13 @@ def test_runs_that_stand_in_no_table_are_named(runs, capsys):
     finished(runs / "short", "mnist", 9960, epochs=4)
     assert call("tables", "II", "--records", runs) == 0
     said = capsys.readouterr()
-    assert "1 run is in no table:" in said.err
+    assert "1 run belongs to no table:" in said.err
     assert "training.epochs is 4, not 40" in said.err
     for number in range(12):
         finished(runs / f"short {number}", "mnist", 9960, seed=number, epochs=4)
     assert call("tables", "II", "--records", runs) == 0
     said = capsys.readouterr().err
-    assert "13 runs are in no table:" in said
+    assert "13 runs belong to no table:" in said
     assert said.endswith("  and 3 more\n")
 
 
@@ -300,7 +300,7 @@ def test_runs_on_pictures_of_ones_own_are_not_compared_field_by_field(runs):
     ("words", "says"),
     [
         (("--records", "nowhere"), "There is no folder nowhere."),
-        (("--markdown", "--json"), "Choose one of --markdown and --json."),
+        (("--markdown", "--json"), "Use either --markdown or --json, not both."),
         (("VI",), "Usage"),
     ],
 )

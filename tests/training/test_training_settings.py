@@ -106,7 +106,7 @@ def test_setting_a_field_changes_that_field_alone():
         ("model.routing.droput=0", "did you mean 'model.routing.dropout'"),
         ("training.learning_rate=1", "There is no field 'training.learning_rate'"),
         ("zzz=1", "choose one of name, data, model, objective, training"),
-        ("model.levels.4.capsules=8", "model.levels has the entries 0 to 3, so 'model.levels.4' is not one"),
+        ("model.levels.4.capsules=8", "model.levels has the entries 0 to 3, so there is no 'model.levels.4'"),
         ("model.levels.-1.capsules=8", "entries 0 to 3"),
         ("model.levels.first.capsules=8", "entries 0 to 3"),
         ("model.levels.².capsules=8", "entries 0 to 3"),

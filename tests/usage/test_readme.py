@@ -162,7 +162,7 @@ def test_every_recipe_command_gets_as_far_as_its_data(command, place, monkeypatc
     monkeypatch.setattr(datasets, "fetch", no_network)
     assert run(command, monkeypatch) == 2
     said = capsys.readouterr().err
-    assert "are not there" in said or "nobody is connected" in said
+    assert "not found" in said or "nobody is connected" in said
     assert not Path("runs").exists()
 
 

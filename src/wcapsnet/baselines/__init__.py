@@ -1,4 +1,4 @@
-"""What WCapsNet is compared with: each network in its own paper's words, with the same verbs."""
+"""Networks to compare WCapsNet with, each as described in its paper, with the same interface."""
 
 from .densenet import DenseNet, DenseNetConfig
 

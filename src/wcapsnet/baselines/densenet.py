@@ -39,7 +39,7 @@ class DenseNetOutput(NamedTuple):
 
 
 class DenseLayer(nn.Module):
-    """B: BN, ReLU, 1×1 convolution to 4k channels; BN, ReLU, 3×3 convolution to k, which join the input."""
+    """B: BN, ReLU, 1×1 convolution to 4k channels; BN, ReLU, 3×3 convolution to k, concatenated to the input."""
 
     def __init__(self, channels: int, growth: int):
         super().__init__()
@@ -54,7 +54,7 @@ class DenseLayer(nn.Module):
 
 
 class Transition(nn.Module):
-    """C: BN, ReLU, 1×1 convolution to half of the channels (θ = 0.5); 2×2 average pooling"""
+    """C: BN, ReLU, 1×1 convolution to half the channels (θ = 0.5); 2×2 average pooling"""
 
     def __init__(self, channels: int):
         super().__init__()
@@ -93,5 +93,5 @@ class DenseNet(nn.Module):
         return DenseNetOutput(self.linear(F.relu_(self.norm(x)).mean((2, 3))))  # (m, r)
 
     def decayed_parameters(self) -> list[nn.Parameter]:
-        """Its weight decay falls on everything."""
+        """Weight decay applies to all parameters."""
         return list(self.parameters())

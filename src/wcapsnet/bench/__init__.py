@@ -1,1 +1,1 @@
-"""Speed, side by side: `wcapsnet bench`. Who competes, what is timed, how, and what is left as a record."""
+"""Speed comparison, `wcapsnet bench`: implementations, tasks, measurement, and records."""

@@ -1,4 +1,4 @@
-"""Who competes: the same network computed in several ways, and DenseNet-BC-100-12 beside it."""
+"""The implementations compared: the same network computed in several ways, and DenseNet-BC-100-12."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class Contender:
         return FORMULATIONS[self.name]
 
     def check(self, device: torch.device) -> None:
-        """Raises with the reason if it is clear beforehand that it cannot run there."""
+        """Raises an error with the reason if it is known that it cannot run there."""
         if self.name == "eager" and device.type == "cpu":
-            raise InputError("eager is what plain is on a CPU.")
+            raise InputError("On a CPU, eager is the same as plain.")
         if self.how.compiled:
             _check_compiler(device)
 
     def of(self, experiment: Experiment) -> Experiment:
-        """The experiment as this contender trains it"""
+        """The experiment as this implementation trains it"""
         training = replace(experiment.training, precision=self.precision, kernels=self.how.kernels)
         experiment = replace(experiment, training=training)
         if not self.how.baseline:
@@ -77,7 +77,7 @@ class Contender:
 
 
 def parse(names: str | None, precision: str) -> list[Contender]:
-    """`fused,plain,loop:fp32` → contenders; None is all of them."""
+    """`fused,plain,loop:fp32` → contenders; None means all of them."""
     asked = list(FORMULATIONS) if names is None else [name.strip() for name in names.split(",") if name.strip()]
     if not asked:
         raise InputError(f"--against needs at least one of {', '.join(FORMULATIONS)}.")
@@ -87,7 +87,7 @@ def parse(names: str | None, precision: str) -> list[Contender]:
         if name not in FORMULATIONS:
             raise InputError(f"There is no contender {name!r}{suggestion(name, FORMULATIONS)}")
         if colon and own not in PRECISIONS:
-            raise InputError(f"A contender's precision is one of {', '.join(PRECISIONS)}, not {own!r}.")
+            raise InputError(f"A contender's precision must be one of {', '.join(PRECISIONS)}, not {own!r}.")
         contenders.append(Contender(name, own or precision, label))
     return contenders
 
@@ -96,7 +96,7 @@ def parse(names: str | None, precision: str) -> list[Contender]:
 def _check_compiler(device: torch.device) -> None:
     try:
         torch.compile(lambda x: x * 2 + 1)(torch.ones(8, device=device))
-    except Exception as error:  # whatever the compiler's many parts raise
+    except Exception as error:  # the compiler may raise any exception
         raise InputError(f"torch.compile does not work here ({first_line(error)}).") from error
 
 

@@ -1,4 +1,4 @@
-"""The capsules of a level one after the other: what most people would write, and what all else is measured against."""
+"""A loop over the capsules of a level: the obvious implementation, and the baseline for all others."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ..network.per_capsule import BatchNorm, shared_over_capsules
 
 
 class LoopedBlocks(nn.Module):
-    """Computes what `blocks` would, with its parameters and statistics, by a loop over its capsules.
+    """Computes the same as `blocks`, with its parameters and statistics, in a loop over its capsules.
 
-    Weights are taken apart once a layer, not once a capsule, so that the loop pays for nothing that a list of
-    modules with weights of their own would not.
+    Weights are split once per layer, not once per capsule, so that the loop costs no more than a list of modules with
+    separate weights.
     """
 
     def __init__(self, blocks: CapsuleBlocks):
@@ -65,6 +65,6 @@ def _capsule(x: Tensor, shortcut: Tensor | None, layers: list[_Layer]) -> Tensor
 
 
 def looped(network: WCapsNet) -> WCapsNet:
-    """The same network, its levels computed by loops from now on."""
+    """The same network, with its levels now computed by loops."""
     network.capsules = nn.ModuleList(LoopedBlocks(blocks) for blocks in network.capsules)  # type: ignore[arg-type]
     return network

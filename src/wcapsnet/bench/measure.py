@@ -1,4 +1,4 @@
-"""How things are timed: windows of many calls, the device waited for, all contenders in turn in every round."""
+"""Timing: windows of many calls, synchronised with the device, with all contenders interleaved in every round."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import torch
 Call = Callable[[], object]
 K = TypeVar("K", bound=Hashable)
 STAT = Path("/proc/stat")
-QUIET = 0.1  # CPU seconds a second that others may take
-WARM_UP = 3  # calls, before how many fill a window is estimated
+QUIET = 0.1  # CPU seconds per second that other processes may use
+WARM_UP = 3  # calls before the number of calls per window is estimated
 
 
 def synchronize(device: torch.device) -> None:
@@ -25,7 +25,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def seconds(call: Call, calls: int, device: torch.device) -> float:
-    """Of one call, over a window of several."""
+    """Time of one call, averaged over a window of several."""
     synchronize(device)
     start = time.perf_counter()
     for _ in range(calls):
@@ -37,8 +37,8 @@ def seconds(call: Call, calls: int, device: torch.device) -> float:
 def in_turns(calls: Mapping[K, Call], device: torch.device, repeats: int, window: float) -> dict[K, dict[str, Any]]:
     """For each: the median of `repeats` windows of at least `window` seconds, with all windows, in milliseconds.
 
-    What disturbs a machine for a while then disturbs all alike; each round begins with another one. On a CPU, rounds
-    in which other processes were busy are repeated, up to as many again; how many remained is noted.
+    A temporary disturbance then affects all of them alike; each round starts with a different one. On a CPU, rounds
+    disturbed by other processes are repeated, up to `repeats` more; the number of disturbed ones left is recorded.
     """
     if not calls:
         return {}
@@ -47,7 +47,7 @@ def in_turns(calls: Mapping[K, Call], device: torch.device, repeats: int, window
         seconds(call, WARM_UP, device)
         per_window[name] = max(1, math.ceil(window / seconds(call, 1, device)))
     names = list(calls)
-    rounds: list[tuple[float, dict[K, float]]] = []  # how busy others were, milliseconds
+    rounds: list[tuple[float, dict[K, float]]] = []  # CPU use of other processes, milliseconds
     while len(rounds) < 2 * repeats and sum(busy <= QUIET for busy, _ in rounds) < repeats:
         first = len(rounds) % len(names)
         before, start = _others(device), time.perf_counter()
@@ -66,7 +66,7 @@ def in_turns(calls: Mapping[K, Call], device: torch.device, repeats: int, window
 
 
 def _others(device: torch.device) -> float:
-    """CPU seconds that anything but this process has taken on this machine, where it can be known."""
+    """CPU seconds used by all other processes on this machine, if known."""
     if device.type != "cpu" or not STAT.exists():
         return 0.0
     busy = STAT.read_text().splitlines()[0].split()
@@ -76,10 +76,10 @@ def _others(device: torch.device) -> float:
 
 
 def recorded(call: Call, device: torch.device) -> Call:
-    """The call as a CUDA graph; on a CPU the call itself."""
+    """The call as a CUDA graph; on a CPU, the call itself."""
     if device.type != "cuda":
         return call
-    side = torch.cuda.Stream()  # of its own: what cuBLAS keeps for a stream, all graphs recorded there share
+    side = torch.cuda.Stream()  # a separate one: graphs recorded on the same stream share cuBLAS's workspace
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(WARM_UP):
@@ -87,7 +87,7 @@ def recorded(call: Call, device: torch.device) -> Call:
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=side):
-        kept = call(), call  # with what the call reads: a graph holds on to nothing
+        kept = call(), call  # with the call's inputs: a graph keeps no references
 
     def replay() -> object:
         graph.replay()
@@ -97,7 +97,7 @@ def recorded(call: Call, device: torch.device) -> Call:
 
 
 def ceilings(device: torch.device) -> dict[str, float] | None:
-    """What this card gave just now for a large bf16 matrix product and for a large copy (read and written bytes)."""
+    """Measured throughput of this GPU for a large bf16 matrix product and a large copy (bytes read and written)."""
     if device.type != "cuda":
         return None
     side = 8192

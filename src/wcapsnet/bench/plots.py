@@ -1,4 +1,4 @@
-"""Throughput over the size of the work, drawn from records. The only part that needs matplotlib."""
+"""Plots of throughput against problem size, drawn from records. The only module here that needs matplotlib."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..errors import InputError
 from ..training.run import read_json
 
 FORMATS = (".svg", ".png", ".pdf")
-AXES = {"batch": "images at once", "capsules": "capsules in level 1", "levels": "levels"}
+AXES = {"batch": "batch size", "capsules": "capsules in level 1", "levels": "levels"}
 TITLES = {"train": "training step", "infer": "inference"}
 COLORS = {
     "fused": "#c8102e",
@@ -29,7 +29,7 @@ Line = list[dict[str, Any]]  # rows of one contender, in the order of the axis
 def plot(records: list[Path], out: Path) -> None:
     """One panel for each benchmark and axis, one line for each contender, both axes logarithmic."""
     if out.suffix not in FORMATS:
-        raise InputError(f"--out names a figure, ending with {', '.join(FORMATS)}, not {out.name!r}.")
+        raise InputError(f"--out must end with {', '.join(FORMATS)}, not {out.name!r}.")
     panels = _panels(records)
     try:
         from matplotlib.figure import Figure
@@ -66,7 +66,7 @@ def _draw(axes: Any, panel: Panel, lines: dict[str, Line]) -> None:
 
     title, axis = panel
     values = sorted({row["value"] for line in lines.values() for row in line})
-    names = []  # what stands at the right end of a line: where, what, its color and size
+    names = []  # labels at the right end of a line: position, text, colour and size
     for label, line in lines.items():
         color = COLORS[label.partition(":")[0]]
         y = [row["images_per_s"] for row in line]
@@ -96,11 +96,11 @@ def _draw(axes: Any, panel: Panel, lines: dict[str, Line]) -> None:
 
 
 def _name_lines(axes: Any, x: float, names: list[tuple[float, str, str, int]]) -> None:
-    """At the height where the line ends, but no two names on top of each other."""
+    """At the height where the line ends, without overlapping names."""
     low, high = map(math.log, axes.get_ylim())
     below = -math.inf
     for y, name, color, size in names:
-        height = max((math.log(y) - low) / (high - low), below + 0.05)  # as a share of the panel
+        height = max((math.log(y) - low) / (high - low), below + 0.05)  # as a fraction of the panel
         place = (x, math.exp(low + height * (high - low)))
         axes.annotate(name, place, (6, 0), textcoords="offset points", color=color, va="center", fontsize=size)
         below = height

@@ -1,4 +1,4 @@
-"""One run: every contender on every case, and the record of it."""
+"""One benchmark run: every contender on every case, and its record."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ class Request:
     batches: list[int]
     device: torch.device
     repeats: int = 9
-    window: float = 0.2  # seconds that a timed window takes at least
+    window: float = 0.2  # minimum length of a timed window in seconds
     scaling: str | None = None
     parts: bool = False
-    say: Callable[[str], None] = lambda sentence: None  # what happens meanwhile
+    say: Callable[[str], None] = lambda sentence: None  # progress messages
 
 
 class Case(NamedTuple):
     experiment: Experiment
     batch: int
-    value: int | None  # on the axis of --scaling
+    value: int | None  # value on the axis of --scaling
 
 
 def run(request: Request) -> dict[str, Any]:
-    """The record: environment, settings, ceilings, who could not run and why, and a row for every measurement."""
+    """The record: environment, settings, ceilings, what could not run and why, and one row per measurement."""
     device, cannot = request.device, {}
     contenders = []
     for contender in request.contenders:
@@ -60,7 +60,7 @@ def run(request: Request) -> dict[str, Any]:
     measured_ceilings = ceilings(device)
     rows: list[dict[str, Any]] = []
     for case in cases(request):
-        prepared: dict[tuple[str, str], Prepared] = {}  # what is timed, by whom
+        prepared: dict[tuple[str, str], Prepared] = {}  # by task and contender
         for contender in contenders:
             where = f"{contender.label}, batch {case.batch}"
             if request.scaling and request.scaling != "batch":
@@ -72,11 +72,11 @@ def run(request: Request) -> dict[str, Any]:
             except InputError as error:
                 cannot.setdefault(contender.label, str(error))
             except torch.OutOfMemoryError:
-                cannot[where] = "The device has not enough memory beside the others."
+                cannot[where] = "The device has too little memory left."
             except Exception as error:
                 if not contender.how.compiled:
                     raise
-                cannot.setdefault(contender.label, f"torch.compile does not get through ({first_line(error)}).")
+                cannot.setdefault(contender.label, f"torch.compile failed ({first_line(error)}).")
         times = in_turns({key: job.call for key, job in prepared.items()}, device, request.repeats, request.window)
         subjects = list(dict.fromkeys(subject for subject, _ in prepared))
         for key in sorted(prepared, key=lambda key: subjects.index(key[0])):
@@ -115,7 +115,7 @@ def cases(request: Request) -> Iterator[Case]:
 
 
 def with_capsules(config: WCapsNetConfig, first: int) -> WCapsNetConfig:
-    """`first` capsules in level 1, and as many times more or fewer in the others."""
+    """`first` capsules in level 1, with the other levels scaled in proportion."""
     before = config.levels[0].capsules
     levels = tuple(replace(row, capsules=max(1, round(row.capsules * first / before))) for row in config.levels)
     return replace(config, levels=levels)
@@ -137,12 +137,12 @@ class Prepared(NamedTuple):
     contender: Contender
     call: Callable[[], object]
     facts: Callable[[], dict[str, Any]]
-    first_s: float | None  # from nothing to the end of the first call
+    first_s: float | None  # from start to the end of the first call
     peak: int | None  # bytes on the GPU
 
 
 def prepare(request: Request, contender: Contender, case: Case, data: Any) -> dict[str, Prepared]:
-    """What is to be timed of this contender, built and called once; memory and time to the first call are of this."""
+    """This contender's task, built and called once, with the memory and time of that first call."""
     device, cuda = request.device, request.device.type == "cuda"
     synchronize(device)
     if cuda:
@@ -197,7 +197,7 @@ def row(
 
 
 def work_in(request: Request, contender: Contender, experiment: Experiment, subject: str) -> Work | None:
-    """Of one image in what is timed; None for loading."""
+    """Work of one image in the timed task; None for loading."""
     model = experiment.model
     shape = model.channels, model.height, model.width
     network = contender.of(experiment).model.build()
@@ -214,7 +214,7 @@ def work_in(request: Request, contender: Contender, experiment: Experiment, subj
 
 
 def forget(device: torch.device, compiled: bool) -> None:
-    """What the next case must not inherit: memory, and shapes that would make its own a case of dynamic ones."""
+    """Reset what would affect the next case: memory, and shapes that would make torch.compile assume dynamic ones."""
     gc.collect()
     if compiled:
         torch.compiler.reset()
@@ -223,6 +223,6 @@ def forget(device: torch.device, compiled: bool) -> None:
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """As of a run."""
+    """Environment, as for a run."""
     found = describe_environment(device, None)
     return {**found, "command": file_names_only(found["command"])}

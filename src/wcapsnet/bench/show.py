@@ -22,7 +22,7 @@ def tables(record: dict[str, Any]) -> None:
     if limits:
         out.print(
             f"Measured ceilings: bf16 matrix product {limits['matmul_tflop_per_s']:.0f} TFLOP/s, copy "
-            f"{limits['copy_tb_per_s']:.2f} TB/s; the shares are of these",
+            f"{limits['copy_tb_per_s']:.2f} TB/s; shares are relative to these",
             soft_wrap=True,
         )
     out.print(_table(record["results"], limits is not None))
@@ -30,10 +30,10 @@ def tables(record: dict[str, Any]) -> None:
 
 
 def warnings(record: dict[str, Any]) -> None:
-    """Who is not in the table, and whose figures should not be trusted."""
+    """Contenders missing from the table, and results that should not be trusted."""
     said = [f"{label} left out: {why}" for label, why in record["cannot"].items()]
     rows = record["results"]
-    said += [f"{r['contender']}, batch {r['batch']}: its loss is not a number." for r in rows if _broken(r)]
+    said += [f"{r['contender']}, batch {r['batch']}: its loss is not finite." for r in rows if _broken(r)]
     disturbed, windows = sum(r["disturbed_windows"] for r in rows), sum(len(r["windows_ms"]) for r in rows)
     if disturbed:
         said.append(f"Other processes were busy during {disturbed} of {windows} windows.")
@@ -78,7 +78,7 @@ def _table(rows: list[dict[str, Any]], gpu: bool) -> Table:
 
 
 def _against_loop(row: dict[str, Any], rows: list[dict[str, Any]]) -> str:
-    """How many times as fast as the loop that stands beside it."""
+    """Speed-up over the loop in the same comparison."""
     same = ("batch", "subject", "value")
     loops = [r for r in rows if r["contender"] == "loop" and all(r.get(key) == row.get(key) for key in same)]
     return f"{loops[0]['ms'] / row['ms']:.1f}" if loops else ""

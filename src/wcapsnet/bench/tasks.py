@@ -1,4 +1,4 @@
-"""What is timed: a whole training step, a forward pass, one level forward and backward."""
+"""The timed tasks: a whole training step, a forward pass, one level forward and backward."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from .measure import Call, recorded
 
 class Job(NamedTuple):
     call: Call
-    facts: Callable[[], dict[str, Any]] = dict  # what to note about the answers, once the timing is over
+    facts: Callable[[], dict[str, Any]] = dict  # facts to record about the outputs, after timing
 
 
 # ── training ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def synthetic(experiment: Experiment, device: torch.device) -> DeviceSplit:
-    """As many random images as the data set has to train on, of the network's shape."""
+    """As many random images as the dataset has for training, in the network's shape."""
     model, count = experiment.model, DATASETS[experiment.data.source].train_images
     generator = torch.Generator(device).manual_seed(0)
     shape = (count, model.channels, model.height, model.width)
@@ -46,7 +46,7 @@ def synthetic(experiment: Experiment, device: torch.device) -> DeviceSplit:
 
 
 class OneBatch(DeviceSplit):
-    """Loading that costs nothing: always the same images, ready for the network."""
+    """Loading at no cost: always the same images, already on the device."""
 
     def __init__(self, data: DeviceSplit, batch: int):
         self.__dict__.update(data.__dict__)
@@ -73,7 +73,7 @@ def training(contender: Contender, experiment: Experiment, batch: int, data: Dev
 
 
 def parts(contender: Contender, experiment: Experiment, batch: int, data: DeviceSplit) -> dict[str, Job]:
-    """The same step with less and less of what comes before the network; and that alone."""
+    """The same step with loading and augmentation left out one by one, and these alone."""
     plain = replace(experiment, data=replace(experiment.data, mirror=False, shift=0, augment=Augmentations()))
     device = data.labels.device
     batches = itertools.cycle(epoch_order(len(data), batch, 0, 0).to(device).unbind())
@@ -96,7 +96,7 @@ def parts(contender: Contender, experiment: Experiment, batch: int, data: Device
 
 
 def inference(contender: Contender, experiment: Experiment, batch: int, device: torch.device) -> Job:
-    """Everything a forward pass answers, from normalised images on the device."""
+    """A complete forward pass, from normalised images on the device."""
     model = experiment.model
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(batch, model.channels, model.height, model.width, generator=generator).to(device)
@@ -126,10 +126,10 @@ def inference(contender: Contender, experiment: Experiment, batch: int, device: 
 
 
 def levels(contender: Contender, experiment: Experiment, batch: int, device: torch.device) -> dict[str, Job]:
-    """Each level forward and backward: its capsule blocks alone, and with critic, weights and what they make."""
+    """Each level forward and backward: its capsule blocks alone, and with critic, weights and weighted output."""
     if contender.how.baseline:
         raise InputError(f"{contender.name} has no capsules.")
-    # Levels are compiled one by one, below.
+    # Levels are compiled separately, below.
     whole_network = replace(contender, name="plain") if contender.how.compiled else contender
     engine = whole_network.engine(experiment, device)
     network = engine.network

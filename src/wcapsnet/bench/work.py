@@ -1,4 +1,4 @@
-"""How much work an image is, whoever does it: multiply-adds, and the values that convolutions read and write."""
+"""The work per image, for any implementation: multiply-adds, and values that convolutions read and write."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ TRAINING = 3  # a layer's forward pass, the gradient of its input and the gradie
 
 
 class Work(NamedTuple):
-    """Of one image, forward."""
+    """Forward work for one image."""
 
     macs: int  # multiply-adds of all layers that have weights, and of the routing
-    values: int  # what these layers read and write when each reads its input and writes its output once
+    values: int  # values read and written if each layer reads its input and writes its output once
 
     def __add__(self, other: tuple[int, ...]) -> Work:  # type: ignore[override]  # sums, not concatenation
         return Work(self.macs + other[0], self.values + other[1])
 
 
 def work_of(network: nn.Module, channels: int, height: int, width: int) -> dict[str, Work]:
-    """For each part of the network, its work; counted by passing an image through it, on the CPU."""
+    """The work of each part of the network, counted by passing an image through it on the CPU."""
     parts: dict[str, Work] = {}
 
     def count(name: str) -> Any:
         def hook(module: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
-            # Every weight meets every position of the output; of a transposed convolution, of the input.
+            # Every weight is applied at every position of the output; for a transposed convolution, of the input.
             at = inputs[0] if isinstance(module, nn.ConvTranspose2d) else output
             positions = 1 if isinstance(module, nn.Linear) else at.shape[0] * math.prod(at.shape[-2:])
             added = Work(

@@ -23,11 +23,11 @@ def main() -> NoReturn:
 
 
 def _short_of_memory(command: str = "", *words: str) -> str:
-    """What to do when memory runs out, in options that the command takes"""
+    """What to do when memory runs out, in terms of the command's options."""
     resumed = any(word.partition("=")[0] == "--resume" for word in words)  # continues as it was started
     if command in ("train", "sweep", "ablate") and not resumed:
         return "choose a smaller --batch-size or, for a folder of pictures, a smaller --size"
     if command == "bench":
         return "choose a smaller --batch"
     other = "" if command in ("tables", "list") else ", or choose another --device"
-    return f"end other programs that use it{other}"
+    return f"close other programs that use it{other}"

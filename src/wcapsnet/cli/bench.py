@@ -23,7 +23,7 @@ from ..recipes import recipe
 from .app import PROJECT, app, examples
 
 EXAMPLES = (
-    "wcapsnet bench                                        a training step, every contender that can run here",
+    "wcapsnet bench                                        a training step, every implementation that can run here",
     "wcapsnet bench train --model quick --against plain,loop --batch 64,128",
     "wcapsnet bench infer --batch 1 --json",
     "wcapsnet bench level --against fused,plain,loop       each level alone, forward and backward",
@@ -53,31 +53,33 @@ def bench(
     ),
     records: Annotated[
         Optional[list[Path]],  # noqa: UP045
-        typer.Argument(metavar="RECORD", help="plot: what --out has written before.", show_default=False),
+        typer.Argument(metavar="RECORD", help="plot: records written by --out.", show_default=False),
     ] = None,
     against: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option(
-            help=f"Which of {', '.join(FORMULATIONS)}; with a precision of its own as loop:fp32. Default: all that "
+            help=f"Any of {', '.join(FORMULATIONS)}, optionally with a precision, as in loop:fp32. Default: all that "
             "can run here.",
             show_default=False,
         ),
     ] = None,
     batch: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option(help="Images at once, such as 64 or 64,512. Default: the recipe's.", show_default=False),
+        typer.Option(help="Batch size, or several, such as 64,512. Default: the recipe's.", show_default=False),
     ] = None,
     model: Annotated[str, typer.Option(help="The recipe whose network, losses and augmentation are used.")] = "cifar10",
-    precision: Annotated[str, typer.Option(help="fp32, bf16; auto: bf16 on a GPU, fp32 else.")] = "auto",
+    precision: Annotated[str, typer.Option(help="fp32 or bf16; auto is bf16 on a GPU and fp32 on a CPU.")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    repeats: Annotated[int, typer.Option(min=1, help="Timed windows of each; their median counts.")] = 9,
-    window: Annotated[float, typer.Option(min=0.0, help="Seconds that a window takes at least.")] = 0.2,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Timed windows for each measurement; the median is reported.")
+    ] = 9,
+    window: Annotated[float, typer.Option(min=0.0, help="Minimum length of a window in seconds.")] = 0.2,
     scaling: Annotated[
         Optional[Scaling],  # noqa: UP045
-        typer.Option(help="Grow the batch, the capsules or the levels.", show_default=False),
+        typer.Option(help="Vary the batch size, the number of capsules or the number of levels.", show_default=False),
     ] = None,
     parts: Annotated[
-        bool, typer.Option("--parts", help="train: the step with and without augmentation and loading.")
+        bool, typer.Option("--parts", help="train: time the step with and without augmentation and loading.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     out_file: Annotated[
@@ -85,18 +87,18 @@ def bench(
         typer.Option("--out", help="Write the record, or the figure, to this file.", show_default=False),
     ] = None,
 ) -> None:
-    """Measure speed, everything side by side: medians after warm-up, in turns, on random images."""
+    """Measure speed side by side: interleaved medians after warm-up, on random images."""
     if what == What.plot:
         _plot(records or [], out_file)
         return
     if records:
-        raise InputError(f"bench {what.value} takes no files; records are drawn by: wcapsnet bench plot RECORD.")
+        raise InputError(f"bench {what.value} takes no files; to plot records, use: wcapsnet bench plot RECORD.")
     if parts and what != What.train:
-        raise InputError("--parts takes a training step apart; use it with bench train.")
+        raise InputError("--parts splits a training step; use it with bench train.")
     if scaling and parts:
-        raise InputError("Choose one of --scaling and --parts.")
+        raise InputError("Use either --scaling or --parts, not both.")
     if precision not in ("auto", *PRECISIONS):
-        raise InputError(f"--precision is auto, {' or '.join(PRECISIONS)}, not {precision!r}.")
+        raise InputError(f"--precision must be auto, {' or '.join(PRECISIONS)}, not {precision!r}.")
     _check_place(out_file)
     chosen, experiment = choose_device(device), recipe(model)
     if precision == "auto":
@@ -145,5 +147,5 @@ def _check_place(path: Path | None) -> None:
 def _batches(text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and part.isascii() and int(part) >= 1 for part in parts):
-        raise InputError(f"--batch is a number of images such as 64, or several such as 64,512, not {text!r}.")
+        raise InputError(f"--batch must be a batch size such as 64, or several such as 64,512, not {text!r}.")
     return list(dict.fromkeys(map(int, parts)))

@@ -82,7 +82,7 @@ def sweep(sweep: Sweep, table_name: str | None = None) -> None:
 
 
 def ablation(sweep: Sweep, table_name: str) -> None:
-    """Means over seeds, the paper's figures if this was its experiment, and what the differences are worth."""
+    """Means over seeds, the paper's figures if this is its experiment, and whether the differences are significant."""
     rows, numeral = report_ablation.rows(sweep, table_name), report_ablation.numeral_of(table_name)
     reference = PAPER_TABLES[numeral].reference
     fair = any(row.paper for row in rows)
@@ -119,7 +119,7 @@ def paper_tables(tables: list[report.Table]) -> None:
 
 
 def mean_weights(trained: Trained) -> None:
-    """The paper's figure in small: which capsule of the deepest feature level acts for which class"""
+    """A small version of the paper's figure: which capsule of the deepest feature level acts for which class"""
     levels = trained.results["mean_weights"]
     level = max(len(levels) - 2, 0)
     equal = 1 / len(levels[level][0])

@@ -23,12 +23,12 @@ from .options import AsJson, DataDir, Device, Download, Plugin, RunOrName, Split
     epilog=examples(
         "wcapsnet evaluate runs/demo",
         "wcapsnet evaluate runs/demo --split validation --json",
-        "wcapsnet evaluate wcapsnet-cifar10 --data-dir ~/data     reproduces its model card to the last image",
+        "wcapsnet evaluate wcapsnet-cifar10 --data-dir ~/data     reproduces its model card exactly",
     ),
 )
 def evaluate(
     run: RunOrName,
-    split: Annotated[SplitName, typer.Option(help="Part of its dataset.")] = SplitName.test,
+    split: Annotated[SplitName, typer.Option(help="Part of the dataset.")] = SplitName.test,
     data_dir: DataDir = None,
     download: Download = False,
     device: Device = "auto",

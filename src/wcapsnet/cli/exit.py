@@ -16,10 +16,10 @@ from ..training.trainer import Diverged, Interrupted
 
 
 @contextmanager
-def in_a_sentence(short_of_memory: str = "end other programs that use it") -> Iterator[None]:
-    """Errors that the user can put right are one sentence and a non-zero exit; anything else is a bug and looks it.
+def in_a_sentence(short_of_memory: str = "close other programs that use it") -> Iterator[None]:
+    """Errors the user can fix become one sentence and a non-zero exit code; anything else is a bug and keeps its trace.
 
-    `short_of_memory`: what to do then, by options that this program has.
+    `short_of_memory`: what to do when memory runs out, in terms of this program's options.
     """
     try:
         yield
@@ -28,17 +28,17 @@ def in_a_sentence(short_of_memory: str = "end other programs that use it") -> It
     except Diverged as error:
         _fail(str(error), 1)
     except Interrupted as interruption:
-        # the same command, unless it says which; a script as it was called, which a record would shorten
+        # the same command unless the interruption names another; a script keeps the path it was called by
         called = ["wcapsnet"] if program() == ["wcapsnet"] else ["python", sys.argv[0]]
         command("Stopped and saved. Resume with:", *called, *(interruption.args or sys.argv[1:]))
         sys.exit(130)
-    except (KeyboardInterrupt, SystemExit) as end:  # typer turns the one into the other
+    except (KeyboardInterrupt, SystemExit) as end:  # typer turns one into the other
         if isinstance(end, KeyboardInterrupt) or end.code == 130:
             _fail("Interrupted; what was saved before is kept.", 130)
         raise
     except torch.OutOfMemoryError:
         _fail(f"The device is out of memory; {short_of_memory}.", 1)
-    except BrokenPipeError:  # the reader of our output has left, which is its right
+    except BrokenPipeError:  # the reader of our output has closed the pipe
         sys.stderr.close()
         sys.exit(1)
     except RuntimeError as error:

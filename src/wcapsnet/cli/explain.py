@@ -37,7 +37,7 @@ from ..report.page.text import images_of
 from .app import LOOK, app, examples
 from .options import AsJson, DataDir, Device, Download, Plugin, SplitName
 
-MEAN_IMAGES = 1000  # images that --reroute averages the weights of: known to 3 % of their spread
+MEAN_IMAGES = 1000  # images whose weights --reroute averages: the mean is known to 3 % of their spread
 
 
 @app.command(
@@ -70,20 +70,20 @@ def explain(
         typer.Option("--class", help="One image: the class to explain, if not the one predicted.", show_default=False),
     ] = None,
     near: Annotated[
-        int, typer.Option("--nearest", min=0, help="One image: show so many of the nearest in training.")
+        int, typer.Option("--nearest", min=0, help="One image: show this many nearest training images.")
     ] = 0,
     capsule: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option(metavar="LEVEL.CAPSULE", help="Dataset: one block, such as 2.1.", show_default=False),
     ] = None,
     measured: Annotated[
-        int, typer.Option("--faithfulness", min=0, help="Dataset: delete and insert regions of so many images.")
+        int, typer.Option("--faithfulness", min=0, help="Dataset: delete and insert regions of this many images.")
     ] = 0,
     rerouted: Annotated[
         bool,
         typer.Option(
             "--reroute",
-            help="Dataset: answer again with mean weights, with another image's, with equal ones, and with the "
+            help="Dataset: predict again with mean weights, another image's weights, equal weights, and with the "
             "critics' dropout on.",
         ),
     ] = False,
@@ -96,7 +96,7 @@ def explain(
     ] = None,
     images: Annotated[
         Optional[int],  # noqa: UP045
-        typer.Option(min=1, help="Dataset: only so many of its images, evenly spread.", show_default=False),
+        typer.Option(min=1, help="Dataset: use only this many images, evenly spaced.", show_default=False),
     ] = None,
     data_dir: DataDir = None,
     download: Download = False,
@@ -109,12 +109,14 @@ def explain(
     if picture is None:
         for name, value in {"--class": about, "--nearest": near}.items():
             if value:
-                raise InputError(f"{name} is for one image: name it after the run.")
+                raise InputError(f"{name} is for one image; give the image after the run.")
         if capsule and images:
-            raise InputError("--capsule names images by their place in the data set, so it takes no --images.")
+            raise InputError(
+                "--capsule names images by their place in the dataset, so it cannot be used with --images."
+            )
         asked = {"--capsule": capsule, "--faithfulness": measured, "--reroute": rerouted, "--critics": steep}
         if len(several := [name for name, value in asked.items() if value]) > 1:
-            raise InputError(f"Choose one of {' and '.join(several)}.")
+            raise InputError(f"Use only one of {' and '.join(several)}.")
         part = split or SplitName.test
         if rerouted:
             _reroute(run, part, images, data_dir, download, chosen, as_json)
@@ -127,7 +129,7 @@ def explain(
     for_data |= {"--split": split, "--images": images}
     for name, value in for_data.items():
         if value:
-            raise InputError(f"{name} is for a dataset, so no image can be given with it.")
+            raise InputError(f"{name} is for a dataset; leave out the image.")
     _explain_image(run, picture, about, near, data_dir, download, chosen, as_json)
 
 
@@ -175,7 +177,7 @@ def _explain_dataset(
     device: torch.device,
     as_json: bool,
 ) -> None:
-    other = SplitName(aside(split.value))  # which teaches the probes
+    other = SplitName(aside(split.value))  # used to train the probes
     parts = (split,) if measured or capsule else (split, other)
     classifier, dataset = load_with_data(
         run, *(one.value for one in parts), device=device, data_dir=data_dir, download=download, quiet=as_json
@@ -225,7 +227,7 @@ def _reroute(
     device: torch.device,
     as_json: bool,
 ) -> None:
-    of = SplitName(aside(split.value))  # of which the mean is taken
+    of = SplitName(aside(split.value))  # the part that is averaged
     classifier, dataset = load_with_data(
         run, split.value, of.value, device=device, data_dir=data_dir, download=download, quiet=as_json
     )
@@ -270,15 +272,13 @@ def _critics(
 
 
 def _parse_capsule(text: str, classifier: Classifier) -> tuple[int, int]:
-    """ "2.1" → level 2, which is 1 counted from 0, and capsule 1, which is counted from 0 everywhere"""
+    """ "2.1" → level 2 (index 1) and capsule 1 (capsules are always numbered from 0)"""
     level, dot, number = text.partition(".")
     if not dot or not level.isdecimal() or not number.isdecimal():
-        raise InputError(f"--capsule reads LEVEL.CAPSULE, for example 2.1, not {text!r}.")
+        raise InputError(f"--capsule must be LEVEL.CAPSULE, for example 2.1, not {text!r}.")
     levels = classifier.config.levels
     if not 1 <= int(level) <= len(levels):
-        raise InputError(f"The network has levels 1 to {len(levels)}, so {level} is not one.")
+        raise InputError(f"The network has levels 1 to {len(levels)}, not {level}.")
     if int(number) >= levels[int(level) - 1].capsules:
-        raise InputError(
-            f"Level {level} has capsules 0 to {levels[int(level) - 1].capsules - 1}, so {number} is not one."
-        )
+        raise InputError(f"Level {level} has capsules 0 to {levels[int(level) - 1].capsules - 1}, not {number}.")
     return int(level) - 1, int(number)

@@ -58,7 +58,7 @@ def explore(
         explorer.warm_up()
         if not server.loopback:
             warn(f"Anyone who can reach this machine on port {server.server_port} can use the page.")
-        out.print(f"{escape(name)} is at [bold]{server.url}[/] (Ctrl-C ends it)", soft_wrap=True)
+        out.print(f"{escape(name)} is at [bold]{server.url}[/] (press Ctrl-C to stop)", soft_wrap=True)
         if not no_browser:
             threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
         server.serve_forever()
@@ -71,20 +71,20 @@ def explore(
 def _to_explore(
     source: str, device: torch.device, data_dir: Path | None, download: bool
 ) -> tuple[Classifier, Split | None, str]:
-    """A trained network, its test images if they can be had, and their name"""
+    """A trained network, its test images if available, and their name"""
     try:
         classifier, dataset = load_with_data(source, "test", device=device, data_dir=data_dir, download=download)
     except InputError as error:
         if data_dir is not None or download:
             raise
         classifier = load(source, device=str(device))
-        warn(f"Without test images: {error}")
+        warn(f"No test images: {error}")
         return classifier, None, ""
     return classifier, dataset.test, dataset.name
 
 
 def _seen_in_training(source: str) -> Survey | None:
-    """The survey of the test images by the weights that the run has now"""
+    """The survey of the test images made with the run's current weights"""
     if source in shipped.names() or not Path(source).is_dir():
         return None
     seen = report_page.saved_survey(report_page.subject_of_run(Path(source)))

@@ -43,7 +43,7 @@ def predict(
 ) -> None:
     """Classify pictures: class, probability, and the winning blocks of each level."""
     if as_csv and as_json:
-        raise InputError("Choose one of --csv and --json.")
+        raise InputError("Use either --csv or --json, not both.")
     classifier = load(run, device=str(choose_device(device)))
     sources, empty = _sources(pictures)
     answers, unreadable = _predict_all(classifier, sources, top)
@@ -61,10 +61,10 @@ def predict(
 
 
 def _sources(pictures: list[str]) -> tuple[list[str], list[str]]:
-    """The files named or found in named folders, and an error for each folder without pictures"""
+    """The files named or found in the named folders, and an error for each folder without pictures"""
     sources: list[str] = []
     empty: list[str] = []
-    for picture in dict.fromkeys(pictures):  # standard input can be read once
+    for picture in dict.fromkeys(pictures):  # standard input can be read only once
         found = list(map(str, image_files(Path(picture)))) if Path(picture).is_dir() else [picture]
         sources += found
         if not found:
@@ -73,7 +73,7 @@ def _sources(pictures: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _predict_all(classifier: Classifier, sources: list[str], top: int) -> tuple[list[Prediction], list[str]]:
-    """Answers for all that can be read, and errors for the rest"""
+    """Predictions for every picture that can be read, and errors for the rest"""
     answers: list[Prediction] = []
     failures: list[str] = []
     for start in range(0, len(sources), 64):

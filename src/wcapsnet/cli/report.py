@@ -23,7 +23,7 @@ from .options import DataDir, Device, Download, Open, Plugin, Quiet
     epilog=examples(
         "wcapsnet report runs/demo                         writes runs/demo/report.html",
         "wcapsnet report runs/demo --open --figures figures/",
-        "wcapsnet report runs/a runs/b runs/c              overlaid curves, differences with their noise",
+        "wcapsnet report runs/a runs/b runs/c              overlaid curves, differences with their uncertainty",
         "wcapsnet report wcapsnet-cifar10 --data-dir ~/data    a shipped network",
     ),
 )
@@ -58,7 +58,7 @@ def report(
         out.print(f"The figures are in [bold]{escape(str(figures))}[/].", soft_wrap=True)
     console.report_written(place)
     if opened and not open_page(place):
-        warn("There is no display here to open it on.")
+        warn("The report was not opened: there is no display.")
 
 
 def open_page(page: Path) -> bool:

@@ -74,7 +74,7 @@ def sweep(
 ) -> None:
     """Train with several seeds and settings. Repeat the command to continue a stopped sweep."""
     if target is None:
-        raise InputError("Say what to train: a recipe (see `wcapsnet list`), a folder of pictures, or a run.")
+        raise InputError("Name what to train: a recipe (see `wcapsnet list`), a folder of pictures, or a run.")
     runs = api.sweep(
         target,
         seeds=seeds,

@@ -51,7 +51,7 @@ def tables(
 ) -> None:
     """The paper's Tables II to V next to ours, and which differences exceed the noise."""
     if as_markdown and as_json:
-        raise InputError("Choose one of --markdown and --json.")
+        raise InputError("Use either --markdown or --json, not both.")
     found, left_out = read_records(records) if records else (shipped_records(), [])
     project = records is None
     built = [paper_tables.build(numeral, found, project) for numeral in PAPER_TABLES if table in (numeral, "all")]
@@ -62,5 +62,5 @@ def tables(
     else:
         console.paper_tables(built)
     if left_out:
-        warn("1 run is in no table:" if len(left_out) == 1 else f"{len(left_out)} runs are in no table:")
+        warn("1 run belongs to no table:" if len(left_out) == 1 else f"{len(left_out)} runs belong to no table:")
         few(left_out)

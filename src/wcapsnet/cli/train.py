@@ -72,7 +72,7 @@ def train(
     plugin: Plugin = None,
     quiet: Quiet = False,
 ) -> None:
-    """Train a network: on your own pictures, by a recipe of the paper, or an earlier experiment again."""
+    """Train a network on your own pictures, with a recipe from the paper, or repeat an earlier experiment."""
     finished = resume is not None and Run.is_run(resume) and Run.open(resume).finished
     trained = api.train(
         target,

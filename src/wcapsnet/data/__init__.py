@@ -1,4 +1,4 @@
-"""Data: original files and folders of images → one tensor for each part of a data set."""
+"""Data: original files and folders of images → one tensor for each part of a dataset."""
 
 from . import augment  # noqa: F401 - registers them
 from .datasets import DATASETS, Archive, DatasetInfo, default_data_dir, load_dataset, statistics

@@ -1,4 +1,4 @@
-"""Augmentation of a whole batch on its device: every image its own draw, no loop, no synchronisation."""
+"""Augmentation of a whole batch on its device: a separate draw for each image, no loop, no synchronisation."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ..parts import augmentation
 
 
 def mirror(images: Tensor, mirrored: Tensor) -> Tensor:
-    """Images (m, ch, h, w) flipped left to right where `mirrored` (m,) says so."""
+    """Images (m, ch, h, w) flipped left to right where `mirrored` (m,) is true."""
     return torch.where(mirrored[:, None, None, None], images.flip(3), images)
 
 
 def shift(images: Tensor, down: Tensor, right: Tensor, limit: int) -> Tensor:
-    """Image m moved by down[m] and right[m] pixels, both within ±limit; zeros come in from outside."""
+    """Image m shifted by down[m] and right[m] pixels, both within ±limit; zero padding."""
     m, _, height, width = images.shape
     padded = F.pad(images, (limit,) * 4)
     rows = torch.arange(height, device=images.device) + limit - down[:, None]  # (m, h)
@@ -35,7 +35,7 @@ def random_mirror(images: Tensor, probability: float) -> Tensor:
 
 @augmentation("shift")
 def random_shift(images: Tensor, pixels: float) -> Tensor:
-    """Each image moved by up to so many pixels in each direction"""
+    """Each image shifted by up to this many pixels in each direction"""
     limit = int(pixels)
     down, right = torch.randint(-limit, limit + 1, (2, len(images)), device=images.device)
     return shift(images, down, right, limit)

@@ -1,4 +1,4 @@
-"""The data sets by name, and how each is divided into training, validation and test images."""
+"""Datasets by name, and how each is split into training, validation and test images."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Archive:
-    """A file to download: its place under the data folder, where it is offered, and its checksum."""
+    """A file to download: its path under the dataset directory, its URLs, and its checksum."""
 
     path: str
     urls: tuple[str, ...]
@@ -53,7 +53,7 @@ class Archive:
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """What is known of a data set before any file is opened."""
+    """What is known about a dataset before any file is opened."""
 
     title: str
     classes: tuple[str, ...]
@@ -69,11 +69,10 @@ class DatasetInfo:
 def load_dataset(
     config: DataConfig, *, data_dir: Path | None = None, download: bool = False, quiet: bool = False
 ) -> Dataset:
-    """The data set `config` names, or the folder of images it points to.
+    """The dataset named by `config`, or the folder of images it points to.
 
-    The files of a named data set are looked for under `data_dir`, else $WCAPSNET_DATA, else ./data. Its
-    training images are put in an order drawn from `split_seed`, and the last `validation` of them are the
-    validation part.
+    The files of a named dataset are searched in `data_dir` (default: $WCAPSNET_DATA or ./data). Its training images are
+    shuffled with `split_seed`, and the last `validation` of them become the validation set.
     """
     info = DATASETS.get(config.source)
     if info is None:
@@ -85,7 +84,7 @@ def load_dataset(
         if getattr(config, field) not in (None, getattr(info, field)):
             raise InputError(
                 f"data.{field} must be left out or {getattr(info, field)} for {config.source}: "
-                "only folders of images are brought to a size of choice."
+                "only folders of images can be resized."
             )
 
     root = default_data_dir() if data_dir is None else data_dir
@@ -111,15 +110,15 @@ def load_dataset(
 def statistics(train: Tensor, normalization: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of each channel of images scaled to [0, 1]; 0 and 1 for "unit".
 
-    A channel without variation gets 1, so that it can be divided by.
+    A channel without variation gets 1, to avoid division by zero.
     """
     channels = train.shape[1]
     if normalization == "unit":
         return (0.0,) * channels, (1.0,) * channels
     total = torch.zeros(channels, dtype=torch.float64)
     squares = torch.zeros(channels, dtype=torch.float64)
-    for images in train.split(4096):  # a whole set in float64 would take eight times its memory
-        values = images.double()  # sums of whole numbers, hence exact
+    for images in train.split(4096):  # the whole dataset in float64 would take eight times the memory
+        values = images.double()  # sums of integers, hence exact
         total += values.sum((0, 2, 3)).cpu()
         squares += values.square().sum((0, 2, 3)).cpu()
     n = train.numel() // channels
@@ -130,7 +129,7 @@ def statistics(train: Tensor, normalization: str) -> tuple[tuple[float, ...], tu
 
 
 def default_data_dir() -> Path:
-    """$WCAPSNET_DATA, else ./data."""
+    """$WCAPSNET_DATA, or ./data."""
     return Path(os.environ.get("WCAPSNET_DATA") or "data").expanduser()
 
 
@@ -147,9 +146,9 @@ def _read(name: str, info: DatasetInfo, root: Path, *, download: bool, quiet: bo
         return info.read(root)
     except MissingFilesError as missing:
         raise InputError(
-            f"The files of {name} are not there: looked for {', '.join(missing.files)} in "
-            f"{', '.join(map(str, missing.folders))}; name their place with --data-dir or WCAPSNET_DATA, "
-            "or fetch them with --download."
+            f"The files of {name} were not found: searched for {', '.join(missing.files)} in "
+            f"{', '.join(map(str, missing.folders))}; give their folder with --data-dir or WCAPSNET_DATA, "
+            "or download them with --download."
         ) from missing
     except OSError as error:
         raise InputError(
@@ -158,7 +157,7 @@ def _read(name: str, info: DatasetInfo, root: Path, *, download: bool, quiet: bo
 
 
 def _check(part: str, arrays: Arrays, expected: int, classes: tuple[str, ...], info: DatasetInfo, root: Path) -> None:
-    """CIFAR's binary files can be cut between two images without a trace, so the images are counted."""
+    """Truncation between two images of CIFAR's binary files leaves no trace, so count the images."""
     shape = (expected, info.channels, info.height, info.width)
     low, high = arrays.labels.min(initial=0), arrays.labels.max(initial=0)
     if arrays.images.shape != shape:
@@ -170,26 +169,26 @@ def _check(part: str, arrays: Arrays, expected: int, classes: tuple[str, ...], i
     else:
         return
     raise InputError(
-        f"The {info.title} files under {root} hold {problem}: they are truncated, corrupt or of another "
-        "data set; delete them and download them again."
+        f"The {info.title} files under {root} hold {problem}: they are truncated, corrupt or from another "
+        "dataset; delete them and download them again."
     )
 
 
 def _split(arrays: Arrays, index: np.ndarray) -> Split:
-    # indexing copies, so that the tensors own writable memory
+    # indexing copies, so the tensors own writable memory
     return Split(torch.from_numpy(arrays.images[index]), torch.from_numpy(arrays.labels[index]))
 
 
 def _unknown(source: str) -> str:
     if {"/", "\\"} & set(source):
-        return f"There is no folder {source}; if it was moved, name its new place with --data-dir."
+        return f"There is no folder {source}; if it was moved, give its new path with --data-dir."
     near = difflib.get_close_matches(source.lower(), DATASETS, n=1)
     hint = f"did you mean {near[0]}?" if near else f"name a folder of images or one of {', '.join(DATASETS)}."
-    return f"There is no data set or folder {source!r}: {hint}"
+    return f"There is no dataset or folder {source!r}: {hint}"
 
 
 def _read_sample(root: Path) -> RawData:
-    # imported on use, so that `python -m wcapsnet.data.embedded` does not find itself imported already
+    # imported on use, so that `python -m wcapsnet.data.embedded` does not import itself first
     from .embedded import read_sample
 
     return read_sample()
@@ -279,7 +278,7 @@ _BUILT_IN: dict[str, DatasetInfo] = {
             ),
         ),
     ),
-    # of the two versions of CIFAR the binary one is fetched: it needs no pickle
+    # of the two versions of CIFAR, download the binary one: it needs no pickle
     "cifar10": DatasetInfo(
         title="CIFAR-10",
         classes=_CIFAR10,

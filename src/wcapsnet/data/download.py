@@ -1,4 +1,4 @@
-"""Fetching a file so that what arrives is what was meant, or nothing is."""
+"""Download files with checksums: the result is complete and correct, or absent."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from ..errors import InputError
 from .progress import progress_bar
 
 _CHUNK = 1 << 18
-_ATTEMPTS = 4  # connections for each address; each goes on where the last one broke off
+_ATTEMPTS = 4  # connections per URL; each resumes where the last one broke off
 
 
 class _FetchError(Exception):
-    """This address did not give the file; the next one may."""
+    """This URL did not provide the file; the next one may."""
 
 
 class _BrokenOffError(_FetchError):
-    """The connection ended early; what arrived is kept and another try can go on from there."""
+    """The connection broke off; the received data is kept, and another attempt can resume."""
 
 
 def download(
@@ -37,10 +37,10 @@ def download(
     quiet: bool = False,
     timeout: float = 30.0,
 ) -> Path:
-    """Fetch `target` from the first address that has it, resuming `target.part` where one is left.
+    """Download `target` from the first URL that has it, resuming from `target.part` if it exists.
 
-    The file appears under its name only when it is whole and its checksum is right. Without a checksum
-    nothing is resumed, since a stale half could not be told from a good one.
+    The file appears under its name only when it is complete and its checksum is correct. Without a checksum nothing is
+    resumed, because a stale partial file could not be detected.
     """
     urls = (url,) if isinstance(url, str) else tuple(url)
     part = target.with_name(target.name + ".part")
@@ -66,7 +66,7 @@ def download(
                     failures.append(f"{address} {error}")
     except OSError as error:
         raise InputError(
-            f"Cannot write {target}: {error.strerror or error}; check the permissions and the space of that folder."
+            f"Cannot write {target}: {error.strerror or error}; check the permissions and free space of that folder."
         ) from error
     raise InputError(
         f"Cannot download {target.name}: {'; '.join(failures)}; "
@@ -89,24 +89,24 @@ def _fetch_verified(
         if wrong is None:
             return
         part.unlink()
-        # a resumed half may have been the culprit, so it gets one more try; a whole wrong file will stay wrong
+        # a stale partial file may be the cause, so it gets one more attempt; a complete wrong file will stay wrong
         if not resumed:
             raise _FetchError(f"serves a file with the wrong checksum ({wrong})")
     raise _FetchError("kept breaking off")
 
 
 def _fetch(url: str, part: Path, progress: Progress, timeout: float) -> None:
-    """One connection: append to `part`, or start it again where the server does not resume."""
+    """One connection: append to `part`, or start over if the server cannot resume."""
     offset = _size(part)
     try:
-        # some servers refuse Python's own name
+        # some servers reject Python's default user agent
         request = urllib.request.Request(url, headers={"User-Agent": "wcapsnet"})
         if offset:
             request.add_header("Range", f"bytes={offset}-")
         response: HTTPResponse = urllib.request.urlopen(request, timeout=timeout)
     except urllib.error.HTTPError as error:
         error.close()
-        if error.code == 416 and offset:  # nothing is left beyond `offset`: the checksum tells whether that is right
+        if error.code == 416 and offset:  # nothing is left after `offset`: the checksum decides
             return
         raise _FetchError(f"answered {error.code} {error.reason}") from error
     except (OSError, HTTPException, ValueError) as error:
@@ -115,9 +115,9 @@ def _fetch(url: str, part: Path, progress: Progress, timeout: float) -> None:
     with response:
         if offset and not _continues(response, offset):
             offset = 0
-            if response.status == 206:  # a piece from somewhere else is of no use
+            if response.status == 206:  # a range from another position is useless
                 part.unlink()
-                raise _BrokenOffError("answered with another piece of the file than was asked for")
+                raise _BrokenOffError("answered with a different range than requested")
         length = response.headers.get("Content-Length")
         total = offset + int(length) if length and length.isdigit() else None
         task = progress.add_task(part.stem, total=total, completed=offset)

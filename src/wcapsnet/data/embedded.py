@@ -1,6 +1,6 @@
-"""A part of MNIST that comes with the package, to try everything without a download.
+"""A sample of MNIST included in the package, for trying everything without a download.
 
-`python -m wcapsnet.data.embedded IDX_FOLDER` makes the file anew from the original ones.
+`python -m wcapsnet.data.embedded IDX_FOLDER` rebuilds the file from the original files.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .files import Arrays, RawData, read_idx
 
 FILE = "mnist-12k.npz"
 TRAIN, TEST = 10000, 2000
-# of the files once gunzipped
+# of the decompressed files
 MD5 = {
     "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
     "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
@@ -40,9 +40,9 @@ def read_sample() -> RawData:
 def make_sample(idx_folder: Path, target: Path) -> None:
     """Draw the sample from MNIST's original files and write it to `target`.
 
-    The first 10,000 of a permutation of the training images and the first 2,000 of one of the test images,
-    kept in MNIST's own order. The permutations come from NumPy's legacy generator with seed 0, whose stream
-    is frozen for good, so the file can be made again.
+    The first 10,000 of a permutation of the training images and the first 2,000 of a permutation of the test images, in
+    MNIST's order. The permutations come from NumPy's legacy generator with seed 0, whose stream is frozen, so the file
+    is reproducible.
     """
     for name, expected in MD5.items():
         digest = hashlib.md5((idx_folder / name).read_bytes(), usedforsecurity=False).hexdigest()

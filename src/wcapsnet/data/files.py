@@ -1,6 +1,6 @@
-"""Readers of the data sets' original files: IDX, CIFAR (binary and pickled), MAT-5.
+"""Readers for the datasets' original files: IDX, CIFAR (binary and pickled), MAT-5.
 
-Nothing in a file is trusted: sizes are checked before memory is taken, and a damaged file is named.
+File contents are not trusted: sizes are checked before memory is allocated, and errors name the damaged file.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ import numpy as np
 
 from ..errors import InputError
 
-MAX_BYTES = 1 << 29  # twice the largest array of these data sets (SVHN's training images, 225 MB)
+MAX_BYTES = 1 << 29  # twice the largest array of these datasets (SVHN's training images, 225 MB)
 
 
 class Arrays(NamedTuple):
-    """Images and labels as a file holds them."""
+    """Images and labels as stored in a file."""
 
     images: np.ndarray  # (m, ch, h, w) uint8
     labels: np.ndarray  # (m,) int64
 
 
 class RawData(NamedTuple):
-    """A whole data set before it is divided; `classes` where the files name them."""
+    """A whole dataset before it is split; `classes` if the files name them."""
 
     train: Arrays
     test: Arrays
@@ -41,7 +41,7 @@ class RawData(NamedTuple):
 
 
 class MissingFilesError(InputError):
-    """Files that are not there, and the folders that were searched for them."""
+    """Missing files, and the folders that were searched."""
 
     def __init__(self, files: Iterable[str], folders: Iterable[Path]) -> None:
         self.files = tuple(files)
@@ -55,7 +55,7 @@ def _corrupt(name: str | Path, what: str, cause: Exception | None = None) -> NoR
 
 # --- IDX: MNIST and Fashion-MNIST ---------------------------------------------------------------------------
 
-# The two sets use the same file names, so in a shared folder one could pass for the other.
+# The two datasets use the same file names, so in a shared folder one could be mistaken for the other.
 # md5 of the labels of the test images.
 _TEST_LABELS = {
     "073c3904dfbd3e141ff8aa01cfde6b15": "mnist",
@@ -64,7 +64,7 @@ _TEST_LABELS = {
 
 
 def read_mnist(root: Path, *, name: str, folders: tuple[str, ...]) -> RawData:
-    """The four IDX files, plain or gzipped, from the first of `folders` under `root` that has each."""
+    """The four IDX files, plain or gzipped; each from the first of `folders` under `root` that has it."""
     places = [root / folder for folder in folders]
     kinds = {"images": "idx3-ubyte", "labels": "idx1-ubyte"}
     wanted = [(f"{part}-{content}", kind) for part in ("train", "t10k") for content, kind in kinds.items()]
@@ -79,8 +79,8 @@ def read_mnist(root: Path, *, name: str, folders: tuple[str, ...]) -> RawData:
     found = _TEST_LABELS.get(digest, name)
     if found != name:
         raise InputError(
-            f"The files in {root} are {found}, not {name}: put the files of each data set into a folder of its "
-            f"own, {root / found} and {root / name}."
+            f"The files in {root} are {found}, not {name}: put the files of each dataset into its "
+            f"own folder, {root / found} and {root / name}."
         )
     return RawData(train, test)
 
@@ -107,14 +107,14 @@ def read_idx(path: Path, *, dimensions: int) -> np.ndarray:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             header = file.read(4 + 4 * dimensions)
             if len(header) < 4 + 4 * dimensions:
-                _corrupt(path, "it ends within its header")
+                _corrupt(path, "its header is incomplete")
             if header[:4] != bytes((0, 0, 8, dimensions)):
-                _corrupt(path, f"it does not begin as an IDX file of {dimensions}-dimensional bytes")
+                _corrupt(path, f"it does not start like a {dimensions}-dimensional IDX file of bytes")
             shape = struct.unpack(f">{dimensions}I", header[4:])
             size = math.prod(shape)
             if size > MAX_BYTES:
                 _corrupt(path, f"its header promises {size} bytes")
-            # one byte more than promised: finds trailing bytes, and makes gzip check its own checksum
+            # read one byte too many: this detects trailing bytes and makes gzip verify its checksum
             data = file.read(size + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         _corrupt(path, str(error), error)
@@ -128,7 +128,7 @@ def read_idx(path: Path, *, dimensions: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class CifarFiles:
-    """Where one CIFAR set keeps what. Files of the binary version end in .bin."""
+    """The file layout of one CIFAR dataset. Files of the binary version end in .bin."""
 
     name: str
     binary_folder: str
@@ -177,7 +177,7 @@ CIFAR100_FILES = CifarFiles(
 
 
 def read_cifar(root: Path, *, files: CifarFiles, folders: tuple[str, ...]) -> RawData:
-    """Either version, as a folder or still in its archive; the binary one first, as it needs no pickle."""
+    """Either version, as a folder or as an archive; the binary one first, because it needs no pickle."""
     places = [root / folder for folder in folders]
     binary = [f"{name}.bin" for name in (*files.train, files.test)]
     python = [*files.train, files.test]
@@ -210,7 +210,7 @@ def _from_archive(archive: Path, wanted: list[str], optional: str) -> dict[str, 
         return None
     contents: dict[str, bytes] = {}
     try:
-        # one pass in the order of the archive: going back would decompress it anew
+        # one pass in the archive's order: seeking back would decompress it again
         with tarfile.open(archive, "r:gz") as tar:
             for member in tar:
                 name = member.name.rsplit("/", 1)[-1]
@@ -249,9 +249,9 @@ def _parse_cifar_python(contents: Mapping[str, bytes], source: Path, files: Cifa
         batch = read_pickle(contents[name], source / name)
         images, labels = batch.get("data"), batch.get(files.labels_key)
         if not isinstance(images, np.ndarray) or images.shape[1:] != (3 * 32 * 32,):
-            _corrupt(source / name, "it holds no 32 x 32 images as 'data'")
+            _corrupt(source / name, "it has no 32 x 32 images under 'data'")
         if not isinstance(labels, list) or not all(isinstance(label, int) for label in labels):
-            _corrupt(source / name, f"it holds no whole numbers as '{files.labels_key}'")
+            _corrupt(source / name, f"it has no integers under '{files.labels_key}'")
         if len(images) != len(labels):
             _corrupt(source / name, f"it holds {len(images)} images and {len(labels)} labels")
         return Arrays(images.reshape(-1, 3, 32, 32), np.array(labels, np.int64))
@@ -260,7 +260,7 @@ def _parse_cifar_python(contents: Mapping[str, bytes], source: Path, files: Cifa
     if files.python_names in contents:
         listed = read_pickle(contents[files.python_names], source / files.python_names).get(files.names_key)
         if not isinstance(listed, list):
-            _corrupt(source / files.python_names, f"it holds no list '{files.names_key}'")
+            _corrupt(source / files.python_names, f"it has no list under '{files.names_key}'")
         classes = tuple(map(_text, listed))
     return RawData(_join(map(parse, files.train)), parse(files.test), classes)
 
@@ -270,17 +270,17 @@ def _join(parts: Iterable[Arrays]) -> Arrays:
     return Arrays(np.concatenate(images), np.concatenate(labels))
 
 
-# --- Pickles, without what makes pickles dangerous ----------------------------------------------------------
+# --- Safe unpickling ----------------------------------------------------------------------------------------
 
 
 def read_pickle(data: bytes, name: str | Path) -> dict[str, object]:
     """A pickled dictionary of plain values and byte arrays.
 
-    A pickle is a program that may call any function. Here the few names that pickled arrays refer to
-    stand for inert look-alikes, and every other name is refused: nothing of Python or NumPy is called.
+    A pickle is a program that may call any function. Here the few names that pickled arrays refer to are replaced by
+    inert stand-ins, and every other name is refused: nothing in Python or NumPy is called.
     """
     try:
-        # Python 2 wrote the originals: their strings are bytes
+        # The originals were written by Python 2, so their strings are bytes
         content = _ArrayUnpickler(io.BytesIO(data), encoding="bytes").load()
         if not isinstance(content, dict):
             _corrupt(name, "it does not hold a dictionary")
@@ -291,7 +291,7 @@ def read_pickle(data: bytes, name: str | Path) -> dict[str, object]:
         ) from error
     except InputError:
         raise
-    except Exception as error:  # broken pickles raise whatever their bytes happen to say
+    except Exception as error:  # a broken pickle may raise any exception
         _corrupt(name, f"it cannot be unpickled ({error or type(error).__name__})", error)
 
 
@@ -308,7 +308,7 @@ class _Dtype:
         self.code = _text(code)
 
     def __setstate__(self, state: object) -> None:
-        """Byte order and the like: single bytes have none."""
+        """Byte order and the like, which single bytes do not have."""
 
 
 class _Array:
@@ -327,7 +327,7 @@ class _Array:
 
 
 class _NdarrayType:
-    """Stands where a pickle passes the type ndarray as an argument."""
+    """Replaces the type ndarray when a pickle passes it as an argument."""
 
 
 def _reconstruct(*_: object) -> _Array:
@@ -335,7 +335,7 @@ def _reconstruct(*_: object) -> _Array:
 
 
 def _encode(text: str, encoding: object) -> bytes:
-    # how Python 3 writes bytes into the old protocol; other codecs could decompress
+    # how Python 3 stores bytes in the old protocol; other codecs could decompress
     if encoding not in ("latin1", b"latin1"):
         raise _ForbiddenError(f"the codec {encoding!r}")
     return text.encode("latin1")
@@ -378,7 +378,7 @@ def _read_svhn_part(path: Path) -> Arrays:
     images, labels = arrays.get("X"), arrays.get("y")
     if images is None or labels is None:
         _corrupt(path, "it does not hold the arrays X and y")
-    if images.ndim == 3:  # MATLAB drops a last dimension of one
+    if images.ndim == 3:  # MATLAB drops a trailing dimension of 1
         images = images[..., None]
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[2] != 3:
         _corrupt(path, "X does not hold colour images of bytes")
@@ -389,7 +389,7 @@ def _read_svhn_part(path: Path) -> Arrays:
 
 
 def read_mat(path: Path, *names: str) -> dict[str, np.ndarray]:
-    """These arrays of a MATLAB file. What it claims to hold is checked before anything is allocated."""
+    """These arrays of a MATLAB file. Its declared sizes are checked before anything is allocated."""
     from scipy.io import loadmat, whosmat  # not needed for other datasets
 
     try:
@@ -401,6 +401,6 @@ def read_mat(path: Path, *names: str) -> dict[str, np.ndarray]:
         _corrupt(path, "it does not fit into memory", error)
     except InputError:
         raise
-    except Exception as error:  # whatever scipy makes of damaged bytes
+    except Exception as error:  # damaged bytes may raise any exception in scipy
         _corrupt(path, f"{type(error).__name__}: {error}", error)
     return {name: arrays[name] for name in names if isinstance(arrays.get(name), np.ndarray)}

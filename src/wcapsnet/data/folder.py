@@ -1,4 +1,4 @@
-"""A folder of pictures, one sub-folder a class, as a data set."""
+"""A folder of pictures, with one subfolder per class, as a dataset."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from .images import (
 from .progress import progress_bar
 from .types import DataConfig, Dataset, Split
 
-READER_VERSION = 1  # raise it when read_image gives other numbers, so that old caches are not used
+READER_VERSION = 1  # increase it when the output of read_image changes, to invalidate old caches
 _PART_NAMES = {
     "train": "train", "training": "train",
     "val": "validation", "valid": "validation", "validation": "validation",
     "test": "test", "testing": "test",
 }  # fmt: skip
 _LAYOUT = (
-    "expected is one folder for each class, such as {0}/cats/1.jpg and {0}/dogs/2.jpg, or folders "
+    "expected one folder for each class, such as {0}/cats/1.jpg and {0}/dogs/2.jpg, or folders "
     "train, val and test of such folders, such as {0}/train/cats/1.jpg"
 )
 _SMALLEST, _LARGEST, _LARGEST_OF_MANY = 16, 64, 32
@@ -49,16 +49,16 @@ _MANY = 10_000
 
 @dataclass(frozen=True)
 class FolderSummary:
-    """What a folder holds, from its names and the headers of some of its pictures."""
+    """What a folder holds, judged by file names and the headers of some pictures."""
 
     path: Path
     classes: tuple[str, ...]
-    counts: tuple[int, ...]  # training pictures of each class; all of them where there is no train folder
-    parts: tuple[str, ...]  # those of "train", "validation", "test" that have a folder; () for classes alone
+    counts: tuple[int, ...]  # training pictures per class; all pictures if there is no train folder
+    parts: tuple[str, ...]  # which of "train", "validation", "test" have a folder; () if there are only classes
     total: int  # pictures in all parts
-    height: int  # medians of the pictures looked at
+    height: int  # median over the sampled pictures
     width: int
-    one_shape: bool  # all pictures looked at share one ratio of height to width
+    one_shape: bool  # all sampled pictures have the same aspect ratio
     has_color: bool
 
     @property
@@ -66,11 +66,11 @@ class FolderSummary:
         return 3 if self.has_color else 1
 
     def proposed_size(self) -> tuple[int, int]:
-        """Height and width to bring the pictures to, each a multiple of 4 from 16 to 64.
+        """Height and width to resize the pictures to, each a multiple of 4 from 16 to 64.
 
-        Small pictures keep their size. Photographs come down to 64, which shows what 32 blurs; beyond
-        10,000 training pictures to 32, the size of CIFAR, so that an epoch takes no longer than an epoch
-        there. The shape is square, as pictures of mixed shapes lose least in it, unless all share another.
+        Small pictures keep their size. Photographs are reduced to 64, which shows details that 32 blurs; with more
+        than 10,000 training pictures to 32, as in CIFAR, so that an epoch takes no longer than there. The shape is
+        square, which loses least with mixed shapes, unless all pictures share another shape.
         """
         height, width = self.height, self.width
         if not self.one_shape:
@@ -83,16 +83,16 @@ class FolderSummary:
 
 
 def scan_folder(path: Path) -> FolderSummary:
-    """Look a folder over without reading it all: at most 200 pictures, evenly spread, the same every time."""
+    """Inspect a folder without reading all of it: at most 200 pictures, evenly spaced, the same every time."""
     return _summarize(_layout(path))
 
 
 def load_folder(config: DataConfig, *, cache_dir: Path | None = None, quiet: bool = False) -> Dataset:
-    """The folder `config.source` as a data set; pictures that cannot be read are listed in `skipped`.
+    """The folder `config.source` as a dataset; pictures that cannot be read are listed in `skipped`.
 
-    A val or test folder is used as it is. What is missing of the two is taken from the training pictures,
-    class by class in proportion (see `stratified_split`). Decoded pictures are kept in a cache until the
-    folder changes: `cache_dir`, else $WCAPSNET_CACHE, else $XDG_CACHE_HOME/wcapsnet, else ~/.cache/wcapsnet.
+    Existing val and test folders are used as they are. A missing one is split off the training pictures, stratified by
+    class (see `stratified_split`). Decoded pictures are cached until the folder changes: in `cache_dir`, or
+    $WCAPSNET_CACHE, or $XDG_CACHE_HOME/wcapsnet, or ~/.cache/wcapsnet.
     """
     layout = _layout(Path(config.source).expanduser())
     height, width, channels = _format(config, layout)
@@ -183,9 +183,9 @@ def _layout(path: Path) -> _Layout:
         files += _part_files(place, part, classes, root=path)
     loose = [file for place in dict.fromkeys((path, *parts.values())) for file in _loose(place)]
     if len(classes) < 2:
-        outside = f" ({loose[0].relative_to(path).as_posix()} lies outside the class folders)" if loose else ""
+        outside = f" ({loose[0].relative_to(path).as_posix()} is outside the class folders)" if loose else ""
         raise InputError(
-            f"{path} holds a single class, {classes[0]!r}, and a choice needs two: add another folder{outside}."
+            f"{path} holds only one class, {classes[0]!r}, but two are needed: add another folder{outside}."
         )
     return _Layout(path, classes, named, tuple(files), tuple(loose))
 
@@ -195,18 +195,18 @@ def _part_files(place: Path, part: str, classes: tuple[str, ...], root: Path) ->
     found = {folder: image_files(folder) for folder in _folders(place)}
     if not any(found.values()):
         loose = _loose(place)
-        what = f"pictures only outside of class folders, such as {loose[0].name}" if loose else "no pictures"
+        what = f"pictures only outside class folders, such as {loose[0].name}" if loose else "no pictures"
         raise InputError(f"{place} holds {what}: {_LAYOUT.format(root.name or root)}.")
     files = []
     for folder, paths in found.items():
         others = {entry.suffix.lower() or entry.name for entry in folder.iterdir() if _other_kind(entry)}
         if folder.name not in classes:
             raise InputError(
-                f"{place} has a class {folder.name!r} that the training pictures lack: "
+                f"{place} has a class {folder.name!r} that is missing from the training pictures: "
                 "add it to the train folder or remove it."
             )
         if not paths and part == "train":
-            kinds = f" of a kind that is read (only {', '.join(sorted(others))})" if others else ""
+            kinds = f" in a supported format (only {', '.join(sorted(others))})" if others else ""
             raise InputError(f"The class folder {folder} holds no pictures{kinds}: fill it or remove it.")
         files += [_File(path, part, classes.index(folder.name)) for path in paths]
     return files
@@ -217,20 +217,20 @@ def _other_kind(entry: Path) -> bool:
 
 
 def _other_files(layout: _Layout) -> list[str]:
-    """Pictures of no class, and files beside the pictures that no reader is for: somebody may believe they were
-    trained on."""
+    """Pictures outside the class folders, and files in unsupported formats: the user may believe they were used for
+    training."""
     folders = sorted({file.path.parent for file in layout.files})
     entries = (entry for folder in folders for entry in sorted(folder.iterdir()) if _other_kind(entry))
-    why = dict.fromkeys(layout.loose, "lies outside the class folders")
-    why |= {entry: f"{entry.suffix or 'such'} files are not read" for entry in entries}
+    why = dict.fromkeys(layout.loose, "is outside the class folders")
+    why |= {entry: f"{entry.suffix or 'such'} files are not supported" for entry in entries}
     return [f"{file.relative_to(layout.path).as_posix()}: {reason}" for file, reason in why.items()]
 
 
 def _part_folders(path: Path, folders: Sequence[Path]) -> dict[str, Path]:
-    """The train, validation and test folders, or none where the folders are classes.
+    """The train, validation and test folders; none if the folders are classes.
 
-    A class may be called "train" (next to "bus" and "car"), so among other names a part is known by the folders within
-    it. Where all have names of parts, parts they are: else test pictures would be trained on.
+    A class may be called "train" (next to "bus" and "car"), so among folders with other names, one is a part only if it
+    has subfolders. If all folders have part names, they are parts: otherwise test pictures would be used for training.
     """
     named = [folder for folder in folders if folder.name.lower() in _PART_NAMES]
     others = [folder.name for folder in folders if folder not in named]
@@ -251,19 +251,19 @@ def _part_folders(path: Path, folders: Sequence[Path]) -> dict[str, Path]:
 
 
 def _refuse_a_mixture(path: Path, nested: Sequence[Path], other: str) -> None:
-    """`nested` have names of parts and folders within them, and lie beside the folder `other`, which is none."""
+    """`nested` have part names and subfolders, but are next to the folder `other`, which has no part name."""
     loose = {folder: _loose(folder) for folder in nested}
     for folder in nested:
         if not loose[folder]:
             raise InputError(
-                f"{path} holds {folder.name!r} and, beside it, {other!r}: keep either class folders or train, val and "
+                f"{path} holds both {folder.name!r} and {other!r}: keep either class folders or train, val and "
                 "test folders in it."
             )
     for folder in nested:
         if any(map(image_files, _folders(folder))):
             raise InputError(
-                f"{folder} holds pictures both in folders and outside of them ({loose[folder][0].name}), so that it "
-                f"may be a class, as {other!r} beside it, or hold classes: move all of them out of the folders, or "
+                f"{folder} holds pictures both in subfolders and outside them ({loose[folder][0].name}), so it "
+                f"may be a class, like {other!r}, or hold classes: move all pictures out of the subfolders, or "
                 f"remove {other!r}."
             )
 
@@ -279,17 +279,17 @@ def _folders(path: Path) -> list[Path]:
 
 
 def _holds_runs(folder: Path) -> bool:
-    """Whoever trains from within the folder of pictures finds the run folders beside the classes."""
+    """Ignore run folders inside the image folder."""
     return any(folder.glob("experiment.json")) or any(folder.glob("*/experiment.json"))
 
 
 def _loose(folder: Path) -> list[Path]:
-    """The pictures directly in it."""
+    """The pictures directly in this folder."""
     entries = (entry for entry in folder.iterdir() if entry.suffix.lower() in IMAGE_SUFFIXES and not is_hidden(entry))
     return sorted((entry for entry in entries if not entry.is_dir()), key=lambda file: natural_key(file.name))
 
 
-# --- What pictures look like --------------------------------------------------------------------------------
+# --- Size and colour of pictures ----------------------------------------------------------------------------
 
 
 def _summarize(layout: _Layout, most: int = 200) -> FolderSummary:
@@ -300,14 +300,14 @@ def _summarize(layout: _Layout, most: int = 200) -> FolderSummary:
     has_color = False
     for path in chosen:
         try:
-            header = read_header(path, look_for_color=not has_color)  # one picture in colour settles it
+            header = read_header(path, look_for_color=not has_color)  # one colour picture is enough
         except UnreadableImageError as error:
             failure = failure or error
             continue
         headers.append(header)
         has_color = has_color or header.color
     if not headers:
-        raise InputError(f"None of the pictures looked at in {layout.path} can be read; the first one: {failure}")
+        raise InputError(f"None of the sampled pictures in {layout.path} can be read; the first one: {failure}")
     ratios = [header.height / header.width for header in headers]
     counts = [0] * len(layout.classes)
     for file in layout.files:
@@ -320,13 +320,13 @@ def _summarize(layout: _Layout, most: int = 200) -> FolderSummary:
         total=len(layout.files),
         height=round(statistics.median(header.height for header in headers)),
         width=round(statistics.median(header.width for header in headers)),
-        one_shape=max(ratios) <= 1.02 * min(ratios),  # a pixel more or less comes from cropping by hand
+        one_shape=max(ratios) <= 1.02 * min(ratios),  # manual cropping may be off by a pixel
         has_color=has_color,
     )
 
 
 def _format(config: DataConfig, layout: _Layout) -> tuple[int, int, int]:
-    """Height, width and channels: as asked, and as proposed where nothing is asked."""
+    """Height, width and channels: as configured, or as proposed if left out."""
     height, width, channels = config.height, config.width, config.channels
     if height is None or width is None or channels is None:
         summary = _summarize(layout)
@@ -339,11 +339,11 @@ def _format(config: DataConfig, layout: _Layout) -> tuple[int, int, int]:
 
 
 def _multiple_of_4(length: float) -> int:
-    # up, not down: enlarging a little loses nothing
+    # round up: enlarging slightly loses nothing
     return min(_LARGEST, max(_SMALLEST, -(-round(length) // 4) * 4))
 
 
-# --- Dividing -----------------------------------------------------------------------------------------------
+# --- Splitting ----------------------------------------------------------------------------------------------
 
 
 class SplitIndex(NamedTuple):
@@ -355,11 +355,11 @@ class SplitIndex(NamedTuple):
 
 
 def stratified_split(labels: np.ndarray, *, validation: float, test: float, seed: int) -> SplitIndex:
-    """Divide positions so that each class is shared out in proportion, by a draw from `seed`.
+    """Split positions so that each class is divided in proportion, shuffled with `seed`.
 
     `validation` and `test` are numbers of images (>= 1), fractions of all of them (< 1), or 0 for none.
-    Every class keeps at least one training image. A class of 3 or more gives at least one image to each
-    part asked for; a class of 1 or 2 stays in training whole. These come before the exact numbers.
+    Every class keeps at least one training image. A class of 3 or more gives at least one image to each requested part;
+    a class of 1 or 2 is used for training only. These rules take precedence over the exact numbers.
     """
     m = len(labels)
     wanted_test, wanted_validation = _number(test, m), _number(validation, m)
@@ -369,7 +369,7 @@ def stratified_split(labels: np.ndarray, *, validation: float, test: float, seed
             f"{wanted_test} of {m}; give fractions such as 0.15."
         )
     counts = np.bincount(labels)
-    free = np.where(counts >= 3, counts - 1, 0)  # one stays for training
+    free = np.where(counts >= 3, counts - 1, 0)  # one is kept for training
     low = np.minimum(free, 1)
     reserved = low if wanted_validation else np.zeros_like(low)
     from_test = _share(counts, wanted_test, low, free - reserved)
@@ -390,7 +390,7 @@ def _number(amount: float, m: int) -> int:
 
 
 def _share(counts: np.ndarray, wanted: int, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """`wanted` divided over the classes in proportion to `counts`, each within low and high."""
+    """`wanted` distributed over the classes in proportion to `counts`, each within low and high."""
     if wanted == 0:
         return np.zeros_like(counts)
     exact = counts * (wanted / counts.sum())
@@ -402,11 +402,11 @@ def _share(counts: np.ndarray, wanted: int, low: np.ndarray, high: np.ndarray) -
     return share
 
 
-# --- Decoding, once -----------------------------------------------------------------------------------------
+# --- Decoding and cache -------------------------------------------------------------------------------------
 
 
 class _Pictures(NamedTuple):
-    images: np.ndarray  # (m, ch, h, w) uint8, those that can be read
+    images: np.ndarray  # (m, ch, h, w) uint8, the readable ones
     readable: np.ndarray  # their positions among all files
     skipped: tuple[str, ...]
 
@@ -420,7 +420,7 @@ def _read_cached(layout: _Layout, shape: tuple[int, int, int], cache_dir: Path |
     if pictures is None:
         pictures = _decode(layout, shape, quiet)
         _save_cache(entry, pictures)
-        # what the folder held before; other sizes of what it holds now stay
+        # remove what the folder held before; keep other sizes of its current contents
         for old in cache_dir.glob(f"folder-{folder}-*.npz"):
             if content not in old.name:
                 with contextlib.suppress(OSError):
@@ -442,7 +442,7 @@ def _decode(layout: _Layout, shape: tuple[int, int, int], quiet: bool) -> _Pictu
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     readable, skipped = [], []
-    # threads, not processes: Pillow releases the interpreter while it decodes and scales
+    # threads, not processes: Pillow releases the GIL while it decodes and resizes
     with ThreadPoolExecutor(os.cpu_count()) as pool, progress_bar(*columns, quiet=quiet) as progress:
         try:
             results = pool.map(decode, range(len(layout.files)))
@@ -453,20 +453,20 @@ def _decode(layout: _Layout, shape: tuple[int, int, int], quiet: bool) -> _Pictu
                 else:
                     skipped.append(problem)
         finally:
-            pool.shutdown(cancel_futures=True)  # Ctrl-C does not wait for the rest of the folder
+            pool.shutdown(cancel_futures=True)  # on Ctrl-C, do not wait for the rest of the folder
     index = np.array(readable, np.int64)
     return _Pictures(images[index] if skipped else images, index, tuple(skipped))
 
 
 def _fingerprint(layout: _Layout) -> tuple[str, str]:
-    """Which folder, and what is in it: a file added, removed, renamed or written to changes the second."""
+    """Which folder, and a hash of its contents: adding, removing, renaming or writing a file changes the hash."""
     content = hashlib.sha256(f"reader {READER_VERSION}\n".encode())
     for file in layout.files:
         name = os.fsencode(file.path.relative_to(layout.path))
         try:
             status = file.path.stat()
             state = f"{status.st_size} {status.st_mtime_ns}"
-        except OSError:  # a dangling link; reading it will say so
+        except OSError:  # a dangling link; reading it will report the error
             state = "gone"
         content.update(name + f"\0{state}\n".encode())
     folder = hashlib.sha256(os.fsencode(layout.path.resolve()))
@@ -474,12 +474,12 @@ def _fingerprint(layout: _Layout) -> tuple[str, str]:
 
 
 def _load_cache(entry: Path, files: int, shape: tuple[int, int, int]) -> _Pictures | None:
-    """What was decoded before, or None: a cache that cannot be read costs time, not the run."""
+    """Previously decoded pictures, or None: an unreadable cache costs time but does not fail the run."""
     try:
         with entry.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
             images, readable = arrays["images"], arrays["readable"]
             skipped = tuple(map(str, json.loads(arrays["skipped"].tobytes())))
-    except Exception:  # damaged bytes can surface as anything
+    except Exception:  # damaged bytes may raise any exception
         return None
     complete = len(readable) + len(skipped) == files and images.shape == (len(readable), *shape)
     return _Pictures(images, readable, skipped) if complete else None
@@ -487,6 +487,6 @@ def _load_cache(entry: Path, files: int, shape: tuple[int, int, int]) -> _Pictur
 
 def _save_cache(entry: Path, pictures: _Pictures) -> None:
     skipped = np.frombuffer(json.dumps(pictures.skipped).encode(), np.uint8)
-    # no place for a cache: the next run decodes again
+    # the cache cannot be written: the next run decodes again
     with contextlib.suppress(OSError), replacing(entry) as partial, partial.open("wb") as stream:
         np.savez(stream, images=pictures.images, readable=pictures.readable, skipped=skipped)

@@ -1,4 +1,4 @@
-"""Any picture to numbers, in one way: what a model was trained on is what it is asked about."""
+"""Read any picture as numbers, identically for training and prediction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from ..errors import InputError
 
 IMAGE_SUFFIXES: frozenset[str] = frozenset({".png", ".jpg", ".jpeg", ".jfif", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
-# Pillow would also try formats that start other programs (EPS runs Ghostscript).
+# Pillow would also try formats that start external programs (EPS runs Ghostscript).
 _FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
 _ORIENTATION = 0x0112  # EXIF tag
 _UPRIGHT = {
@@ -33,7 +33,7 @@ ImageSource = str | Path | bytes | BinaryIO | Image.Image
 
 
 class UnreadableImageError(InputError):
-    """A picture that cannot be read; `reason` is the part of the message after the file's name."""
+    """An unreadable picture; `reason` is the part of the message after the file name."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"Cannot read the picture {name}: {reason}.")
@@ -43,19 +43,18 @@ class UnreadableImageError(InputError):
 def read_image(
     source: ImageSource, *, channels: int, height: int, width: int, most_pixels: int | None = None
 ) -> np.ndarray:
-    """One picture as uint8 (ch, h, w). One with more than `most_pixels` is refused, as with Pillow's own limit.
+    """One picture as uint8 (ch, h, w). A picture with more than `most_pixels` is refused, as by Pillow's own limit.
 
-    The picture is turned upright as its EXIF data says, laid on white where it is transparent (the
-    page that drawings and logos are made for), brought to 8 bits, scaled with an antialiasing filter
-    until it covers height x width, and cropped to its centre. One that has the size already keeps
-    every bit. Of an animation the first frame counts.
+    The picture is rotated according to its EXIF data, composited on white where it is transparent (as drawings and
+    logos expect), converted to 8 bits, resized with an antialiasing filter until it covers height x width, and
+    cropped to its centre. A picture that already has this size is unchanged. Of an animation, the first frame is used.
     """
     name = _name(source)
     with _PILLOW_QUIET:
         try:
             with _open(source, name) as image:
                 _refuse_bomb(image, name, most_pixels)
-                # load first: Pillow turns TIFFs upright while it loads them, and then drops the tag
+                # load first: Pillow applies the orientation of TIFFs while loading, and then drops the tag
                 image.load()
                 eight_bit = _eight_bit(_upright(image))
             picture = eight_bit.convert("L" if channels == 1 else "RGB")
@@ -65,12 +64,12 @@ def read_image(
             return np.ascontiguousarray(pixels.transpose(2, 0, 1))
         except InputError:
             raise
-        except Exception as error:  # Pillow's decoders meet broken bytes with all kinds of exceptions
+        except Exception as error:  # Pillow's decoders raise all kinds of exceptions on broken bytes
             raise UnreadableImageError(name, _reason(error)) from error
 
 
 class ImageHeader(NamedTuple):
-    """What a picture looks like, from its header as far as that tells."""
+    """Size and colour of a picture, from its header where possible."""
 
     height: int
     width: int
@@ -78,9 +77,9 @@ class ImageHeader(NamedTuple):
 
 
 def read_header(path: Path, *, look_for_color: bool) -> ImageHeader:
-    """Height and width as seen upright, and whether there is colour.
+    """Height and width after rotation, and whether there is colour.
 
-    Gray pictures are often stored as RGB, so colour is looked for in a small version of the pixels.
+    Gray pictures are often stored as RGB, so a small version of the pixels is checked for colour.
     """
     name = str(path)
     with _PILLOW_QUIET:
@@ -98,7 +97,7 @@ def read_header(path: Path, *, look_for_color: bool) -> ImageHeader:
 
 
 def image_files(path: Path) -> list[Path]:
-    """The pictures under a folder, told by their suffix, in natural order; a single file is taken as it is.
+    """The pictures under a folder, recognised by suffix, in natural order; a single file is used as it is.
 
     Hidden files and folders are skipped. Links are followed, each folder once.
     """
@@ -124,7 +123,7 @@ def natural_key(name: str) -> tuple[list[tuple[int, int, str]], str]:
 
 def _collect(folder: Path, found: list[Path], visited: set[Path]) -> None:
     real = folder.resolve()
-    if real in visited:  # a link back up would never end
+    if real in visited:  # avoids infinite recursion through links
         return
     visited.add(real)
     try:
@@ -148,7 +147,7 @@ def _name(source: ImageSource) -> str:
 
 def _open(source: ImageSource, name: str) -> Image.Image:
     if isinstance(source, Image.Image):
-        return source.copy()  # the caller's picture stays open and unchanged
+        return source.copy()  # leave the caller's picture open and unchanged
     if isinstance(source, (str, Path)):
         path = Path(source)
         if path.is_dir():
@@ -164,7 +163,7 @@ def _open(source: ImageSource, name: str) -> Image.Image:
         return Image.open(BytesIO(source), formats=_FORMATS)
     if not hasattr(source, "read"):
         kind = type(source).__name__
-        raise UnreadableImageError(name, f"{kind} is not a file name, an open file, bytes, a PIL image or an array")
+        raise UnreadableImageError(name, f"{kind} is not a file name, open file, bytes, PIL image or array")
     return Image.open(source, formats=_FORMATS)
 
 
@@ -172,13 +171,13 @@ def _refuse_bomb(image: Image.Image, name: str, most_pixels: int | None = None) 
     # Pillow only warns up to twice its limit; a few such pictures at once fill the memory
     limit = min((n for n in (Image.MAX_IMAGE_PIXELS, most_pixels) if n is not None), default=None)
     if limit is not None and image.width * image.height > limit:
-        raise UnreadableImageError(name, f"its {image.width} x {image.height} pixels are above the limit of {limit}")
+        raise UnreadableImageError(name, f"its {image.width} x {image.height} pixels exceed the limit of {limit}")
 
 
 def _orientation(image: Image.Image) -> int:
     try:
         return int(image.getexif().get(_ORIENTATION, 1))
-    except Exception:  # garbled metadata does not make the pixels worse
+    except Exception:  # damaged metadata does not affect the pixels
         return 1
 
 
@@ -188,7 +187,7 @@ def _upright(image: Image.Image) -> Image.Image:
 
 
 def _eight_bit(image: Image.Image) -> Image.Image:
-    """Any mode to opaque 8-bit gray or colour."""
+    """Convert any mode to opaque 8-bit gray or colour."""
     if image.mode.startswith("I;16"):
         return _from_16_bit(np.asarray(image))
     if image.mode == "I":  # 16-bit PNGs in older Pillows, 32-bit TIFFs in all
@@ -204,12 +203,12 @@ def _eight_bit(image: Image.Image) -> Image.Image:
 
 
 def _from_16_bit(values: np.ndarray) -> Image.Image:
-    # 65535 = 255 · 257, so this maps white to white and keeps the whole range, where convert() would clip
+    # 65535 = 255 · 257, so this maps white to white and keeps the full range, where convert() would clip
     return Image.fromarray(((values.astype(np.uint32) + 128) // 257).astype(np.uint8))
 
 
 def _from_float(values: np.ndarray) -> Image.Image:
-    """Floats carry no scale of their own: [0, 1] and [0, 255] are taken at their word, else the range is stretched."""
+    """Floats have no fixed scale: [0, 1] and [0, 255] are used as they are; any other range is stretched."""
     values = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
     if values.min() < 0 or values.max() > 255:
         return _from_range(values)
@@ -225,7 +224,7 @@ def _from_range(values: np.ndarray) -> Image.Image:
 
 
 def _has_color(image: Image.Image, tolerance: int = 16) -> bool:
-    """Do red, green and blue differ anywhere by more than the noise of JPEG's colour planes?"""
+    """Whether red, green and blue differ anywhere by more than the noise of JPEG's colour planes."""
     if image.mode in ("1", "L", "LA", "La", "F", "I") or image.mode.startswith("I;16"):
         return False
     image.draft("RGB", (64, 64))  # JPEGs decode at the small size; other formats ignore this
@@ -244,10 +243,10 @@ def _reason(error: Exception) -> str:
 
 
 class _PillowQuiet:
-    """Silences Pillow's remarks on odd files while at least one thread is inside.
+    """Silences Pillow's warnings about odd files while at least one thread is inside.
 
-    `warnings.catch_warnings` alone restores the wrong filters when threads leave in another order than
-    they came; here the first one in saves them and the last one out restores them.
+    `warnings.catch_warnings` alone restores the wrong filters when threads do not leave in the reverse order of entry;
+    here the first thread in saves them and the last one out restores them.
     """
 
     def __init__(self) -> None:

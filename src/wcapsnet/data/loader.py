@@ -1,4 +1,4 @@
-"""A data set that lives on the device as uint8: taking a batch is an index, so training never waits for data."""
+"""A dataset stored on the device as uint8: a batch is an indexing operation, so training never waits for data."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .types import Dataset, Split
 
 
 class DeviceSplit:
-    """One split on the device, and how its bytes become what the network sees: (x/255 − mean) / std."""
+    """One split on the device, and the conversion of its bytes to network input: (x/255 − mean) / std."""
 
     def __init__(self, split: Split, mean: tuple[float, ...], std: tuple[float, ...], device: torch.device):
-        self.images = split.images.to(device).contiguous()  # as the kernels read it
+        self.images = split.images.to(device).contiguous()  # the layout the kernels expect
         self.labels = split.labels.to(device)
         self.mean = torch.tensor(mean, device=device).view(1, -1, 1, 1)
         self.std = torch.tensor(std, device=device).view(1, -1, 1, 1)
@@ -28,13 +28,13 @@ class DeviceSplit:
         return normalize(self.images[index], self.mean, self.std), self.labels[index]
 
     def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """All images once, in order, as they are: for evaluation."""
+        """All images once, in order, without augmentation: for evaluation."""
         for start in range(0, len(self), size):
             yield self.take(slice(start, start + size))
 
 
 class DeviceData:
-    """A data set on the device, which any number of runs may share. The test images come when they are asked for."""
+    """A dataset on the device, which several runs may share. The test images are loaded on first use."""
 
     def __init__(self, dataset: Dataset, normalization: str, device: torch.device):
         self.dataset, self.device = dataset, device
@@ -55,8 +55,8 @@ def normalize(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
 
 
 def epoch_order(images: int, batch_size: int, seed: int, epoch: int) -> Tensor:
-    """(steps, batch): which images make up each batch of an epoch. A function of seed and epoch alone, so that a
-    resumed run sees what an unbroken one would have seen. What does not fill a batch is left for another epoch."""
+    """(steps, batch): the images of each batch of an epoch. Depends only on seed and epoch, so a resumed run sees the
+    same batches as an uninterrupted one. Images that do not fill a batch are left out of this epoch."""
     generator = torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
     batch_size = min(batch_size, images)
     steps = images // batch_size

@@ -1,4 +1,4 @@
-"""The progress bar of long work on files."""
+"""A progress bar for long operations on files."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from rich.progress import Progress, ProgressColumn
 
 
 def progress_bar(*columns: str | ProgressColumn, quiet: bool) -> Progress:
-    """A bar on the error stream, so that results on the output stream stay clean; silent without a terminal."""
+    """A bar on stderr, so that results on stdout stay clean; silent without a terminal."""
     console = Console(stderr=True)
     return Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal)

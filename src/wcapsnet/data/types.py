@@ -1,4 +1,4 @@
-"""What a data set is, and what may be asked of one."""
+"""Datasets and their configuration."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Augmentations(Amounts):
 
 
 class Split(NamedTuple):
-    """Images as they were stored, so that a whole data set fits on the device."""
+    """Images as stored (uint8), so that a whole dataset fits on the device."""
 
     images: Tensor  # (m, ch, h, w) uint8
     labels: Tensor  # (m,) int64
@@ -30,22 +30,22 @@ class Split(NamedTuple):
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Which images, how they are divided, and how they reach the network. Plain values only."""
+    """Which images, how they are split, and how they are preprocessed. Plain values only."""
 
     source: str = "mnist"  # a name in DATASETS, or the path of a folder of images
-    height: int | None = None  # folders: the size pictures are brought to; None proposes one
+    height: int | None = None  # folders: size to resize pictures to; None: chosen automatically
     width: int | None = None
-    channels: int | None = None  # folders: 1 (gray) or 3 (colour); None proposes one
+    channels: int | None = None  # folders: 1 (gray) or 3 (colour); None: chosen automatically
     validation: float = 10000  # >= 1: that many training images; < 1: that fraction of them
     test: float = 0.15  # folders without a test folder: the fraction held out
     split_seed: int = 0
     normalization: str = "unit"  # "unit": [0, 1]; "standardize": mean 0, variance 1 for each channel
-    mirror: bool = False  # augmentation: left-right at random
-    shift: int = 0  # augmentation: up to that many pixels each way
-    augment: Augmentations = field(default_factory=Augmentations)  # further augmentations by name, with a number each
+    mirror: bool = False  # augmentation: random horizontal flips
+    shift: int = 0  # augmentation: up to this many pixels in each direction
+    augment: Augmentations = field(default_factory=Augmentations)  # further augmentations by name, each with a number
 
     def __post_init__(self) -> None:
-        _require(isinstance(self.source, str) and self.source.strip() != "", "source", "name a data set or a folder")
+        _require(isinstance(self.source, str) and self.source.strip() != "", "source", "name a dataset or a folder")
         for side in ("height", "width"):
             size = getattr(self, side)
             _require(size is None or _whole(size, 1, MAX_SIDE), side, f"be between 1 and {MAX_SIDE}, or left out")
@@ -55,35 +55,35 @@ class DataConfig:
         count = _number(self.validation) and self.validation >= 1 and float(self.validation).is_integer()
         _require(fraction or count, "validation", "be a number of images (1, 2, …) or a fraction between 0 and 1")
         _require(_number(self.test) and 0 < self.test < 1, "test", "be a fraction between 0 and 1")
-        _require(_whole(self.split_seed, 0, 2**63 - 1), "split_seed", "be a whole number, 0 or more")
+        _require(_whole(self.split_seed, 0, 2**63 - 1), "split_seed", "be a non-negative integer")
         _require(self.normalization in NORMALIZATIONS, "normalization", f"be one of {', '.join(NORMALIZATIONS)}")
         _require(isinstance(self.mirror, bool), "mirror", "be true or false")
         _require(_whole(self.shift, 0, MAX_SIDE), "shift", f"be a number of pixels between 0 and {MAX_SIDE}")
 
     def augmentations(self) -> dict[str, float]:
-        """All of them by name, in the order in which they are applied"""
+        """All augmentations by name, in the order of application"""
         mirrored, shifted = {"mirror": 0.5} if self.mirror else {}, {"shift": self.shift} if self.shift else {}
         return {**mirrored, **shifted, **self.augment}
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """The three parts of a data set, with the names of its classes."""
+    """The three parts of a dataset, with its class names."""
 
     name: str
     classes: tuple[str, ...]
     train: Split
     validation: Split
     test: Split
-    train_files: tuple[str, ...] = ()  # folders: which picture each training image is
+    train_files: tuple[str, ...] = ()  # folders: the file of each training image
     validation_files: tuple[str, ...] = ()
     test_files: tuple[str, ...] = ()
-    skipped: tuple[str, ...] = ()  # files of a folder that were left out: "path: reason"
-    # every run of a sweep asks; kept with the images themselves, so that others read from the same place have their own
+    skipped: tuple[str, ...] = ()  # skipped files of a folder: "path: reason"
+    # every run of a sweep needs it; cached with the images, so that other images at the same path have their own
     _digests: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def fingerprint(self, *parts: str) -> dict[str, str]:
-        """What the parts hold, in short: a run is resumed and measured on the images it was begun with."""
+        """Checksums of the parts: a run is resumed and evaluated on the images it was started with."""
         for part in parts:
             if part not in self._digests:
                 self._digests[part] = _digest(getattr(self, part))

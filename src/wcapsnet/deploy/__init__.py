@@ -1,1 +1,1 @@
-"""Trained networks that come with the package, and the tool that makes them from run folders."""
+"""Trained networks included in the package, and the tool that creates them from run folders."""

@@ -1,6 +1,6 @@
-"""Trained networks by name. Each is a safetensors file in weights/, whose metadata hold all there is to know of it:
-network, class names, preprocessing, the experiment, where and how it was trained epoch by epoch, the images it was
-measured on, its figures, and a checksum over weights and metadata.
+"""Trained networks by name. Each is a safetensors file in weights/ whose metadata describe it completely: network,
+class names, preprocessing, experiment, environment, metrics of every epoch, checksums of the images it was evaluated
+on, results, and a checksum over weights and metadata.
 """
 
 from __future__ import annotations
@@ -33,31 +33,33 @@ def load(name: str, device: torch.device) -> Classifier:
 
 
 def describe(name: str) -> dict[str, Any]:
-    """The metadata, if the file is as it was shipped."""
+    """The metadata, if the file is intact."""
     try:
         _, facts = load_tensors(path_of(name))
         if "checksum" not in facts:
-            raise InputError(f"{path_of(name)} has no checksum.")
+            raise InputError(f"{path_of(name)} has no checksum; install wcapsnet again.")
     except InputError as error:
         reason = str(error).removesuffix(".")
-        raise InputError(f"The shipped network {name} cannot be used, install wcapsnet again: {reason}.") from error
+        raise InputError(f"The shipped network {name} cannot be used ({reason}); install wcapsnet again.") from error
     return facts
 
 
 def unknown(source: str) -> str:
-    """The end of a sentence about something that is no run folder and no file."""
+    """The end of an error message about a name that is neither a run folder nor a file."""
     return f"nor a shipped network of that name{suggestion(source, names()) if names() else ': none is shipped yet.'}"
 
 
 def experiment_of(classifier: Classifier, source: str) -> Experiment:
-    """What the network was trained by; only files made by `ship` know."""
+    """The experiment the network was trained with; only files made by `ship` contain it."""
     if "experiment" not in classifier.facts:
-        raise InputError(f"{source} does not say what it was trained on; name the run folder that it came from.")
+        raise InputError(f"{source} does not say what it was trained on; use the run folder it came from.")
     return stored_experiment(classifier.facts["experiment"])
 
 
 def check_data(classifier: Classifier, dataset: Dataset, source: str, *parts: str) -> None:
-    """A figure is comparable only on the images of the model card."""
+    """Results are comparable only on the images of the model card."""
     for part, seen in dataset.fingerprint(*parts).items():
         if classifier.facts["fingerprint"][part] != seen:
-            raise InputError(f"The {part} images of {dataset.name} are not those that {source} was made with.")
+            raise InputError(
+                f"The {part} images of {dataset.name} are not those of {source}; restore the original images."
+            )

@@ -1,12 +1,12 @@
-"""Numbers that show the routing: over a data set, for one image, for one capsule. Plots are elsewhere.
+"""Numbers that describe the routing: over a dataset, for one image, for one capsule. Plots are elsewhere.
 
     from wcapsnet.explain import explain_image, specialization, survey
 
-    seen = survey(classifier.network, split)      # one pass over a data set; most of the rest is made from it
+    seen = survey(classifier.network, split)      # one pass over a dataset, from which most of the rest is computed
     specialization(seen).levels[0].mean           # the paper's figure: mean weight for each class and capsule
-    explain_image(classifier.network, image)      # weights, contributions, what switching a block off does
+    explain_image(classifier.network, image)      # weights, contributions, the effect of switching a block off
 
-`wcapsnet.explain(run, picture)` and `wcapsnet.explain(run)` do the whole of it for a trained network.
+`wcapsnet.explain(run, picture)` and `wcapsnet.explain(run)` do all of this for a trained network.
 """
 
 from ..verbs import callable_package

@@ -23,9 +23,9 @@ class CapsuleExplanation:
 
     level: int
     capsule: int
-    images: Tensor  # (count,): the images in which it weighs most, heaviest first
+    images: Tensor  # (count,): the images that give it most weight, in descending order
     weights: Tensor  # (count,): its weight in them
-    equal: int  # in how many images it weighs as much as in its heaviest, to within 1 %; `images` are spread over them
+    equal: int  # number of images whose weight ties with the largest, to within 1 %; `images` is a sample of them
     wins: int  # images it wins: its weight is within 1 % of the largest (D31)
     decoded: int  # images whose decoded vector is one of its vectors (D36); 0 before the last level
     mean: Tensor  # (N,): its mean weight for each class
@@ -33,7 +33,7 @@ class CapsuleExplanation:
     classes: tuple[int, ...]  # its classes: those that give it more weight than the average image, most first
 
     def summary(self, survey: Survey, classes: Sequence[str], files: Sequence[str] = ()) -> dict[str, Any]:
-        """Plain values, ready for JSON. `files`: which picture each image of the survey is, if it is one"""
+        """Plain values, ready for JSON. `files`: the file of each image of the survey, if there is one"""
         return {
             "level": self.level + 1,
             "capsule": self.capsule,
@@ -57,7 +57,7 @@ class Neighbours(NamedTuple):
     distances: Tensor  # (count,): Euclidean, between decoded vectors
 
     def summary(self, survey: Survey, classes: Sequence[str], files: Sequence[str] = ()) -> list[dict[str, Any]]:
-        """Plain values, ready for JSON. `files`: which picture each image of the survey is, if it is one"""
+        """Plain values, ready for JSON. `files`: the file of each image of the survey, if there is one"""
         return [
             {**_image(survey, classes, files, index), "distance": distance}
             for index, distance in zip(self.images.tolist(), self.distances.tolist(), strict=True)
@@ -71,14 +71,14 @@ class Range(NamedTuple):
     low: Tensor  # (k,): 5 % quantiles
     high: Tensor  # (k,): 95 % quantiles
     images: int  # number of images whose decoded vector is from this block
-    typical: int  # the image whose vector is nearest to the center, each element in units of its range
+    typical: int  # the image whose vector is closest to the center, with elements scaled by their range
 
 
 class Traversal(NamedTuple):
-    """Reconstructions while one element of a capsule vector goes from low to high and the others stay."""
+    """Reconstructions while one element of a capsule vector goes from low to high and the others stay fixed."""
 
-    values: Tensor  # (k, steps): of the element
-    images: Tensor  # (k, steps, ch, h, w), normalised as the network's input is
+    values: Tensor  # (k, steps): of the varied element
+    images: Tensor  # (k, steps, ch, h, w), normalised like the network's input
     change: Tensor  # (k,): mean absolute difference between the last image and the first
 
 
@@ -108,8 +108,8 @@ def explain_capsule(
 
 
 def _favourites(weight: Tensor, count: int) -> Tensor:
-    """The images of largest weight (m,), heaviest first. Critics saturate, so that many images may tie for the largest
-    to within 1 %; then the ones returned are spread evenly over them, since the first may all be of one class."""
+    """The images of largest weight (m,), in descending order. Critics saturate, so many images may tie for the largest
+    weight to within 1 %; then a sample spread evenly over them is returned, since the first may all be of one class."""
     tied = heaviest(weight).nonzero().flatten()
     if len(tied) > count:
         tied = tied[torch.arange(count) * len(tied) // count]
@@ -128,7 +128,7 @@ def vector_range(survey: Survey, capsule: int | None = None) -> Range:
     """Over the images whose decoded vector is from this block of the last level; None: over all images
 
     These are not the images that the block wins: where blocks tie, the decoded vector may be from another winner, and
-    the range is to be of this block's own vectors.
+    only this block's own vectors count.
     """
     chosen = torch.ones(len(survey), dtype=torch.bool)
     if capsule is not None:
@@ -145,17 +145,17 @@ def vector_range(survey: Survey, capsule: int | None = None) -> Range:
 
 @torch.no_grad()
 def decode(network: WCapsNet, vectors: Tensor, positions: Tensor) -> Tensor:
-    """Capsule vectors (m, k) at positions (m, 2) → reconstructions (m, ch, h, w), normalised as the input is"""
+    """Capsule vectors (m, k) at positions (m, 2) → reconstructions (m, ch, h, w), normalised like the input"""
     with evaluating(network):
         device = network.projection.device
-        place = torch.zeros(len(vectors), 3, dtype=torch.long, device=device)  # the decoder does not look at it
+        place = torch.zeros(len(vectors), 3, dtype=torch.long, device=device)  # the decoder ignores it
         return network.decoder(BestCapsule(vectors.to(device), positions.to(device), place)).cpu()
 
 
 def traverse(
     network: WCapsNet, vector: Tensor, position: Tensor, low: Tensor, high: Tensor, steps: int = 7
 ) -> Traversal:
-    """Each element of `vector` (k,) from `low` to `high` (k,), at `position` (2,)"""
+    """Vary each element of `vector` (k,) from `low` to `high` (k,), at `position` (2,)"""
     k = len(vector)
     share = torch.linspace(0, 1, steps)
     values = low[:, None] + (high - low)[:, None] * share  # (k, steps)
@@ -167,7 +167,7 @@ def traverse(
 
 
 def traverse_capsule(network: WCapsNet, survey: Survey, capsule: int, steps: int = 7) -> Traversal:
-    """From the most typical of a last-level block's decoded vectors, over their range"""
+    """Starting from the most typical decoded vector of a last-level block, over the range of all of them"""
     seen = vector_range(survey, capsule)
     return traverse(network, survey.vectors[seen.typical], survey.positions[seen.typical], seen.low, seen.high, steps)
 
@@ -180,7 +180,7 @@ def _image(survey: Survey, classes: Sequence[str], files: Sequence[str], index: 
 def _check(survey: Survey, level: int, capsule: int) -> None:
     levels = len(survey.weights)
     if not 0 <= level < levels:
-        raise InputError(f"The network has levels 1 to {levels}, so {level + 1} is not one.")
+        raise InputError(f"The network has levels 1 to {levels}, not {level + 1}.")
     capsules = survey.weights[level].shape[1]
     if not 0 <= capsule < capsules:
-        raise InputError(f"Level {level + 1} has capsules 0 to {capsules - 1}, so {capsule} is not one.")
+        raise InputError(f"Level {level + 1} has capsules 0 to {capsules - 1}, not {capsule}.")

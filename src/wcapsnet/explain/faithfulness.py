@@ -1,10 +1,10 @@
-"""Does the routing point at what the prediction rests on? Measured, by taking image regions away.
+"""Does the routing point at what the prediction depends on? Measured by removing image regions.
 
 The regions are the cells of the last level's grid. A method ranks them. *Deletion* replaces them by a baseline, most
-relevant first, and follows the probability of the class that was predicted: a good ranking makes it fall early, so the
-area below the curve is small. *Insertion* starts from the baseline and brings them back: a large area is good.
+relevant first, and tracks the probability of the predicted class: a good ranking makes it fall early, so the area
+under the curve is small. *Insertion* starts from the baseline and restores them: a large area is good.
 
-Captum's methods follow gradients, and those do not pass through the critics, which see capsules detached from them.
+Captum's methods use gradients, which do not pass through the critics, because the critics see detached capsules.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ BATCH = 16
 
 @dataclass(frozen=True)
 class Faithfulness:
-    """Deletion and insertion of m images by one method's ranking."""
+    """Deletion and insertion curves of m images for one method's ranking."""
 
     method: str
-    removed: Tensor  # (steps + 1,): share of the regions, from 0 to 1
-    deletion: Tensor  # (m, steps + 1): probability of the predicted class with that share taken away
-    insertion: Tensor  # (m, steps + 1): with that share brought back
+    removed: Tensor  # (steps + 1,): share of regions, from 0 to 1
+    deletion: Tensor  # (m, steps + 1): probability of the predicted class with that share deleted
+    insertion: Tensor  # (m, steps + 1): with that share restored
 
     @property
     def deletion_area(self) -> Tensor:
@@ -75,10 +75,10 @@ def faithfulness(
     steps: int = 16,
     seed: int = 0,
 ) -> dict[str, Faithfulness]:
-    """Normalised images (m, ch, h, w) → curves for each method, by default for all that are installed.
+    """Normalised images (m, ch, h, w) → curves for each method; by default, all installed methods.
 
-    `baseline` is what stands in for a region: the blurred image, or the mean of each of its channels.
-    Regions that a method ranks alike come in an order drawn by `seed`.
+    `baseline` replaces a region: the blurred image, or the mean of each of its channels. Regions with equal relevance
+    are ordered at random, using `seed`.
     """
     chosen = available_methods() if methods is None else methods
     for method in chosen:
@@ -89,7 +89,7 @@ def faithfulness(
     if baseline not in BASELINES:
         raise InputError(f"There is no baseline {baseline!r}{suggestion(baseline, BASELINES)}")
     if steps < 1:
-        raise InputError(f"steps is {steps}, but there must be at least one.")
+        raise InputError(f"steps is {steps}, but it must be at least 1.")
     reference = BASELINES[baseline](images)
     generator = torch.Generator().manual_seed(seed)
     found = {}
@@ -105,7 +105,7 @@ def faithfulness(
     return found
 
 
-# What ranks regions: (network, images, target, baseline) → relevance of each cell (m, i, j).
+# Ranking methods: (network, images, target, baseline) → relevance of each cell (m, i, j).
 def _routing(network: WCapsNet, images: Tensor, target: Tensor, reference: Tensor) -> Tensor:
     """Σ_n b_nij"""
     parts = [network(part).routings[-1].weights.sum(1) for part in images.split(BATCH)]
@@ -122,7 +122,7 @@ def _contributions(network: WCapsNet, images: Tensor, target: Tensor, reference:
 
 
 def _integrated_gradients(network: WCapsNet, images: Tensor, target: Tensor, reference: Tensor) -> Tensor:
-    """Captum's, along the line from the baseline to the image"""
+    """Captum's integrated gradients, along the line from the baseline to the image"""
     from captum.attr import IntegratedGradients
 
     method = IntegratedGradients(_class_logits(network))
@@ -135,7 +135,7 @@ def _integrated_gradients(network: WCapsNet, images: Tensor, target: Tensor, ref
 
 
 def _grad_cam(network: WCapsNet, images: Tensor, target: Tensor, reference: Tensor) -> Tensor:
-    """Captum's, on the maps that enter the last level"""
+    """Captum's Grad-CAM, on the maps that enter the last level"""
     from captum.attr import LayerGradCam
 
     method = LayerGradCam(_class_logits(network), network.capsules[-1])
@@ -149,7 +149,7 @@ def _grad_cam(network: WCapsNet, images: Tensor, target: Tensor, reference: Tens
 
 
 def _random(network: WCapsNet, images: Tensor, target: Tensor, reference: Tensor) -> Tensor:
-    """Nothing is ranked: the order is drawn."""
+    """No ranking: the order is random."""
     return images.new_zeros(len(images), *network.config.maps()[-1])
 
 
@@ -164,7 +164,7 @@ NEED_CAPTUM = ("integrated gradients", "grad-cam")
 
 
 def available_methods() -> tuple[str, ...]:
-    """All, or without captum (pip install 'wcapsnet[explain]') those that need none."""
+    """All methods; without captum (pip install 'wcapsnet[explain]'), those that do not need it."""
     try:
         import captum.attr  # noqa: F401
     except ImportError:
@@ -197,7 +197,7 @@ BASELINES: dict[str, Callable[[Tensor], Tensor]] = {"blur": _blur, "mean": _mean
 def _curves(
     network: WCapsNet, images: Tensor, reference: Tensor, rank: Tensor, steps: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Shares (steps + 1,), and probabilities (steps + 1, m, N) while regions go or come as `rank` (m, cells) says"""
+    """Shares (steps + 1,), and probabilities (steps + 1, m, N) as regions are removed or restored in order of `rank`"""
     cells, of_pixel = rank.shape[1], cell_of_pixel(network)
     steps = min(steps, cells)
     counts = [round(step * cells / steps) for step in range(steps + 1)]
@@ -215,9 +215,9 @@ def _curves(
 
 
 def _answers(network: WCapsNet, images: Callable[[slice], Tensor], count: int) -> Tensor:
-    """(m, N): probabilities for images that are made part by part"""
+    """(m, N): probabilities for images that are created part by part"""
     device = network.projection.device
-    size = min(good_batch(network, device), -(-count // torch.get_num_threads()))  # every core has a part
+    size = min(good_batch(network, device), -(-count // torch.get_num_threads()))  # one part per core
 
     @torch.no_grad()
     def answer(start: int) -> Tensor:
@@ -227,7 +227,7 @@ def _answers(network: WCapsNet, images: Callable[[slice], Tensor], count: int) -
 
 
 def _ranks(relevance: Tensor, generator: torch.Generator) -> Tensor:
-    """0 for the most relevant; equals in random order"""
+    """0 for the most relevant; ties in random order"""
     draw = torch.rand(relevance.shape, generator=generator).to(relevance.device)
     shuffled = draw.argsort(1)
     order = shuffled.gather(1, relevance.gather(1, shuffled).argsort(dim=1, descending=True, stable=True))
@@ -239,7 +239,7 @@ def _class_logits(network: WCapsNet) -> Callable[[Tensor], Tensor]:
 
 
 def cell_of_pixel(network: WCapsNet) -> Tensor:
-    """(h, w): which position of the last level, counted row by row, stands over each pixel"""
+    """(h, w): the position of the last level, counted row by row, that covers each pixel"""
     side, (_, columns) = pixels_per_cell(network), network.config.maps()[-1]
     device = network.projection.device
     row = torch.arange(network.config.height, device=device) // side

@@ -22,16 +22,16 @@ class ImageExplanation:
     """How one image was routed. Levels, capsules, positions and classes count from 0. Tensors are on the CPU."""
 
     probabilities: Tensor  # (N,): over the real classes
-    logits: Tensor  # (r,): with "none of these" where the network has it
+    logits: Tensor  # (r,): including "none of these" if the network has it
     fitness: tuple[Tensor, ...]  # a of each level: (n,), and (n, i, j) for the last
     weights: tuple[Tensor, ...]  # b of each level: (n,), and (n, i, j) for the last
     contributions: Tensor  # (r, n, i, j): what each vector of the last level adds to each logit; the sum is the logit
     vector: Tensor  # (k,): the vector of the last level that is decoded (D36)
     place: tuple[int, int, int]  # its n, i, j
-    position: Tensor  # (2,): x and y in [-1, 1], as the decoder gets them
-    reconstruction: Tensor  # (ch, h, w), normalised as the input is
+    position: Tensor  # (2,): x and y in [-1, 1], as given to the decoder
+    reconstruction: Tensor  # (ch, h, w), normalised like the input
     without_logits: tuple[Tensor, ...]  # for each level (n, r): logits with that block off too; nan if none is left
-    stride: int  # pixels a side below one position of the last level
+    stride: int  # side in pixels of the square covered by one position of the last level
 
     @property
     def predicted(self) -> int:
@@ -39,7 +39,7 @@ class ImageExplanation:
 
     @property
     def without(self) -> tuple[Tensor, ...]:
-        """For each level (n, N): probabilities with that block switched off too; nan where none is left"""
+        """For each level (n, N): probabilities with that block also switched off; nan if no block is left"""
         return tuple(logits[:, : len(self.probabilities)].softmax(1) for logits in self.without_logits)
 
     @property
@@ -49,7 +49,7 @@ class ImageExplanation:
 
     @property
     def tied(self) -> Tensor:
-        """(n, i, j) boolean: the vectors of the last level that weigh as much as the heaviest, to within 1 %"""
+        """(n, i, j) boolean: the vectors of the last level whose weight is within 1 % of the largest"""
         b = self.weights[-1]
         return heaviest(b.flatten()).view_as(b)
 
@@ -60,7 +60,7 @@ class ImageExplanation:
         chosen = (
             f"one of {count:,} equally weighted vectors, the one that adds most to '{classes[self.predicted]}'"
             if count > 1
-            else "the heaviest vector"
+            else "the vector with the largest weight"
         )
         return f"decoded: block {n}, row {i}, column {j}; {chosen}"
 
@@ -69,16 +69,16 @@ class ImageExplanation:
         return block_weights(self.weights[level][None])[0]
 
     def heat(self) -> Tensor:
-        """(n, h, w): the last level's weights, laid over the image"""
+        """(n, h, w): the last level's weights, resized to the image"""
         return over_image(self.weights[-1], self.reconstruction.shape[-2:], self.stride)
 
     def contribution_heat(self, target: int | None = None) -> Tensor:
-        """(n, h, w): contributions to the logit of `target`, by default the predicted class, laid over the image"""
+        """(n, h, w): contributions to the logit of `target` (default: the predicted class), resized to the image"""
         target = self.predicted if target is None else target
         return over_image(self.contributions[target], self.reconstruction.shape[-2:], self.stride)
 
     def summary(self, classes: Sequence[str], target: int | None = None) -> dict[str, Any]:
-        """Plain values, ready for JSON. `target` is the class explained, by default the predicted one."""
+        """Plain values, ready for JSON. `target` is the class to explain (default: the predicted one)."""
         target = self.predicted if target is None else target
         names = [*classes, "none of these"][: len(self.logits)]
         n, i, j = self.place
@@ -114,7 +114,7 @@ class ImageExplanation:
 def explain_image(
     network: WCapsNet, image: Tensor, *, keep: Sequence[Tensor | None] | None = None, without: bool = True
 ) -> ImageExplanation:
-    """`image` is (ch, h, w), normalised: one of what `Classifier.preprocess` returns. The rest as `explain_images`."""
+    """`image` is (ch, h, w), normalised, as returned by `Classifier.preprocess`. Otherwise like `explain_images`."""
     return explain_images(network, image[None], keep=keep, without=without)[0]
 
 
@@ -125,7 +125,7 @@ def explain_images(
     """(m, ch, h, w) → one explanation each, in fp32.
 
     `keep` switches capsules off, as in `WCapsNet.keeping`: for each level None or a boolean mask (n,).
-    `without=False` leaves out what switching each block off does, which is most of the work.
+    `without=False` skips the effect of switching each block off, which is most of the work.
     """
     with evaluating(network), torch.autocast(images.device.type, enabled=False):
         output = network(images, routes=network.keeping(keep))
@@ -155,19 +155,19 @@ def explain_images(
 
 
 def contributions(output: Output, w: Tensor) -> Tensor:
-    """(m, r, n, i, j):  b_nij Σ_k c_nijk W_kr,  the terms of Eq. 14, which has no others"""
+    """(m, r, n, i, j):  b_nij Σ_k c_nijk W_kr,  the terms of Eq. 14"""
     b, c = output.routings[-1].weights.float(), output.capsules[-1].float()
     return torch.einsum("mnij,mnkij,kr->mrnij", b, c, w.float())
 
 
 def pixels_per_cell(network: WCapsNet) -> int:
-    """The side of the square of pixels below one position of the last level."""
+    """The side of the square of pixels covered by one position of the last level."""
     return math.prod(level.stride for level in network.config.levels)
 
 
 def over_image(maps: Tensor, size: Sequence[int], stride: int) -> Tensor:
-    """(n, i, j) → (n, h, w), bilinear; every position stands over a square of `stride` pixels a side"""
-    whole = (maps.shape[1] * stride, maps.shape[2] * stride)  # the last squares may reach over the border (D18)
+    """(n, i, j) → (n, h, w), bilinear; every position covers a square with a side of `stride` pixels"""
+    whole = (maps.shape[1] * stride, maps.shape[2] * stride)  # the last squares may extend beyond the border (D18)
     return F.interpolate(maps[None].float(), whole, mode="bilinear", align_corners=False)[0, :, : size[0], : size[1]]
 
 
@@ -175,10 +175,10 @@ def over_image(maps: Tensor, size: Sequence[int], stride: int) -> Tensor:
 def without_each_block(
     network: WCapsNet, images: Tensor, keep: Sequence[Tensor | None] | None = None
 ) -> tuple[Tensor, ...]:
-    """For each level (m, n, r): logits with capsule n of that level switched off, and those that `keep` has off.
+    """For each level (m, n, r): logits with capsule n of that level switched off, in addition to those off in `keep`.
 
-    The same as `network.keeping` all but that capsule, but the levels before it are computed once.
-    Where no capsule of a level is left there is no answer: nan.
+    Equivalent to `network.keeping` all but that capsule, but the levels before it are computed only once.
+    nan if no capsule of a level is left.
     """
     answers, routes = [], network.keeping(keep)
     last = len(network.config.levels) - 1

@@ -1,4 +1,4 @@
-"""How steep and how saturated the critics are, and what their dropout does to their batch norm.
+"""How steep and how saturated the critics are, and how dropout affects their batch norm.
 
 The paper bounds the critics' Lipschitz constant by giving every kernel a spectral norm of 1 (D9). A batch norm and a
 sigmoid follow, so the fitness of a capsule is bounded by
@@ -37,7 +37,7 @@ LOW, HIGH = 0.02, 0.98  # a fitness beyond these is saturated
 
 
 class Spread(NamedTuple):
-    """Mean and √(variance + ε) of what the batch norm gets"""
+    """Mean and √(variance + ε) of the batch norm's input"""
 
     mean: float
     std: float
@@ -45,24 +45,24 @@ class Spread(NamedTuple):
 
 @dataclass(frozen=True)
 class CriticFacts:
-    """One level's critic. A slope is the norm of a gradient with respect to the capsule that is judged."""
+    """One level's critic. A slope is the norm of a gradient with respect to the judged capsule."""
 
     level: int  # counted from 1
-    judged: int  # fitness values of an image: blocks, in the last level vectors
+    judged: int  # fitness values per image: one per block; in the last level, one per vector
     gamma: float
     kernel_norms: tuple[float, ...]  # of each reshaped kernel
     operator_norms: tuple[float, ...]  # of each convolution on its map
     slope_mean: float  # of the fitness
     slope_max: float
-    logit_slope_mean: float  # of what the sigmoid gets
+    logit_slope_mean: float  # of the sigmoid's input
     logit_slope_max: float
     low: float  # share of fitness values below LOW
-    high: float  # and above HIGH
-    always_low: float  # share of the judged that have it for every image
+    high: float  # share above HIGH
+    always_low: float  # share of blocks (or vectors) below LOW for every image
     always_high: float
-    running: Spread  # the batch norm's own statistics, estimated in training
+    running: Spread  # the batch norm's own statistics, estimated during training
     dropping: Spread  # on these images with the critic's dropout on
-    plain: Spread  # and off
+    plain: Spread  # with dropout off
 
     @property
     def gain(self) -> float:
@@ -75,7 +75,7 @@ class CriticFacts:
 
     @property
     def bound(self) -> float:
-        """¼ · γ/σ · Π ‖A_l‖: the sigmoid is at most as steep as ¼"""
+        """¼ · γ/σ · Π ‖A_l‖: the slope of the sigmoid is at most ¼"""
         return self.logit_bound / 4
 
     def summary(self) -> dict[str, Any]:
@@ -88,7 +88,7 @@ class CriticFacts:
 @dataclass(frozen=True)
 class Critics:
     images: int
-    levels: tuple[CriticFacts, ...]  # those that have a critic
+    levels: tuple[CriticFacts, ...]  # levels with a critic
 
     def summary(self) -> dict[str, Any]:
         """Plain values, ready for JSON"""
@@ -96,7 +96,7 @@ class Critics:
 
 
 class _Judged(NamedTuple):
-    """What a critic said of a batch, for each of the judged: (m, n) or (m, n·i·j)"""
+    """A critic's results for a batch, for each block or vector: (m, n) or (m, n·i·j)"""
 
     fitness: Tensor
     slope: Tensor
@@ -110,7 +110,7 @@ def critics(
 ) -> Critics:
     """Measure the critics on every image of the split, in evaluation mode and fp32.
 
-    `seed` draws what they drop where their dropout is on. `progress` is told how many images are done.
+    `seed` determines the dropout masks. `progress` receives the number of finished images.
     """
     if not list(_with_critics(network)):
         kind = "equal" if network.config.routing.fitness == "constant" else network.config.routing.fitness
@@ -122,7 +122,7 @@ def critics(
 
     def look(start: int) -> list[_Judged]:
         images, _ = split.take(slice(start, start + size))
-        numbers = torch.Generator(device).manual_seed(seed * 1_000_003 + start)  # whichever thread is first
+        numbers = torch.Generator(device).manual_seed(seed * 1_000_003 + start)  # in any thread order
         with arithmetic("fp32", device):
             return [_judged(critic, c, numbers) for _, critic, c in _capsules(network, images)]
 
@@ -154,14 +154,14 @@ def operator_norm(weight: Tensor, stride: int, padding: int, size: tuple[int, in
 
 
 def recalibrated(network: WCapsNet, batches: Iterable[Tensor], levels: Collection[int] | None = None) -> WCapsNet:
-    """A copy whose critics' batch norms have the mean and variance of these images, without dropout.
+    """A copy whose critics' batch norms use the mean and variance of these images, without dropout.
 
-    Level after level: a critic sees what the recalibrated critics before it route. `levels`, counted from 0, are those
-    to recalibrate; default all. Everything else stays as it is.
+    Levels are processed in order: a critic sees the output of the recalibrated critics before it. `levels`, counted
+    from 0, are those to recalibrate (default: all). Everything else is unchanged.
     """
     images, copied = list(batches), copy.deepcopy(network).eval()
     if not images:
-        raise InputError("To re-estimate the critics' statistics there must be images.")
+        raise InputError("Re-estimating the critics' statistics needs at least one image.")
     for level, critic in _with_critics(copied):
         if levels is not None and level not in levels:
             continue
@@ -169,13 +169,13 @@ def recalibrated(network: WCapsNet, batches: Iterable[Tensor], levels: Collectio
         def look(batch: Tensor, level: int = level) -> tuple[int, Tensor, Tensor]:
             with arithmetic("fp32", batch.device):
                 critic, c = next((critic, c) for index, critic, c in _capsules(copied, batch) if index == level)
-                with torch.no_grad():  # here: every thread has a mode of its own
+                with torch.no_grad():  # set here because the mode is per thread
                     values = _before_norm(critic, c)[0].double()
             return values.numel(), values.sum(), values.square().sum()
 
         counts, sums, squares = zip(*on_every_core(look, images, images[0].device), strict=True)
         count, total = sum(counts), torch.stack(sums).sum()
-        variance = (torch.stack(squares).sum() - total**2 / count) / max(count - 1, 1)  # unbiased, as running ones are
+        variance = (torch.stack(squares).sum() - total**2 / count) / max(count - 1, 1)  # unbiased, as in training
         critic.norm.running_mean.fill_(float(total / count))
         critic.norm.running_var.fill_(float(variance.clamp_min(0)))
     return copied.train(network.training)
@@ -188,16 +188,16 @@ def _with_critics(network: WCapsNet) -> Iterator[tuple[int, Critic]]:
 
 
 def _capsules(network: WCapsNet, images: Tensor) -> Iterator[tuple[int, Critic, Tensor]]:
-    """Level, critic and capsules of every level that has a critic"""
+    """Level, critic and capsules of every level with a critic"""
     with torch.no_grad():
         capsules = network(images).capsules
     yield from ((level, critic, capsules[level]) for level, critic in _with_critics(network))
 
 
 def _before_norm(critic: Critic, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """What the batch norm gets and makes of it, and the fitness: as the critic itself computes them"""
+    """Input and output of the batch norm, and the fitness, exactly as the critic computes them"""
     seen: list[Tensor] = []
-    critic = copy.deepcopy(critic)  # threads share the network's own
+    critic = copy.deepcopy(critic)  # threads share the network's critic
     critic.norm.register_forward_hook(lambda module, args, logit: seen.extend((args[0], logit)))
     fitness = shared_over_capsules(critic.judge, c)
     value, logit = (one.unflatten(0, c.shape[:2]) for one in seen)
@@ -220,7 +220,7 @@ def _slopes(critic: Critic, y: Tensor, c: Tensor) -> Tensor:
     def gradient(total: Tensor) -> Tensor:
         return torch.autograd.grad(total, c, retain_graph=True)[0]
 
-    if all(layer.padding == 0 for layer in critic.layers):  # 1×1 kernels: every value has a vector of its own
+    if all(layer.padding == 0 for layer in critic.layers):  # 1×1 kernels: every value has its own vector
         return torch.linalg.vector_norm(gradient(y.sum()), dim=2).flatten(1)
     each = [torch.linalg.vector_norm(gradient(one.sum()), dim=(2, 3, 4)) for one in y.flatten(2).unbind(2)]
     return torch.stack(each, 2).flatten(1)
@@ -235,7 +235,7 @@ def _facts(network: WCapsNet, level: int, critic: Critic, found: _Judged) -> Cri
         w = layer.normalized_weight()
         kernels.append(float(torch.linalg.matrix_norm(w.double().flatten(1), 2)))
         operators.append(operator_norm(w, layer.stride, layer.padding, size))
-        size = (-(-size[0] // layer.stride), -(-size[1] // layer.stride))  # kernels are centred
+        size = (-(-size[0] // layer.stride), -(-size[1] // layer.stride))  # kernels are centred on their pixel
     return CriticFacts(
         level=level + 1,
         judged=a.shape[1],

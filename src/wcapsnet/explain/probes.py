@@ -1,7 +1,7 @@
-"""How well the class can be read from each level: a linear probe on what the level routes on.
+"""How well the class can be read from each level: a linear probe on the level's routed output.
 
-The paper calls it the evaluation of the prediction vectors. A probe is a logistic regression; it learns from one
-survey, of images that the network was not trained on, and is measured on another.
+The paper calls this the evaluation of the prediction vectors. A probe is a logistic regression, trained on one survey
+of images that the network was not trained on, and tested on another.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ PENALTIES = (1.0, 0.1, 0.01, 0.001, 0.0001)  # on the squares of the weights; fe
 @dataclass(frozen=True)
 class Probe:
     level: int  # counted from 0
-    features: int  # numbers the probe reads
+    features: int  # number of input features
     accuracy: float  # on the test survey
     margin: float  # half its 95 % confidence interval
-    by_chance: float  # accuracy of always saying the class that is most frequent where the probe learned
-    penalty: float  # chosen on a fifth of the images it learned from
+    by_chance: float  # accuracy of always predicting the most frequent class of the probe's training images
+    penalty: float  # chosen on a fifth of its training images
 
 
 class LinearProbe:
-    """softmax(XA + o),  X standardised, by a few dozen steps of L-BFGS on cross entropy + ½ λ ‖A‖²"""
+    """softmax(XA + o),  X standardised, fitted by a few dozen steps of L-BFGS on cross entropy + ½ λ ‖A‖²"""
 
     def __init__(self, x: Tensor, labels: Tensor, classes: int):
         self.center, scale = x.mean(0), x.std(0, correction=0)
@@ -40,7 +40,7 @@ class LinearProbe:
         self.offset = x.new_zeros(classes)
 
     def fit(self, penalty: float) -> LinearProbe:
-        """From where it is: going through penalties from strong to weak, each step is a small one."""
+        """Continue from the current weights: going from strong to weak penalties, each fit is a small change."""
         weight, offset = self.weight.clone().requires_grad_(), self.offset.clone().requires_grad_()
         optimizer = torch.optim.LBFGS(
             [weight, offset], max_iter=25, tolerance_grad=1e-4, tolerance_change=1e-6, line_search_fn="strong_wolfe"
@@ -71,11 +71,11 @@ class LinearProbe:
 
 
 def probe_levels(fit: Survey, test: Survey) -> tuple[Probe, ...]:
-    """One probe a level, from `survey(…, routed=True)` of two splits: learns from `fit`, is measured on `test`."""
+    """One probe per level, from `survey(…, routed=True)` of two splits: trained on `fit`, tested on `test`."""
     if not fit.routed or not test.routed:
-        raise ValueError("Probes need what the levels route on: survey(…, routed=True).")
+        raise ValueError("Probes need the routed outputs: survey(…, routed=True).")
     if len(fit) < 2:
-        raise InputError("A probe needs at least two images to learn from.")
+        raise InputError("A probe needs at least two training images.")
     classes = fit.probabilities.shape[1]
     most_frequent = int(fit.counts.argmax())
     by_chance = float((test.labels == most_frequent).double().mean())
@@ -92,18 +92,18 @@ def probe_levels(fit: Survey, test: Survey) -> tuple[Probe, ...]:
 
 
 def share_interval(share: float, images: int) -> tuple[float, float]:
-    """Of 95 % confidence, after Wilson: the p from which it is at most z standard errors √(p(1 − p)/m) away.
+    """Wilson's 95 % confidence interval: all p from which the share is at most z standard errors √(p(1 − p)/m) away.
 
-    It lies between 0 and 1 and reaches them only from 0 and 1; its middle is nearer to a half than the share is.
+    It stays within [0, 1] and reaches 0 or 1 only for shares of 0 or 1; its centre is closer to ½ than the share is.
     """
     z2 = 1.959964**2
     middle = (share * images + z2 / 2) / (images + z2)
     margin = math.sqrt(z2 * (images * share * (1 - share) + z2 / 4)) / (images + z2)
-    return max(min(middle - margin, share), 0.0), min(max(middle + margin, share), 1.0)  # but for rounding
+    return max(min(middle - margin, share), 0.0), min(max(middle + margin, share), 1.0)  # guards against rounding
 
 
 def _penalty(x: Tensor, labels: Tensor, classes: int) -> float:
-    """The one that serves best a fifth of the images after learning from the others."""
+    """The penalty that does best on a fifth of the images after training on the others."""
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
     held, rest = order[: max(1, len(x) // 5)], order[max(1, len(x) // 5) :]
     probe = LinearProbe(x[rest], labels[rest], classes)

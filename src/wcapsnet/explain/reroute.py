@@ -1,13 +1,13 @@
-"""Does it matter by which weights an image is routed? They are exchanged for others, and it is answered again.
+"""Does it matter which weights route an image? Replace them, and predict again.
 
-    mean     the mean of many images' weights: one routing for all images
-    other    the weights of another image, drawn at random: a routing like the others, for the wrong image
+    mean     the mean weights over many images: one routing for all images
+    other    the weights of another image, drawn at random: a realistic routing, but for the wrong image
     equal    no routing
-    dropout  the image's own, by critics whose dropout is on as in training: do they judge alike without it?
-    draw 1…  random weights, others than the draw that is kept with the network (D16)
+    dropout  the image's own weights, from critics with dropout on as in training
+    draw 1…  random weights, different from the draw stored with the network (D16)
 
-Answers that stay by the mean weights do not depend on the image's own. Where weights are random they are the same for
-all images, so that mean and other would change nothing; draws take their place.
+If predictions do not change with mean weights, they do not depend on the image's own. Random weights are the same for
+all images, so mean and other would change nothing; draws take their place.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from ..training.mode import evaluating
 
 DRAWS = 8
 
-# level, own b of the images, the level's capsules as they are now, random numbers of this batch → b
+# level, the images' own b, the level's current capsules, random numbers of this batch → b
 Weigh = Callable[[int, Tensor, Tensor, torch.Generator], Tensor]
 
 
 class Outcome(NamedTuple):
-    """How many answers are others than before; how many of those were wrong and are right, or the other way round."""
+    """How many predictions changed; how many changed from wrong to right, and from right to wrong."""
 
     changed: int
     gained: int
@@ -48,10 +48,10 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Rerouted:
-    """Images answered by their own weights and by others: in all levels at once, then in one level at a time."""
+    """Images predicted with their own weights and with others: in all levels at once, then in one level at a time."""
 
     images: int
-    correct: int  # by their own
+    correct: int  # with their own weights
     by: dict[str, list[Outcome]]  # kind → for all levels, then for each level alone
 
     def summary(self) -> dict[str, Any]:
@@ -67,7 +67,7 @@ class Rerouted:
 
     @property
     def draws(self) -> list[float]:
-        """The accuracy by each other draw, in all levels at once"""
+        """The accuracy with each other draw, in all levels at once"""
         drawn = [outcomes[0] for kind, outcomes in self.by.items() if kind.startswith("draw")]
         return [(self.correct + outcome.gained - outcome.lost) / self.images for outcome in drawn]
 
@@ -78,8 +78,8 @@ class Rerouted:
         return {"accuracy": accuracy, "difference": difference, "margin": margin, **counts}
 
     def difference(self, outcome: Outcome) -> tuple[float, float]:
-        """In accuracy, and half its 95 % confidence interval, which only images that were gained or lost widen. Half of
-        one is added to either (Agresti & Min 2005), or none of a few images would mean certainty."""
+        """The change in accuracy, and half its 95 % confidence interval, which depends only on images gained or lost.
+        Half an image is added to each (Agresti & Min 2005); else no change in a few images would imply certainty."""
         gained, lost, images = outcome.gained + 0.5, outcome.lost + 0.5, self.images + 2
         variance = gained + lost - (gained - lost) ** 2 / images
         return (outcome.gained - outcome.lost) / self.images, 1.96 * math.sqrt(variance) / images
@@ -92,24 +92,24 @@ def reroute(
     seed: int = 0,
     progress: Callable[[int], None] | None = None,
 ) -> Rerouted:
-    """`mean_of`: images whose mean weights are taken. `seed` draws who gets whose weights, what critics drop, or the
-    random weights. `progress` is told how many images are done."""
+    """`mean_of`: images whose weights are averaged. `seed` determines which image gets whose weights, the dropout
+    masks, and the random weights. `progress` receives the number of finished images."""
     if network.config.routing.fitness == "constant":
-        raise InputError("This network gives all capsules equal weights, so there is no routing to exchange.")
+        raise InputError("This network gives all capsules equal weights, so there is no routing to replace.")
     if len(split) < 2 or len(mean_of) == 0:
-        raise InputError("To exchange weights there must be two images at least, and others to take the mean of.")
+        raise InputError("Replacing weights needs at least two images, and others for the mean.")
     device, counts, done = split.labels.device, torch.zeros(1, dtype=torch.long), 0
     order = torch.randperm(len(split), generator=torch.Generator().manual_seed(seed)).to(device)
     parts = order.split(_size(network, split))
-    if len(parts[-1]) == 1:  # nobody to exchange with
+    if len(parts[-1]) == 1:  # no other image to exchange weights with
         parts = (*parts[:-2], torch.cat(parts[-2:]))
     with evaluating(network):
         others = _others(network, mean_of, seed)
 
-        @torch.no_grad()  # here: every thread has a mode of its own
+        @torch.no_grad()  # set here because the mode is per thread
         def look(part: Tensor) -> Tensor:
             images, labels = split.take(part)
-            numbers = torch.Generator(device).manual_seed(seed * 1_000_003 + int(part[0]))  # whichever thread is first
+            numbers = torch.Generator(device).manual_seed(seed * 1_000_003 + int(part[0]))  # in any thread order
             each = _answers(network, images, others.values(), numbers)
             answers = torch.stack(list(each))  # (1 + kinds × (1 + levels), m)
             right, was = answers == labels, answers[0] == labels
@@ -127,7 +127,7 @@ def reroute(
 
 
 def _size(network: WCapsNet, split: DeviceSplit) -> int:
-    """Of a batch, inside of which weights are exchanged: two images at least"""
+    """The size of a batch; weights are exchanged within a batch, so at least two images"""
     return max(2, good_batch(network, split.labels.device))
 
 
@@ -147,7 +147,7 @@ def _others(network: WCapsNet, mean_of: DeviceSplit, seed: int) -> dict[str, Wei
 
 
 def _given(weights: Sequence[Tensor]) -> Weigh:
-    """b of every level, (n,) or (n, i, j), for all images"""
+    """Mean b of every level over all images: (n,) or (n, i, j)"""
     return lambda level, own, c, numbers: weights[level].expand_as(own)
 
 
@@ -164,7 +164,7 @@ def _dropping(network: WCapsNet) -> Weigh:
 
 
 def _with_dropout(critic: Critic, numbers: torch.Generator) -> Critic:
-    """The same critic, which drops and is otherwise as in evaluation; threads share the network's own"""
+    """The same critic with dropout on, otherwise in evaluation mode; a copy, because threads share the network's own"""
 
     def drop(x: Tensor) -> Tensor:
         kept = torch.rand(x.shape, generator=numbers, device=x.device) >= critic.dropout
@@ -180,7 +180,7 @@ def _equal(weights: list[Tensor]) -> list[Tensor]:
 
 
 def _mean_weights(network: WCapsNet, split: DeviceSplit) -> list[Tensor]:
-    """b of every level, (n,) or (n, i, j)"""
+    """Random b of every level: (n,) or (n, i, j)"""
 
     @torch.no_grad()
     def look(start: int) -> list[Tensor]:
@@ -193,14 +193,14 @@ def _mean_weights(network: WCapsNet, split: DeviceSplit) -> list[Tensor]:
 
 
 def _answers(network: WCapsNet, images: Tensor, others: Iterable[Weigh], numbers: torch.Generator) -> Iterator[Tensor]:
-    """Predicted classes (m,): by the image's own weights; then by others in all levels, and in one after another"""
+    """Predicted classes (m,): with the image's own weights; with others in all levels; with others in each level"""
     output = network(images)
     own = [routing.weights for routing in output.routings]
     last = len(own) - 1
     yield _predicted(network, output.logits)
 
     def onward(first: int, weigh: Weigh, levels: Iterable[int]) -> Tensor:
-        """From the first level on that is weighed otherwise: in `levels`; in others as they are routed"""
+        """Recomputes from the first of `levels`, whose weights are replaced; other levels route as usual"""
 
         def routes(level: int, router: Router, c: Tensor) -> Routing:
             routing = router(c)

@@ -71,7 +71,7 @@ def _levels(one: ImageExplanation, classes: Sequence[str], target: int) -> None:
 
 
 def _heat(one: ImageExplanation) -> None:
-    """Shades compare each weight with the equal share: blank at half of it or less, solid at twice of it or more."""
+    """Shades compare each weight with the equal share: blank at half of it or less, solid at twice or more."""
     b = one.weights[-1]
     if b.shape[2] > 2 * WIDEST:
         return
@@ -106,7 +106,7 @@ def _contributions(one: ImageExplanation, classes: Sequence[str], target: int, c
 
 
 def neighbours(near: Neighbours, seen: Survey, classes: Sequence[str], files: Sequence[str] = ()) -> None:
-    """`files`: which picture each image of the survey is; images of a dataset have numbers"""
+    """`files`: the file of each image of the survey; images of a dataset are numbered"""
     table = Table("training image", "class", "distance")
     for one in near.summary(seen, classes, files):
         table.add_row(_named(one), escape(one["class"]), f"{one['distance']:.3f}")
@@ -117,7 +117,7 @@ def neighbours(near: Neighbours, seen: Survey, classes: Sequence[str], files: Se
 def dataset(
     found: Specialization, probes: Sequence[Probe], seen: Survey, classes: Sequence[str], images: str = "images"
 ) -> None:
-    """`images`: what those of the survey are called, such as test images"""
+    """`images`: how to call the images of the survey, such as test images"""
     out.print(f"{len(seen):,} {images}, accuracy {percent(seen.accuracy)}%")
     tied = seen.tied.double()
     out.print(
@@ -127,7 +127,7 @@ def dataset(
     )
     _levels_in_short(found, probes, len(seen))
     for sentence in (found.trend, *(f"[yellow]{escape(finding)}[/]" for finding in found.findings)):
-        out.print(sentence, soft_wrap=not out.is_terminal)  # a pipe gets it as one line
+        out.print(sentence, soft_wrap=not out.is_terminal)  # one line if piped
     _levels_further(found)
     for level in found.levels:
         if level.capsules > 1:
@@ -135,7 +135,7 @@ def dataset(
 
 
 def _levels_in_short(found: Specialization, probes: Sequence[Probe], images: int) -> None:
-    """How many capsules are in use, what they say about the class, and how well the level knows it"""
+    """Capsules in use, what they say about the class, and how well the level knows it"""
     explained = {
         "in use": "effective number of capsules that win; 1: always the same one",
         "winners": "of an image: weight within 1 % of the largest",
@@ -182,7 +182,7 @@ def _levels_further(found: Specialization) -> None:
 
 
 def _explained(plain: list[str], explained: dict[str, str], rows: list[list[str]]) -> None:
-    """A table of numbers, and below it what its columns mean; those of `plain` need no explanation"""
+    """A table of numbers, with the meaning of its columns below; `plain` columns need no explanation"""
     table = Table(*(Column(name, no_wrap=True) for name in (*plain, *explained)))
     for row in rows:
         table.add_row(*row)
@@ -199,7 +199,7 @@ def _probe(probe: Probe, images: int) -> str:
 
 
 def _mean_weights(level: LevelSpecialization, classes: Sequence[str]) -> None:
-    """As much as has room: every class with intervals, without them, or for each capsule the classes that give most"""
+    """As much as fits: every class with intervals, without them, or for each capsule the classes that give it most"""
     margins = level.margin[~level.margin.isnan()]
     each = " ± half a 95 % confidence interval" if len(margins) else ", single images"
     tables = [(_preferred(level, classes, count), each) for count in (5, 4, 3, 2, 1)]
@@ -213,7 +213,7 @@ def _mean_weights(level: LevelSpecialization, classes: Sequence[str]) -> None:
 
 
 def _by_class(level: LevelSpecialization, classes: Sequence[str], margins: bool = True) -> Table:
-    """A row a class, a column a capsule"""
+    """One row per class, one column per capsule"""
     table = Table(_name("class"), *(Column(f"{n}", no_wrap=True) for n in range(level.capsules)))
     for name, mean, margin in zip(classes, level.mean.tolist(), level.margin.tolist(), strict=True):
         if math.isnan(mean[0]):
@@ -226,7 +226,7 @@ def _by_class(level: LevelSpecialization, classes: Sequence[str], margins: bool 
 
 
 def _preferred(level: LevelSpecialization, classes: Sequence[str], count: int) -> Table:
-    """A row a capsule, with so many of the classes that give it most"""
+    """One row per capsule, with this many of the classes that give it most weight"""
     table = Table("capsule", "mean", *(_name(name) for name in ["most from", *["then"] * count][:count]))
     for n in range(level.capsules):
         mean, margin = level.mean[:, n], level.margin[:, n]
@@ -237,7 +237,7 @@ def _preferred(level: LevelSpecialization, classes: Sequence[str], count: int) -
 
 
 def _name(title: str) -> Column:
-    """Of classes, as long as they may be"""
+    """Class names at their full length"""
     return Column(title, overflow="fold", max_width=30)
 
 
@@ -273,9 +273,9 @@ def favourites_title(one: CapsuleExplanation) -> str:
 
 
 def traversal(walk: Traversal, images: int) -> None:
-    """`images`: how many the range was measured in"""
+    """`images`: the number of images in which the range was measured"""
     if images < 2:
-        out.print("What its vector encodes cannot be said: one image shows no range.")
+        out.print("What its vector encodes cannot be measured: one image has no range.")
         return
     out.print(
         f"What its vector encodes: each element over its range in {images:,} images, and how much that changes the "
@@ -289,9 +289,9 @@ def traversal(walk: Traversal, images: int) -> None:
 
 
 def rerouted(found: Rerouted, images: str, mean_of: str) -> None:
-    """`images`: what those that were answered are called, `mean_of`: those whose mean weights were taken"""
+    """`images`, `mean_of`: how to call the predicted images and those whose weights were averaged"""
     own = found.correct / found.images
-    out.print(f"{found.images:,} {images}, accuracy {percent(own)}% by their own weights; by others:")
+    out.print(f"{found.images:,} {images}, accuracy {percent(own)}% with their own weights; with others:")
     levels = len(next(iter(found.by.values()))) - 1
     table = Table("weights", "accuracy", "points", "changed answers")
     alone = Table("weights", *(f"level {level + 1}" for level in range(levels)))
@@ -309,21 +309,19 @@ def rerouted(found: Rerouted, images: str, mean_of: str) -> None:
         out.print(
             f"Over the {len(found.draws)} draws: accuracy {mean_and_deviation(found.draws)} % (standard deviation)"
         )
-        kinds = "Equal: no routing. Draw: random weights, like those kept with the network the same for all images."
+        kinds = "Equal: no routing. Draw: random weights, the same for all images."
     else:
-        kinds = (
-            f"Mean: of {mean_of}, so all are routed alike. Other: of another image, drawn at random. Equal: no routing."
-        )
+        kinds = f"Mean: over {mean_of}, so all are routed alike. Other: from a random other image. Equal: no routing."
         if "dropout" in found.by:
-            kinds += " Dropout: their own, by critics that drop as in training."
+            kinds += " Dropout: their own, from critics with dropout on as in training."
     out.print(
-        f"{kinds} Points: the difference from their own weights, with half its 95 % confidence interval.",
+        f"{kinds} Points: the change in accuracy, with half its 95 % confidence interval.",
         soft_wrap=True,
     )
 
 
 def critics(found: Critics, images: str) -> None:
-    """`images`: what those they were measured on are called"""
+    """`images`: how to call the images they were measured on"""
     out.print(f"The critics on {found.images:,} {images}:")
     steep = Table("level", "γ", "σ", "γ/σ", "Π‖A‖", "bound", "mean\nslope", "largest\nslope", "largest,\nlogit")
     shares = (f"below\n{LOW}", f"above\n{HIGH}", "always\nthe same")
@@ -339,13 +337,13 @@ def critics(found: Critics, images: str) -> None:
     out.print(
         "Bound: ¼ · γ/σ · Π‖A‖, with γ and σ of the batch norm and the norms of the convolutions on their maps. "
         "Slope: the norm of the gradient of the fitness, or of the logit before the sigmoid, with respect to the "
-        "capsule it judges.",
+        "judged capsule.",
         soft_wrap=True,
     )
     out.print(rest)
     out.print(
         f"Always the same: blocks (last level: vectors) whose fitness is below {LOW}, or above {HIGH}, for every "
-        "image. σ before the batch norm: as kept from training; on these images with the critic's dropout and "
+        "image. σ before the batch norm: as stored in training; on these images with the critic's dropout and "
         "without.",
         soft_wrap=True,
     )
@@ -354,13 +352,11 @@ def critics(found: Critics, images: str) -> None:
 def faithfulness(found: dict[str, Faithfulness], baseline: str) -> None:
     images = len(next(iter(found.values())).deletion)
     several = f"{images} images" if images > 1 else "one image"
-    out.print(f"Areas below deletion and insertion curves, {several}; in place of a region: {baseline}")
-    table = Table("ranked by", "deletion\n(less is better)", "insertion\n(more is better)")
+    out.print(f"Areas under deletion and insertion curves, {several}; regions are replaced by {baseline}")
+    table = Table("ranked by", "deletion\n(lower is better)", "insertion\n(higher is better)")
     for name, one in found.items():
         areas = [mean_and_margin(area) for area in (one.deletion_area, one.insertion_area)]
         table.add_row(name, *(f"{m:.3f}" if math.isnan(e) else f"{m:.3f} ± {e:.3f}" for m, e in areas))
     out.print(table)
     if "grad-cam" not in found:
-        out.print(
-            "With captum (pip install 'wcapsnet\\[explain]') integrated gradients and Grad-CAM stand beside them."
-        )
+        out.print("Install captum (pip install 'wcapsnet\\[explain]') to add integrated gradients and Grad-CAM.")

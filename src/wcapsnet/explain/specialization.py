@@ -13,12 +13,12 @@ from torch import Tensor
 from ..rounding import percent
 from .survey import Survey
 
-ALWAYS = 0.99  # share of the images that a set of capsules must win to be said to win always
-LEAST = 30  # images needed before a capsule is said to win always or never: in a few it does so by chance
-# The scale of every information, in words (D29)
+ALWAYS = 0.99  # a set of capsules that wins this share of the images is said to always win
+LEAST = 30  # images needed to say that a capsule always or never wins: with fewer it may do so by chance
+# The scale of all information values, in words (D29)
 SCALE = (
     "0 says nothing about the class; 1 is the most that one of n capsules can say, ln n, or the entropy of the classes "
-    "where that is less"
+    "if that is smaller"
 )
 SHUFFLES = 20
 
@@ -27,27 +27,28 @@ SHUFFLES = 20
 class LevelSpecialization:
     """The weights b of one level over a dataset.
 
-    Every information is on one scale (D29): nats divided by `unit`, min(H(class), ln n). On it 0 says nothing about
+    All information values use one scale (D29): nats divided by `unit`, min(H(class), ln n). On it 0 says nothing about
     the class, and 1 is the most that one of n capsules can say.
 
-    - `information`: I(class; capsule), the capsule of an image drawn with the probabilities b_n.
-    - `information_chosen`: the same, the capsule drawn evenly from the winners of the image, whose weight is within 1 %
-      of the largest. Trained critics saturate, so that several often win (D31).
+    - `information`: I(class; capsule), with the capsule of an image drawn with probabilities b_n.
+    - `information_chosen`: the same, with the capsule drawn evenly from the winners of the image (weight within 1 % of
+      the largest). Trained critics saturate, so several often win (D31).
     - `information_set`: I(class; set of winners). There are 2ⁿ − 1 sets, so this can exceed 1, up to H(class) / unit.
-      It equals `information_chosen` where every image has one winner.
+      It equals `information_chosen` if every image has one winner.
 
-    `by_chance` is the mean over 20 shuffles of the labels and `most_by_chance` the largest of the 20: without a
-    relation, one value in 21 is above it. With few images for many sets, much of `information_set` is chance.
+    `by_chance` is the mean over 20 shuffles of the labels and `most_by_chance` the largest of the 20: if classes and
+    capsules are unrelated, one value in 21 is above it. With few images for many
+    sets, much of `information_set` is chance.
     """
 
     level: int  # counted from 0
-    mean: Tensor  # (N, n): mean b_n over the images of a class; nan where there are none
-    margin: Tensor  # (N, n): half the 95 % confidence interval of that mean; nan below two images
+    mean: Tensor  # (N, n): mean b_n over the images of a class; nan if there are none
+    margin: Tensor  # (N, n): half the 95 % confidence interval of that mean; nan for fewer than two images
     counts: Tensor  # (N,): images of each class
     usage: Tensor  # (n,): mean b_n over all images
-    chosen: Tensor  # (N, n): share of a class's images that it wins, alone or not; nan where there are none
+    chosen: Tensor  # (N, n): share of a class's images that it wins, alone or not; nan if there are none
     chosen_overall: Tensor  # (n,): share of all images that it wins, alone or not
-    unit: float  # nats that make an information of 1; 0 where nothing can be told
+    unit: float  # nats that correspond to 1; 0 if nothing can be told
     information: float
     information_by_chance: float
     information_chosen: float
@@ -58,11 +59,11 @@ class LevelSpecialization:
     information_set_by_chance: float
     information_set_most_by_chance: float
     effective: float  # capsules in use: exp H(mean b), between 1 and n
-    effective_chosen: float  # the same by wins, which tied winners share
-    effective_per_image: float  # mean of exp H(b) over images: how many weigh in one image
+    effective_chosen: float  # the same for wins, shared between tied winners
+    effective_per_image: float  # mean of exp H(b) over images: effective number of capsules in one image
     leaders: float  # mean number of winners of an image
     shared: float  # share of images with more than one winner
-    findings: tuple[str, ...]  # collapse, in words; empty where there is none
+    findings: tuple[str, ...]  # collapse, in words; may be empty
 
     @property
     def capsules(self) -> int:
@@ -97,12 +98,12 @@ class LevelSpecialization:
 
 
 class Step(NamedTuple):
-    """From one level that selects to the next: how much more its winner says about the class, less chance"""
+    """From one selecting level to the next: how much more its winner says about the class, less chance"""
 
     before: int  # levels, counted from 0
     after: int
     change: float
-    margin: float  # half the 95 % confidence interval, over images; nan for a single one
+    margin: float  # half the 95 % confidence interval, over images; nan for a single image
 
     @property
     def told(self) -> bool:
@@ -113,8 +114,8 @@ class Step(NamedTuple):
 @dataclass(frozen=True)
 class Specialization:
     levels: tuple[LevelSpecialization, ...]
-    map_mean: Tensor  # (N, n, i, j): mean b of the last level at every position; nan where a class has no images
-    map_margin: Tensor  # (N, n, i, j): half its 95 % confidence interval; nan below two images
+    map_mean: Tensor  # (N, n, i, j): mean b of the last level at every position; nan for a class without images
+    map_margin: Tensor  # (N, n, i, j): half its 95 % confidence interval; nan for fewer than two images
 
     @property
     def findings(self) -> tuple[str, ...]:
@@ -169,19 +170,19 @@ class Specialization:
 
 
 def _beyond(value: float, chance: float, most: float) -> float:
-    """value − chance, on the same scale; 0 if a shuffle gave as much"""
+    """value − chance, on the same scale; 0 if a shuffle reached the value"""
     return max(value - chance, 0) if value > most + 1e-9 else 0.0
 
 
 def _beyond_chance(level: LevelSpecialization) -> float:
-    """What its winner says about the class, less chance"""
+    """What the level's winner says about the class, less chance"""
     return _beyond(
         level.information_chosen, level.information_chosen_by_chance, level.information_chosen_most_by_chance
     )
 
 
 def _step(before: LevelSpecialization, after: LevelSpecialization) -> Step:
-    """Both levels see the same images, whose differences are the sample; class frequencies and chance are given."""
+    """A paired comparison over images, since both levels see the same ones; class frequencies and chance are fixed."""
     mine, theirs = (level.information_chosen_by_image - level.information_chosen_by_chance for level in (after, before))
     differences = mine - theirs
     margin = confidence_margin(differences.var(), torch.tensor(len(differences)))
@@ -196,7 +197,7 @@ def _course(steps: tuple[Step, ...]) -> str:
     if len(up) == len(steps) or len(down) == len(steps):
         return f" {'rises' if up else 'falls'} with every level"
     ways = [f"{does} {_places(some)}" for does, some in (("rises", up), ("falls", down)) if some]
-    rest = " (else within the noise)" if len(up) + len(down) < len(steps) else ""
+    rest = " (otherwise within the noise)" if len(up) + len(down) < len(steps) else ""
     return f" {' and '.join(ways)}{rest}"
 
 
@@ -209,7 +210,7 @@ def _row(values: list[float]) -> str:
 
 
 def plain(values: Tensor) -> list[Any]:
-    """Nested lists, null for nan"""
+    """Nested lists, with null for nan"""
     if values.dim() > 1:
         return [plain(row) for row in values]
     return [_known(value) for value in values.tolist()]
@@ -282,17 +283,17 @@ def entropy(p: Tensor) -> Tensor:
 
 
 def effective_number(p: Tensor) -> float:
-    """exp H(p): 1 if all falls on one, n if it is spread evenly over n"""
+    """exp H(p): 1 if all mass is on one entry, n if it is spread evenly over n"""
     return float(entropy(p.double() / p.double().sum()).exp())
 
 
 def normalized_information(joint: Tensor) -> float:
-    """I(r; n) / min(H(r), ln n) of a joint distribution (r, n); 0 where nothing can be told apart"""
+    """I(r; n) / min(H(r), ln n) of a joint distribution (r, n); 0 if nothing can be told apart"""
     return min(_scaled(_information(joint.double() / joint.double().sum()), information_unit(joint)), 1.0)
 
 
 def information_unit(joint: Tensor) -> float:
-    """min(H(r), ln n) in nats, of a joint distribution (r, n): what an information of 1 stands for (D29)"""
+    """min(H(r), ln n) in nats, of a joint distribution (r, n): the value of 1 on the scale (D29)"""
     classes = joint.double().sum(1) / joint.double().sum()
     return min(float(entropy(classes)), math.log(joint.shape[1]))
 
@@ -315,20 +316,20 @@ def _scaled(nats: float, unit: float) -> float:
 
 
 def _set_information(which: Tensor, labels: Tensor, classes: int, unit: float) -> float:
-    """I(r; set) / unit, `which` (m,) being the set of each image"""
+    """I(r; set) / unit, where `which` (m,) is the set of each image"""
     sets = int(which.max()) + 1
     joint = (labels * sets + which).bincount(minlength=classes * sets).view(classes, sets).double() / len(labels)
     return _scaled(_information(joint), unit)
 
 
 def confidence_margin(variance: Tensor, counts: Tensor) -> Tensor:
-    """Half the 95 % confidence interval of a mean:  t · s / √m,  t of Student's distribution with m − 1 degrees"""
+    """Half the 95 % confidence interval of a mean:  t · s / √m,  with t of Student's distribution, m − 1 degrees"""
     t = torch.tensor([student_t(int(count) - 1) for count in counts.flatten()], dtype=variance.dtype)
     return t.view(counts.shape) * (variance / counts.clamp_min(1)).sqrt()
 
 
 def student_t(degrees: int) -> float:
-    """The 97.5 % quantile; nan below one degree of freedom. From three on a series in 1/degrees, good to 1 %."""
+    """The 97.5 % quantile; nan below one degree of freedom. From three, a series in 1/degrees, accurate to 1 %."""
     if degrees < 3:
         return {1: 12.7062, 2: 4.3027}.get(degrees, math.nan)
     z = 1.959964
@@ -358,7 +359,7 @@ def _findings(index: int, b: Tensor, winners: Tensor, sets: Tensor, which: Tenso
         return ()
     if images > 1 and float((b - b[0]).abs().max()) < 1e-6:
         equal = float((b[0] - 1 / n).abs().max()) < 1e-6
-        how = "all capsules weigh the same" if equal else "the weights do not depend on the image"
+        how = "all capsules have the same weight" if equal else "the weights do not depend on the image"
         return (f"{level} does not select: {how}.",)
     if images < LEAST:
         return ()
@@ -367,7 +368,7 @@ def _findings(index: int, b: Tensor, winners: Tensor, sets: Tensor, which: Tenso
     if share >= ALWAYS:
         said = f"{percent(share, 1)}%"
         if bool(most.all()):
-            return (f"{level} hardly selects: to within 1 % all capsules weigh the same in {said} of the images.",)
+            return (f"{level} hardly selects: to within 1 %, all capsules have the same weight in {said} of images.",)
         who = _capsules(most.nonzero().flatten().tolist(), "wins", "win together")
         return (f"{level} has collapsed: {who} in {said} of {images:,} images.",)
     never = (~winners.any(0)).nonzero().flatten().tolist()

@@ -1,6 +1,6 @@
-"""One pass over a dataset that keeps what explanations need.
+"""One pass over a dataset that stores what the explanations need.
 
-Maps are summed on the way; each image keeps a few hundred numbers.
+Maps are summed over images; each image keeps a few hundred numbers.
 """
 
 from __future__ import annotations
@@ -25,28 +25,26 @@ from ..training.cores import good_batch, on_every_core
 from ..training.evaluate import Evaluation
 from ..training.mode import evaluating
 
-FORMAT = (
-    2  # of survey files; bump it when a field changes its name or its meaning. 2: ties in the last level (D31, D36)
-)
-POOL = 4  # routed outputs are averaged to at most 4×4 places for the probes
+FORMAT = 2  # file version; increase it when a field changes its name or meaning. 2: ties in the last level (D31, D36)
+POOL = 4  # routed outputs are averaged to at most 4×4 positions for the probes
 
 
 @dataclass(frozen=True)
 class Survey:
-    """Answers and routing of every image of a split, in order. Tensors are float32 on the CPU."""
+    """Predictions and routing of every image of a split, in order. Tensors are float32 on the CPU."""
 
     labels: Tensor  # (m,)
     probabilities: Tensor  # (m, N): over the real classes
     weights: tuple[Tensor, ...]  # block weights of each level: (m, n); in the last level summed over positions
-    tied: Tensor  # (m,): how many vectors of the last level weigh as much as the heaviest, to within 1 %
+    tied: Tensor  # (m,): number of vectors of the last level whose weight is within 1 % of the largest
     vectors: Tensor  # (m, k): the decoded vectors of the last level (D36)
     places: Tensor  # (m, 3): their n, i, j
-    positions: Tensor  # (m, 2): their x and y, as the decoder gets them
-    map_mean: Tensor  # (N, n, i, j): mean b of the last level over the images of a class; 0 where there are none
-    map_variance: Tensor  # (N, n, i, j): its variance over those images, unbiased; nan below two images
+    positions: Tensor  # (m, 2): their x and y, as given to the decoder
+    map_mean: Tensor  # (N, n, i, j): mean b of the last level over the images of a class; 0 if there are none
+    map_variance: Tensor  # (N, n, i, j): its variance over those images, unbiased; nan for fewer than two images
     squared_error: Tensor  # (m,): of the reconstruction, mean over channels and pixels
     cross_entropy: Tensor  # (m,)
-    routed: tuple[Tensor, ...] = ()  # if asked for: each level's routed output, pooled: (m, features)
+    routed: tuple[Tensor, ...] = ()  # optional: each level's routed output, pooled: (m, features)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -71,7 +69,7 @@ class Survey:
         return float((self.labels == self.predicted).double().mean())
 
     def save(self, path: Path, **facts: Any) -> None:
-        """One safetensors file; `facts` say, for example, which weights and images the survey is of."""
+        """Write one safetensors file; `facts` describe, for example, the weights and images of the survey."""
         named = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
         for name in ("weights", "routed"):
             named |= {f"{name}.{level}": tensor for level, tensor in enumerate(getattr(self, name))}
@@ -79,12 +77,12 @@ class Survey:
 
     @staticmethod
     def load(path: Path) -> tuple[Survey, dict[str, Any]]:
-        """The survey and its facts; `InputError` for a file of another format"""
+        """The survey and its facts; `InputError` if the file has another format"""
         tensors, facts = load_tensors(path)
         if "survey" not in facts:
             raise InputError(f"{path} does not hold a survey.")
         if facts.get("format") != FORMAT:
-            raise InputError(f"{path} was written by another version of wcapsnet; delete it to have it made again.")
+            raise InputError(f"{path} was written by another version of wcapsnet; delete it to make it again.")
         parts: dict[str, Any] = {name: tensor for name, tensor in tensors.items() if "." not in name}
         for name in ("weights", "routed"):
             count = sum(key.startswith(f"{name}.") for key in tensors)
@@ -92,7 +90,7 @@ class Survey:
         return Survey(**parts), facts["survey"]
 
     def evaluation(self) -> Evaluation:
-        """The same figures as `evaluate` gives, without another pass."""
+        """The same results as `evaluate`, without another pass."""
         counts = self.counts.clamp_min(1)[:, None]
         sums = [
             b.new_zeros(self.probabilities.shape[1], b.shape[1]).index_add_(0, self.labels, b) for b in self.weights
@@ -117,15 +115,15 @@ def survey(
     routed: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Survey:
-    """Every image of the split, once, in order, by the plain modules; the network is left in the mode it was in.
+    """Every image of the split once, in order, with the plain modules; the network keeps its mode.
 
-    `routed` keeps what the probes need. `progress` is told how many images are done.
+    `routed` stores what the probes need. `progress` receives the number of finished images.
     """
     if len(split) == 0:
-        raise InputError("There are no images to look at.")
+        raise InputError("There are no images to survey.")
     batch_size = batch_size or good_batch(network, split.labels.device)
 
-    @torch.no_grad()  # here: every thread has a mode of its own
+    @torch.no_grad()  # set here because the mode is per thread
     def look(start: int) -> tuple[list[Tensor], Tensor]:
         images, labels = split.take(slice(start, start + batch_size))
         with arithmetic(precision, images.device):
@@ -178,9 +176,9 @@ def _facts(network: WCapsNet, images: Tensor, labels: Tensor, output: Output, ro
 
 
 def pooled(output: Output) -> list[Tensor]:
-    """Each level's routed output, averaged to at most 4×4 places and flattened: (m, features).
+    """Each level's routed output, averaged to at most 4×4 positions and flattened: (m, features).
 
-    What the last level routes on is the sum over positions too, which W turns into the logits: (m, k).
+    The last level's output is summed over positions, which W turns into the logits: (m, k).
     """
     *levels, (last, b) = zip(output.capsules, (routing.weights for routing in output.routings), strict=True)
     routed = [route(weights, c).float() for c, weights in levels]

@@ -1,10 +1,10 @@
 """The live page: draw or drop an image, see the routing.
 
-answers.py     what the page may ask, answered in plain values; knows nothing of HTTP. Read first
-favourites.py  one pass over the test images, in the background and kept
-worker.py      one thread that computes, the newest question of a page before its older ones
-server.py      HTTP on the loopback interface, and what it refuses
-page/          HTML, CSS and JavaScript as the browser gets them
+answers.py     answers the page's requests in plain values, independent of HTTP. Read first
+favourites.py  one pass over the test images, in the background, cached
+worker.py      one thread that computes; newer requests of a page replace older ones
+server.py      HTTP on the loopback interface, and request checks
+page/          HTML, CSS and JavaScript served unchanged
 """
 
 from .answers import Explorer

@@ -1,6 +1,6 @@
-"""What the page may ask, answered in plain values. Nothing here knows of HTTP.
+"""Answers to the page's requests, in plain values. Independent of HTTP.
 
-A question is a dictionary as it comes from JSON; what is wrong with one is said in a sentence (`InputError`).
+A request is a dictionary parsed from JSON; if it is invalid, an `InputError` says why in one sentence.
 Arrays travel as base64: pixels as uint8 (ch, h, w), maps as little-endian float32.
 """
 
@@ -36,19 +36,19 @@ from ..network import WCapsNet
 from .favourites import Favourites, identity
 from .worker import Worker
 
-Off: TypeAlias = tuple[tuple[int, int], ...]  # blocks that are switched off: level and capsule, from 0
+Off: TypeAlias = tuple[tuple[int, int], ...]  # blocks switched off: level and capsule, from 0
 Asked: TypeAlias = Mapping[str, Any]
 
 DRAWABLE = 64  # sides up to this can be drawn by hand
-CENTERED = ("mnist", "sample")  # whose digits were brought to a box of 20/28 and centred by mass
+CENTERED = ("mnist", "sample")  # datasets whose digits were scaled to a box of 20/28 and centred by mass
 MAX_UPLOAD = 20 * 2**20  # bytes
-MAX_PIXELS = 50_000_000  # of an uploaded picture: a small file can hold a picture that fills the memory
-MAP_SIDE = 64  # maps are averaged down to this
+MAX_PIXELS = 50_000_000  # of an uploaded picture: a small file can decode to a picture that fills the memory
+MAP_SIDE = 64  # maps are averaged down to this side
 REMEMBERED = 6  # explanations: now, with all blocks on, without the open block, pinned
 
 
 class Explorer:
-    """A trained network and, where it is at hand, its test set. Every method may be called from any thread."""
+    """A trained network and, if available, its test set. All methods are thread-safe."""
 
     def __init__(
         self,
@@ -58,28 +58,28 @@ class Explorer:
         *,
         source: str = "",
         cache: Path | None = None,
-        seen: Survey | None = None,  # of the test images, if they were looked at before
+        seen: Survey | None = None,  # of the test images, if already made
     ):
         if classifier.config.channels not in (1, 3):
             raise InputError(
-                f"The page shows gray and colour pictures, and {name} takes {classifier.config.channels} channels."
+                f"The page supports gray and colour pictures, but {name} takes {classifier.config.channels} channels."
             )
         self.classifier, self.name, self.test, self.source = classifier.eval(), name, test, source
         self.worker = Worker()
         self.favourites = Favourites(classifier, test, self.worker, cache, seen) if test is not None else None
-        self._seen: OrderedDict[tuple[bytes, Off], ImageExplanation] = OrderedDict()  # touched by the worker alone
+        self._seen: OrderedDict[tuple[bytes, Off], ImageExplanation] = OrderedDict()  # used only by the worker
         self._decoding = threading.Lock()  # one picture at a time: each may take a few hundred megabytes
         self._identity = identity(classifier)[:12]
 
     def warm_up(self) -> None:
-        """The first pass through a network takes several times as long as the others."""
+        """Warm up: the first pass through a network takes several times as long as the others."""
         config = self.classifier.config
         blank = torch.zeros(config.channels, config.height, config.width, dtype=torch.uint8)
         self.worker.ask(None, lambda: self._choose_threads(self._normalized(blank)))
 
     def _choose_threads(self, image: Tensor) -> None:
-        """All cores or one, whichever is faster here: for one small image they may wait for each other longer than they
-        work."""
+        """Use all cores or one, whichever is faster here: for one small image, threads may wait for each other
+        longer than they work."""
         explain_image(self.classifier.network, image, without=False)
         if image.is_cpu:
             ways = sorted({torch.get_num_threads(), 1})
@@ -99,7 +99,7 @@ class Explorer:
         if self.favourites:
             self.favourites.close()
 
-    # ── what does not need the network ──────────────────────────────────────────────────────────────────────────────
+    # ── requests that do not need the network ─────────────────────────────────────────────────────────────────────────
 
     def about(self) -> dict[str, Any]:
         config, test = self.classifier.config, self.test
@@ -125,9 +125,9 @@ class Explorer:
         }
 
     def picture(self, data: bytes) -> dict[str, Any]:
-        """A picture file → the pixels the network is given, made as `predict` makes them"""
+        """A picture file → the network's input pixels, prepared as by `predict`"""
         if len(data) > MAX_UPLOAD:
-            raise InputError(f"The picture has more than {MAX_UPLOAD // 2**20} MB; make it smaller.")
+            raise InputError(f"The picture is larger than {MAX_UPLOAD // 2**20} MB; make it smaller.")
         config = self.classifier.config
         shape = {"channels": config.channels, "height": config.height, "width": config.width}
         try:
@@ -147,13 +147,13 @@ class Explorer:
         return file.getvalue()
 
     def survey(self) -> dict[str, Any]:
-        """How far the pass over the test images is; the first question begins it."""
+        """Progress of the pass over the test images; the first request starts it."""
         if self.favourites is None:
             return {"state": "none"}
         self.favourites.start()
         return self.favourites.status()
 
-    # ── what does ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── requests that do ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def explain(self, asked: Asked, page: object = None) -> dict[str, Any]:
         """One image: probabilities, weights, winners, heat maps, and the decoded vector"""
@@ -225,7 +225,7 @@ class Explorer:
         }
 
     def decode(self, asked: Asked, page: object = None) -> dict[str, Any]:
-        """A capsule vector at a position → the image it stands for"""
+        """A capsule vector at a position → its reconstruction"""
         vector = _numbers(asked.get("vector"), self.classifier.config.levels[-1].dimension, "vector")
         position = _numbers(asked.get("position"), 2, "position")
         image = self.worker.ask(
@@ -239,7 +239,7 @@ class Explorer:
         index = asked.get("test")
         return {"near": self.favourites and self.favourites.near(vector, index if isinstance(index, int) else None)}
 
-    # ── how ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── helpers ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _look(self, pixels: Tensor, off: Off) -> ImageExplanation:
         key = pixels.numpy().tobytes(), off
@@ -248,7 +248,7 @@ class Explorer:
             return self._seen[key]
         one = explain_image(self.classifier.network, self._normalized(pixels), keep=self._keep(off), without=False)
         if not bool(one.probabilities.isfinite().all()):
-            raise InputError("The network's answer to this is not a number.")
+            raise InputError("The network's output for this image is not finite.")
         self._seen[key] = one
         while len(self._seen) > REMEMBERED:
             self._seen.popitem(last=False)
@@ -271,16 +271,16 @@ class Explorer:
         return _text((self.classifier.pixels(image) * 255).round().to(torch.uint8))
 
     def _dark(self) -> bool:
-        """Is it light on dark that the network knows?"""
+        """Whether the network was trained on light strokes on a dark background"""
         if self.test is not None:
             return float(self.test.images[:1000].float().mean()) < 128
         mean, _ = self.classifier.normalization
         return sum(mean) / len(mean) < 0.5
 
-    # ── what is asked ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── parsing requests ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _pixels(self, asked: Asked) -> tuple[Tensor, int | None]:
-        """uint8 (ch, h, w), and which test image it is if it is one"""
+        """uint8 (ch, h, w), and the number of the test image, if it is one"""
         if "test" in asked:
             return self._test_pixels(asked["test"]), asked["test"]
         config = self.classifier.config
@@ -290,32 +290,30 @@ class Explorer:
         except (binascii.Error, ValueError, TypeError):
             data = b""
         if len(data) != math.prod(shape):
-            raise InputError(
-                f"The network takes {config.channels}×{config.height}×{config.width} pixels, one byte each, in base64."
-            )
+            raise InputError(f"`pixels` must be {config.channels}×{config.height}×{config.width} bytes in base64.")
         return torch.frombuffer(bytearray(data), dtype=torch.uint8).view(shape), None
 
     def _test_pixels(self, index: object) -> Tensor:
         if self.test is None:
-            raise InputError("The test images are not at hand.")
+            raise InputError("The test images are not available.")
         count = len(self.test.labels)
         if not _whole(index) or not 0 <= index < count:  # type: ignore[operator]
-            raise InputError(f"The test images have the numbers 0 to {count - 1:,}.")
+            raise InputError(f"Test images are numbered from 0 to {count - 1:,}.")
         return self.test.images[index]  # type: ignore[index]
 
     def _off(self, asked: Asked) -> Off:
         given = asked.get("off", [])
         if not isinstance(given, list):
-            raise InputError("`off` is a list of blocks, each a level and a capsule counted from 0.")
+            raise InputError("`off` must be a list of blocks, each a level and a capsule, counted from 0.")
         off = tuple(sorted({self._place(one) for one in given}))
         for level, row in enumerate(self.classifier.config.levels):
             if sum(of == level for of, _ in off) == row.capsules:
-                raise InputError(f"All blocks of level {level + 1} are off; one at least must stay on.")
+                raise InputError(f"All blocks of level {level + 1} are off; at least one must stay on.")
         return off
 
     def _place(self, given: object) -> tuple[int, int]:
         if not isinstance(given, Sequence) or len(given) != 2 or not all(map(_whole, given)):
-            raise InputError("A block is named by its level and its capsule, counted from 0.")
+            raise InputError("A block must be a level and a capsule, counted from 0.")
         level, capsule = given
         levels = self.classifier.config.levels
         if not 0 <= level < len(levels) or not 0 <= capsule < levels[level].capsules:
@@ -325,7 +323,7 @@ class Explorer:
     def _class(self, asked: Asked) -> int | None:
         given = asked.get("class")
         if given is not None and not (_whole(given) and 0 <= given < len(self.classifier.classes)):
-            raise InputError(f"The classes have the numbers 0 to {len(self.classifier.classes) - 1}.")
+            raise InputError(f"Classes are numbered from 0 to {len(self.classifier.classes) - 1}.")
         return given
 
 
@@ -349,7 +347,7 @@ def _numbers(given: object, count: int, name: str) -> Tensor:
         isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e6 for value in given
     )
     if not numbers or len(given) != count:  # type: ignore[arg-type]
-        raise InputError(f"`{name}` is a list of {count} numbers.")
+        raise InputError(f"`{name}` must be a list of {count} numbers.")
     return torch.tensor(given, dtype=torch.float32)
 
 

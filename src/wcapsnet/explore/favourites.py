@@ -1,4 +1,4 @@
-"""One pass over the test images: the favourites of each block, and the mistakes.
+"""One pass over the test images: the favourites of each block, and the misclassified images.
 
 It starts in the background at the first request, pauses while the page is in use, and is cached. A run that saved its
 survey at the end of training needs no pass.
@@ -22,15 +22,15 @@ from ..explain import Specialization, Survey, explain_capsule, nearest, speciali
 from .worker import Worker
 
 SHOWN = 12  # favourite images of a block
-BATCH = 4  # small: a stroke on the page waits for at most one of these
+BATCH = 4  # small: a request from the page waits for at most one batch
 
 
 class Stopped(Exception):
-    """The page was closed meanwhile."""
+    """The page was closed in the meantime."""
 
 
 class _Polite(DeviceSplit):
-    """A split whose next batch comes when the page is at rest."""
+    """A split whose next batch waits until the page is idle."""
 
     worker: Worker
 
@@ -61,11 +61,11 @@ class Favourites:
                 self._thread.start()
 
     def close(self) -> None:
-        """After the worker was closed: to the end of the batch."""
+        """Wait for the current batch to end, after the worker was closed."""
         self.wait(10)
 
     def wait(self, seconds: float) -> bool:
-        """Are they there, after at most so long?"""
+        """Whether the results are ready, after waiting at most this long"""
         if self._thread:
             self._thread.join(seconds)
         return self._seen is not None
@@ -86,7 +86,7 @@ class Favourites:
     def of(self, level: int, capsule: int) -> dict[str, Any] | None:
         """A block's favourite images and its classes; None until they are known
 
-        `equal`: in how many images it weighs as much as in the first of them, to within 1 %.
+        `equal`: number of images whose weight ties with the largest, to within 1 %.
         """
         seen, found = self._seen, self._found
         if seen is None or found is None:
@@ -102,7 +102,7 @@ class Favourites:
         }
 
     def near(self, vector: Tensor, itself: int | None, count: int = 6) -> list[dict[str, Any]] | None:
-        """Images whose decoded vectors are nearest, without the image itself"""
+        """Images with the nearest decoded vectors, without the image itself"""
         seen = self._seen
         if seen is None:
             return None
@@ -126,7 +126,7 @@ class Favourites:
         path = self._path()
         seen = _kept(path)
         if seen is None or not self._fits(seen):
-            torch.set_num_threads(1)  # of this thread: the other cores are the page's
+            torch.set_num_threads(1)  # for this thread: leave the other cores to the page
             device = self._classifier.mean.device
             split = _Polite(self._split, *self._classifier.normalization, device)
             split.worker = self._worker
@@ -142,7 +142,7 @@ class Favourites:
         self._done = done
 
     def _path(self) -> Path | None:
-        """Named after what it is made of: these weights, these images."""
+        """The file name depends on the weights and the images."""
         if self._cache is None:
             return None
         digest = hashlib.sha256(identity(self._classifier).encode())
@@ -152,7 +152,7 @@ class Favourites:
 
 
 def identity(classifier: Classifier) -> str:
-    """The same for the same weights, classes and preprocessing."""
+    """Identical for the same weights, classes and preprocessing."""
     return checksum(classifier.network.state_dict(), classifier.description())
 
 
@@ -161,7 +161,7 @@ def _kept(path: Path | None) -> Survey | None:
         return None
     try:
         return Survey.load(path)[0]
-    except (InputError, KeyError, TypeError):  # damaged, or of another version: it is made again
+    except (InputError, KeyError, TypeError):  # damaged, or from another version: make it again
         return None
 
 
@@ -171,12 +171,12 @@ def _keep(seen: Survey, path: Path | None) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         seen.save(path)
-    except OSError:  # no room, no right: the next time takes as long as this one
+    except OSError:  # cannot write: the next start computes it again
         pass
 
 
 def _range(seen: Survey, capsule: int) -> dict[str, list[float]] | None:
-    """The range of each element of a block's decoded vectors; None if none was ever decoded"""
+    """The range of each element of a block's decoded vectors; None if none was decoded"""
     try:
         found = vector_range(seen, capsule)
     except InputError:

@@ -1,8 +1,8 @@
-"""HTTP for one page on the loopback interface, by the standard library, and what it refuses.
+"""An HTTP server for one page on the loopback interface, using the standard library, and its request checks.
 
-Pages of other sites can make a browser send requests here. So the Host header must name this machine (a name that was
-made to point here does not), what computes is asked by POST with a token that only our own page can read, and nothing
-allows other origins to read an answer.
+Other websites can make a browser send requests here. So the Host header must name this machine (which defeats DNS
+rebinding), computations require a POST with a token that only our own page can read, and no response may be read by
+other origins.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ TAB = "X-Wcapsnet-Tab"
 
 
 class Refused(Exception):
-    """An HTTP status and the sentence that goes with it."""
+    """An HTTP status and the error message that goes with it."""
 
     def __init__(self, status: int, sentence: str):
         super().__init__(sentence)
@@ -52,11 +52,11 @@ class Refused(Exception):
 
 
 class Server(ThreadingHTTPServer):
-    """`Server(explorer).serve_forever()`; port 0 takes a free one, and `url` says which."""
+    """`Server(explorer).serve_forever()`; port 0 picks a free one, which is in `url`."""
 
     daemon_threads = False  # `close` waits for them
-    request_queue_size = 128  # a class that opens the page at once; of more than 5, some would be turned away
-    allow_reuse_address = os.name != "nt"  # there it would let two servers have one port
+    request_queue_size = 128  # a whole class may open the page at once; the default of 5 would refuse some
+    allow_reuse_address = os.name != "nt"  # on Windows it would let two servers share a port
 
     def __init__(self, explorer: Explorer, host: str = "127.0.0.1", port: int = 8765):
         self.explorer, self.host = explorer, host
@@ -73,7 +73,7 @@ class Server(ThreadingHTTPServer):
             raise InputError(_why_not(error, host, port)) from error
 
     def server_bind(self) -> None:
-        # Not HTTPServer's: it asks a name server for our name, which can take long and is of no use.
+        # Not HTTPServer's method: it looks up our host name, which can be slow and is not needed.
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = self.host, self.server_address[1]
 
@@ -83,13 +83,13 @@ class Server(ThreadingHTTPServer):
         return f"http://{f'[{host}]' if ':' in host else host}:{self.server_port}/"
 
     def names_us(self, host: str | None) -> bool:
-        """Is this Host header ours? Addresses are, since nobody can point one elsewhere; names only if we know them."""
+        """Whether this Host header is ours. Addresses are, since they cannot be redirected; names only if known."""
         try:
             parts = urlsplit(f"//{host}")
             name, _ = parts.hostname or "", parts.port
         except ValueError:
             return False
-        if parts.username is not None or parts.path:  # the port may be another: pages come through tunnels
+        if parts.username is not None or parts.path:  # the port may differ: the page may be reached through a tunnel
             return False
         try:
             return ipaddress.ip_address(name).is_loopback or not self.loopback
@@ -106,16 +106,16 @@ class Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def close(self) -> None:
-        """Returns when no answer is under way: a thread that lets go of the network last, while Python ends, would
-        take it down."""
+        """Returns when no request is being answered: a thread that still holds the network while Python exits would
+        crash the interpreter."""
         self.explorer.close()
         for connection in self._open.copy():
-            with contextlib.suppress(OSError):  # gone already
+            with contextlib.suppress(OSError):  # already closed
                 connection.shutdown(socket.SHUT_RDWR)
         self.server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that goes away in the middle of an answer is no news."""
+        """Ignore browsers that disconnect during a response."""
         if not isinstance(sys.exc_info()[1], (ConnectionError, TimeoutError)):
             super().handle_error(request, client_address)
 
@@ -125,8 +125,8 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version, sys_version = f"wcapsnet/{__version__}", ""
     timeout = 60
-    disable_nagle_algorithm = True  # small answers leave at once
-    wbufsize = -1  # and in one piece
+    disable_nagle_algorithm = True  # send small responses at once
+    wbufsize = -1  # and in one packet
 
     def do_GET(self) -> None:
         self._answer(self._get)
@@ -150,7 +150,7 @@ class Handler(BaseHTTPRequestHandler):
             return "image/png", self.server.explorer.test_picture(index)
         file = PAGE / path.removeprefix("/")
         if path.count("/") != 1 or file.parent != PAGE or file.suffix not in KINDS or not file.is_file():
-            raise Refused(404, "There is nothing here.")
+            raise Refused(404, "There is no such page.")
         return f"{KINDS[file.suffix]}; charset=utf-8", file.read_bytes()
 
     def _post(self) -> tuple[str, bytes]:
@@ -166,38 +166,38 @@ class Handler(BaseHTTPRequestHandler):
         if path == "/api/picture":
             return _json(explorer.picture(self._body("application/octet-stream", MAX_UPLOAD)))
         if path not in answers:
-            raise Refused(404, "There is nothing here.")
+            raise Refused(404, "There is no such page.")
         try:
             asked = json.loads(self._body("application/json", self.server.max_question))
         except (ValueError, RecursionError):
             asked = None
         if not isinstance(asked, dict):
-            raise Refused(400, "The question is not a JSON object.")
+            raise Refused(400, "The request must be a JSON object.")
         try:
             return _json(answers[path](asked))
         except Superseded:
             return _json({"superseded": True})
 
     def _check(self) -> None:
-        """Before anything is looked at: is it our page that asks?"""
+        """Check that the request comes from our page, before anything else."""
         if not self.server.names_us(self.headers.get("Host")):
-            raise Refused(403, "This server answers to its own address alone.")
+            raise Refused(403, "This server only answers requests to its own address.")
         if self.command == "POST":
             origin = self.headers.get("Origin")
             if origin is not None and origin != f"http://{self.headers.get('Host')}":
-                raise Refused(403, "This page may not ask here.")
+                raise Refused(403, "Requests from other sites are not allowed.")
             given = self.headers.get(TOKEN, "")
             if not hmac.compare_digest(given.encode(), self.server.token.encode()):
-                raise Refused(403, "The page is older than the server: load it again.")
+                raise Refused(403, "The page is older than the server; reload it.")
 
     def _body(self, kind: str, most: int) -> bytes:
         if self.headers.get_content_type() != kind:
-            raise Refused(415, f"This is asked with the content type {kind}.")
+            raise Refused(415, f"The content type must be {kind}.")
         length = self.headers.get("Content-Length", "")
         if not (length.isascii() and length.isdecimal()) or self.headers.get("Transfer-Encoding"):
-            raise Refused(411, "The length of the question is not said.")
+            raise Refused(411, "The request has no Content-Length.")
         if int(length[:16]) > most:
-            raise Refused(413, f"That is too large: {most / 2**20:.3g} MB are taken at most.")
+            raise Refused(413, f"The request is too large; the limit is {most / 2**20:.3g} MB.")
         return self.rfile.read(int(length))
 
     def _answer(self, make: Callable[[], tuple[str, bytes]]) -> None:
@@ -211,10 +211,10 @@ class Handler(BaseHTTPRequestHandler):
             status, (kind, content) = 400, _json({"error": str(error)})
         except (ConnectionError, TimeoutError):
             raise
-        except Exception:  # a bug, which is for the terminal: the page is told no more than that
+        except Exception:  # a bug: the details go to the terminal, not to the page
             traceback.print_exc()
-            status, (kind, content) = 500, _json({"error": "Something went wrong; the terminal says what."})
-        # What was not read of a refused question would be taken for the next one.
+            status, (kind, content) = 500, _json({"error": "Something went wrong; see the terminal for details."})
+        # The unread body of a refused request would be taken for the next request.
         self.close_connection = self.close_connection or status >= 400
         self.send_response(status)
         for name, value in HEADERS.items():
@@ -236,7 +236,7 @@ def _json(answer: dict[str, Any]) -> tuple[str, bytes]:
 
 
 def _own_address() -> str:
-    """Under which others reach this machine. Nothing is sent: the system only says which way it would go."""
+    """This machine's address on the network. Nothing is sent: the system only reports which route it would use."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
         try:
             way.connect(("192.0.2.1", 9))
@@ -252,5 +252,5 @@ def _why_not(error: Exception, host: str, port: int) -> str:
         return f"A port is a number from 0 to 65535, not {port}."
     reason = getattr(error, "strerror", None) or str(error)
     if getattr(error, "errno", None) in (98, 48, 10048):  # EADDRINUSE of Linux, macOS, Windows
-        return f"Port {port} is in use; choose another with --port, or let one be found: --port 0."
+        return f"Port {port} is in use; choose another with --port, or use --port 0 for a free one."
     return f"Cannot listen on {host}:{port}: {reason}."

@@ -1,4 +1,4 @@
-"""One thread that computes. OpenMP keeps its team there, and questions that nobody waits for any more are dropped."""
+"""One thread that computes. OpenMP keeps its thread team there, and outdated requests are dropped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Superseded(Exception):
-    """A newer question of the same kind came before this one was begun."""
+    """A newer request of the same kind arrived before this one was started."""
 
 
 class Worker:
@@ -24,14 +24,14 @@ class Worker:
         self._changed = threading.Condition()
         self._closed = False
         self._computing = False
-        self._last = 0.0  # when the last answer was given
+        self._last = 0.0  # time of the last result
         self._threads = torch.get_num_threads()
         self._thread = threading.Thread(target=self._work, name="explore-worker", daemon=True)
         self._thread.start()
 
     def ask(self, key: object, job: Callable[[], T]) -> T:
-        """What `job` returns or raises, computed in the worker. Of the jobs that wait under one key the newest counts,
-        in the place of the oldest; the others get `Superseded`. A key of None is nobody else's."""
+        """The result of `job`, computed in the worker. Of the jobs waiting under one key only the newest runs, in the
+        place of the oldest; the others raise `Superseded`. A job with key None is never replaced."""
         future: Future[T] = Future()
         key = object() if key is None else key
         with self._changed:
@@ -39,13 +39,13 @@ class Worker:
                 raise Superseded
             older = self._waiting.get(key)
             self._waiting[key] = future, job
-            self._changed.notify_all()  # not one of those who wait for a lull
+            self._changed.notify_all()  # notify() might wake a thread waiting for a pause
         if older:
             older[0].set_exception(Superseded())
         return future.result()
 
     def wait_for_a_lull(self, seconds: float = 0.3) -> bool:
-        """For work that may wait: returns once nobody has asked for a while. False: the worker is closed."""
+        """For work that can wait: returns once there have been no requests for a while. False: the worker is closed."""
         with self._changed:
             while not self._closed:
                 left = seconds - (time.monotonic() - self._last)
@@ -55,7 +55,7 @@ class Worker:
         return False
 
     def close(self) -> None:
-        """What is being computed is waited for: a thread that is inside torch when Python ends takes it down."""
+        """Waits for the current job: a thread inside torch while Python exits would crash the interpreter."""
         with self._changed:
             self._closed = True
             left = list(self._waiting.values())
@@ -66,7 +66,7 @@ class Worker:
         self._thread.join(10)
 
     def _work(self) -> None:
-        torch.set_num_threads(self._threads)  # every thread has a number of its own
+        torch.set_num_threads(self._threads)  # this setting is per thread
         while True:
             with self._changed:
                 self._computing, self._last = False, time.monotonic()
@@ -78,5 +78,5 @@ class Worker:
                 self._computing = True
             try:
                 future.set_result(job())
-            except BaseException as error:  # whoever asked is told
+            except BaseException as error:  # passed on to the caller
                 future.set_exception(error)

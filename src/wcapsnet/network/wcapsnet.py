@@ -286,7 +286,7 @@ class WCapsNet(nn.Module):
                     f"not {mask.dtype} {tuple(mask.shape)}."
                 )
             if not mask.any(-1).all():
-                raise ValueError(f"keep[{index}] switches all capsules off; one at least must be kept.")
+                raise ValueError(f"keep[{index}] switches all capsules off; at least one must be kept.")
 
 
 @fitness("critic")

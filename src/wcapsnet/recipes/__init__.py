@@ -1,4 +1,4 @@
-"""Experiments as functions. Nothing here computes."""
+"""Experiments as functions. No computation happens here."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _ablation(base: Callable[[], Experiment], dataset: str, row: str) -> Callabl
 
     figure = PAPER_FIGURES.get(row, {}).get(dataset)
     reached = f"{figure} % in the paper" if figure else "not in the paper"
-    experiment.__doc__ = f"{dataset} with {row!r} of Table {TABLE_OF[row]}: {reached}. As long as {dataset}."
+    experiment.__doc__ = f"{dataset} with {row!r} of Table {TABLE_OF[row]}: {reached}. Takes as long as {dataset}."
     return experiment
 
 
@@ -40,7 +40,7 @@ RECIPES = recipes
 
 
 def suggest(name: str) -> str:
-    """The nearest recipe, or the recipes without their ablations."""
+    """The closest recipe, or all recipes without their ablations."""
     near = suggestion(name, RECIPES)
     return near if "did you mean" in near else suggestion(name, [*PAPER, *SMALL])
 

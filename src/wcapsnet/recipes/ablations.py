@@ -1,4 +1,4 @@
-"""Tables II to IV: each row is a recipe with a value or two replaced."""
+"""Tables II to IV: each row is a recipe with one or two values replaced."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ..experiment import Experiment
 from ..settings import flat, to_dict, with_setting
 from .published import PAPER_TABLES
 
-# Every row in settings of the reference row, which is the network itself.
+# Every row as changes to the reference row, which is the unmodified network.
 Row = tuple[str, ...]
 WEIGHTING_TABLE: dict[str, Row] = {  # Table II
     "softmax": (),
@@ -17,7 +17,7 @@ NONLINEARITY_TABLE: dict[str, Row] = {  # Table III
     "squash": ("model.nonlinearity=squash",),
     "tilt": (),
 }
-_WITHOUT_CRITICS = ("objective.wasserstein=0", "model.routing.noise_share=0")  # noise would make Uniform not uniform
+_WITHOUT_CRITICS = ("objective.wasserstein=0", "model.routing.noise_share=0")  # else Uniform is not uniform
 ROUTING_TABLE: dict[str, Row] = {  # Table IV
     "WS+CE": (),
     "WS": ("model.routing.stop_gradient=true",),
@@ -40,19 +40,19 @@ TABLE_OF = {row.lower(): numeral for numeral, name in NUMERALS.items() for row i
 
 
 def rows_of(table: str, experiment: Experiment) -> dict[str, Experiment]:
-    """Every row of a table, asked of this experiment, which is the reference row itself."""
+    """Every row of a table for this experiment, which is the reference row."""
     rows, numeral = TABLES[table], next(numeral for numeral, name in NUMERALS.items() if name == table)
     for field, holds, needed in _needed(experiment)[table]:
         if not holds:
             raise InputError(
                 f"{experiment.name} cannot be the row {PAPER_TABLES[numeral].reference} of Table {numeral}: {field} is "
-                f"{str(flat(to_dict(experiment))[field]).lower()}, and it must be {needed}."
+                f"{str(flat(to_dict(experiment))[field]).lower()}, but it must be {needed}."
             )
     return {row: variant(experiment, settings, f"{experiment.name}-{row.lower()}") for row, settings in rows.items()}
 
 
 def _needed(experiment: Experiment) -> dict[str, list[tuple[str, bool, str]]]:
-    """What the reference row of each table is: a field, whether it is so, and how it must be"""
+    """Requirements for the reference row of each table: a field, whether it is satisfied, and the required value"""
     routing, loss = experiment.model.routing, experiment.objective.get("wasserstein", 0.0)
     return {
         "weighting": [
@@ -70,7 +70,7 @@ def _needed(experiment: Experiment) -> dict[str, list[tuple[str, bool, str]]]:
 
 # Rows that differ from the paper's network, by the names of their recipes: cifar10-squash, mnist-uniform, …
 ROWS = {name.lower(): settings for table in TABLES.values() for name, settings in table.items() if settings}
-# What the paper reports for them, in % on the test set.
+# The paper's results for them, in % on the test set.
 PAPER_FIGURES = {
     row.lower(): figures
     for numeral in NUMERALS

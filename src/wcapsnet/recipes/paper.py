@@ -1,4 +1,4 @@
-"""The paper's experiments (Section V): Table I on its data sets, with its splits, augmentation and schedule."""
+"""The paper's experiments (Section V): Table I on its datasets, with its splits, augmentation and schedule."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CIFAR = TrainingConfig(epochs=300, milestones=(150, 200, 250))
 def mnist() -> Experiment:
     """MNIST as in the paper: 99.68 % (softmax, tilt, WS+CE). 40 epochs, 50000/10000 split, [0, 1], no augmentation.
 
-    3 to 7 minutes on one H200 that other runs share.
+    3 to 7 minutes on an H200 shared with other runs.
     """
     return Experiment(
         name="mnist",
@@ -24,9 +24,9 @@ def mnist() -> Experiment:
 
 
 def fashion_mnist() -> Experiment:
-    """Fashion-MNIST, which the paper does not use, with its MNIST settings. 40 epochs, 50000/10000 split.
+    """Fashion-MNIST, which the paper does not use, with the paper's MNIST settings. 40 epochs, 50000/10000 split.
 
-    3 minutes on one H200 that other runs share.
+    3 minutes on an H200 shared with other runs.
     """
     return Experiment(
         name="fashion-mnist",
@@ -39,7 +39,7 @@ def fashion_mnist() -> Experiment:
 def cifar10() -> Experiment:
     """CIFAR-10 as in the paper: 93.43 %. 300 epochs, 45000/5000 split, standardised, mirrored and shifted.
 
-    24 minutes on one H200 that two to four other runs share; 6¼ minutes of training steps by itself.
+    24 minutes on an H200 shared with two to four other runs; 6¼ minutes of training steps alone.
     """
     return Experiment(
         name="cifar10",
@@ -52,7 +52,7 @@ def cifar10() -> Experiment:
 def cifar100() -> Experiment:
     """CIFAR-100 as in the paper: 70.39 %. 300 epochs, 45000/5000 split, standardised, mirrored and shifted.
 
-    As long as `cifar10`.
+    Takes as long as `cifar10`.
     """
     return Experiment(
         name="cifar100",
@@ -65,8 +65,8 @@ def cifar100() -> Experiment:
 def svhn() -> Experiment:
     """SVHN as in the paper: 96.46 % (96.56 % with WS alone). 40 epochs, 63257/10000 split, [0, 1], no augmentation.
 
-    About 5 minutes on one H200 that other runs share, by the number of images: a fifth of those of `cifar10`. Not run
-    yet.
+    About 5 minutes on an H200 shared with other runs, estimated from the number of images: a fifth of `cifar10`'s.
+    Not run yet.
     """
     return Experiment(
         name="svhn",

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class PaperTable:
     title: str
-    reference: str  # the row that is the network of Table I: WS+CE, softmax, tilt
-    rows: dict[str, dict[str, float]]  # the name of a row → data set → test accuracy
-    parameters: dict[str, str]  # Table V: how large each network is
+    reference: str  # the row of the network of Table I: WS+CE, softmax, tilt
+    rows: dict[str, dict[str, float]]  # the name of a row → dataset → test accuracy
+    parameters: dict[str, str]  # Table V: size of each network
     notes: tuple[str, ...] = ()
 
 
@@ -77,9 +77,9 @@ PAPER_TABLES = {
         },
         notes=(
             "All rows but WCapsNet are as the paper quotes them. DeepCaps on CIFAR-10 and SVHN saw images of 64×64.",
-            "WCapsNet has 950k parameters by the paper's count; ours has 968,877 on MNIST and Fashion-MNIST, 975,743 "
+            "WCapsNet has 950k parameters according to the paper; ours has 968,877 on MNIST and Fashion-MNIST, 975,743 "
             "on CIFAR-10 and SVHN, 1,014,975 on CIFAR-100 (decision D17).",
-            "WCapsNet's SVHN figure is the one of WS alone in Table IV; with WS+CE the paper has 96.46.",
+            "WCapsNet's SVHN figure is that of WS alone in Table IV; with WS+CE the paper has 96.46.",
         ),
     ),
 }

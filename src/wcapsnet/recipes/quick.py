@@ -1,4 +1,4 @@
-"""Small experiments: on a CPU, on the embedded digits, on anybody's pictures."""
+"""Small experiments: on a CPU, on the included digits, on your own pictures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def quick() -> Experiment:
 
 
 def demo() -> Experiment:
-    """The 10,000 digits inside the package, for `wcapsnet demo`. 5 epochs, about two minutes on two cores."""
+    """The 10,000 digits included in the package, for `wcapsnet demo`. 5 epochs, about two minutes on two cores."""
     return Experiment(
         name="demo",
         data=DataConfig(source="sample", validation=1000),
@@ -35,8 +35,8 @@ def folder(
 ) -> Experiment:
     """Your own pictures, one folder per class: standardised, shifted, and mirrored if they are in colour.
 
-    Gray pictures are not mirrored: they are often writing, where a mirrored sign is another sign. The fewer pictures,
-    the more epochs: some 4000 steps in all, between 20 and 200 epochs.
+    Gray pictures are not mirrored: they often show writing, which mirroring would change. The fewer pictures, the more
+    epochs: about 4000 steps in total, between 20 and 200 epochs.
     """
     height, width = size or summary.proposed_size()
     channels = summary.proposed_channels

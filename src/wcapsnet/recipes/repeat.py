@@ -14,7 +14,7 @@ OPTIONS = {"training.seed": "--seed", "training.precision": "--precision", "trai
 
 
 def rebuild(experiment: Experiment) -> str:
-    """The command that repeats a training: the nearest recipe, and what is different."""
+    """The command that repeats a training run: the closest recipe, and the differences."""
     asked = _leaves(to_dict(experiment))
 
     def differences(name: str) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def rebuild(experiment: Experiment) -> str:
 
 
 def _leaves(content: dict[str, Any], path: str = "") -> dict[str, Any]:
-    """Fields by their full names; a list is one value, as its length may differ."""
+    """Fields by their full names; a list counts as one value, because its length may differ."""
     found: dict[str, Any] = {}
     for key, value in content.items():
         found |= _leaves(value, f"{path}{key}.") if isinstance(value, dict) else {f"{path}{key}": value}

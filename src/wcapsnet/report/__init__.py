@@ -1,4 +1,4 @@
-"""Run folders → the paper's tables, with ours beside them; pages about runs. `wcapsnet.report(run)` writes one."""
+"""The paper's tables next to ours, and HTML reports on runs. `wcapsnet.report(run)` writes a report."""
 
 from ..verbs import callable_package
 

@@ -1,4 +1,4 @@
-"""An ablation that somebody ran: its rows held against the reference row and, where that is fair, against the paper."""
+"""An ablation: its rows compared with the reference row and, if the experiments match, with the paper."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .records import NETWORK, row_of
 class Row(NamedTuple):
     name: str
     epochs: int  # of the schedule
-    failed: int  # runs without a figure: a mean that said nothing of them would flatter
-    paper: float | None  # in %; only beside the paper's experiment in full length
+    failed: int  # runs without a result; reporting only the mean would hide them
+    paper: float | None  # in %; only for the paper's experiment at full length
     sample: Sample | None  # test accuracies of the finished runs
     from_paper: Difference | None
     from_reference: Difference | None

@@ -1,4 +1,4 @@
-"""Training curves as small SVG files, which need no library."""
+"""Training curves as small SVG files, without any library."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from xml.sax.saxutils import escape
 from .drawing import document
 
 WIDTH, HEIGHT = 640, 300
-LEFT, RIGHT, TOP, BOTTOM = 46, 96, 34, 34  # room around the panel
+LEFT, RIGHT, TOP, BOTTOM = 46, 96, 34, 34  # margins around the panel
 COLORS = ("#c8102e", "#1f5fa8", "#2e8b57", "#c98a1b", "#8a6fb0", "#777777")
-STEPS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20)  # between lines of the grid, in points
+STEPS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20)  # between grid lines, in points
 
 
 def svg(title: str, runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """Validation accuracy (thick) and training accuracy (thin) of every run, by epoch; dotted where the rate falls.
+    """Validation accuracy (thick) and training accuracy (thin) of every run, by epoch; dotted: learning-rate drops.
 
-    The scale begins where validation stood after a tenth of the epochs: the climb from nothing would flatten the rest.
+    The scale starts at the validation accuracy after a tenth of the epochs: the early rise would flatten the rest.
     """
     epochs = max(len(records) for records in runs.values())
     late = [100 * r["validation_accuracy"] for records in runs.values() for r in records if r["epoch"] > epochs / 10]

@@ -1,4 +1,4 @@
-"""An SVG file that stands for itself: what curves and weight maps have in common."""
+"""A standalone SVG file: shared by curves and weight maps."""
 
 from __future__ import annotations
 

@@ -2,15 +2,14 @@
 
 Three tests, all two-sided:
 
-    t      Student's, with one spread over seeds for all rows on the same data: their variances, pooled. With two or
-           three seeds a row, each by itself would say next to nothing of its spread, and a single run nothing at all.
+    t      Student's t-test, with one spread over seeds for all rows on the same data (pooled variances). With two or
+           three seeds per row, a single row says next to nothing about its spread, and a single run nothing at all.
            It asks what other seeds would give on the same test images
-    Welch  where a row stands apart, for its seeds lie wider than the others' by more than chance (an F-test): it keeps
-           its spread to itself
-    z      where no row has seeds that differ: the binomial standard error √(p(1 − p)/N) of a test set of N images on
-           both sides, a hit and a miss added to either (Agresti & Caffo 2000), or few images without a miss would mean
-           certainty. It is what one and the same network varies by from one such test set to another, and leaves seeds
-           out: a larger difference is a reason to run more seeds, not a finding
+    Welch  for a row whose seeds vary more than the others' (an F-test): it has its own spread
+    z      if no row has seeds that differ: the binomial standard error √(p(1 − p)/N) of a test set of N images on
+           both sides, with a hit and a miss added to each (Agresti & Caffo 2000), because otherwise a few images
+           without a miss would mean certainty. It is the variation of one network between such test sets and
+           ignores seeds: a larger difference is a reason to run more seeds, not a finding
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Row = TypeVar("Row")
 
 
 class Sample(NamedTuple):
-    """Accuracies on a test set of `images` images, one for each run."""
+    """Accuracies on a test set of `images` images, one per run."""
 
     accuracies: tuple[float, ...]
     images: int
@@ -38,24 +37,24 @@ class Sample(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """Of single runs over their seeds."""
+    """The spread of single runs over their seeds."""
 
     variance: float
-    freedom: int  # degrees of it; with 0 nothing is known
+    freedom: int  # degrees of freedom; 0: unknown
 
     def p(self, difference: float, n: int, m: int, other: Spread | None = None) -> float:
-        """Student's, of a difference between means over n and m seeds; Welch's, if the m have another spread"""
+        """Student's p for a difference between means over n and m seeds; Welch's, if the m have another spread"""
         error, freedom = self._error(n, m, other)
         return student_tail(_ratio(difference, error), freedom)
 
     def margin(self, n: int, m: int, other: Spread | None = None, level: float = LEVEL) -> float:
-        """Half of its 95 % confidence interval: what a difference must be to be larger than noise"""
+        """Half the 95 % confidence interval: a difference must exceed it to be larger than noise"""
         error, freedom = self._error(n, m, other)
         return float(distributions().t.isf(level / 2, freedom)) * error
 
     def _error(self, n: int, m: int, other: Spread | None) -> tuple[float, float]:
-        """The standard error, and its degrees of freedom: for two spreads those of Welch and Satterthwaite"""
-        if other is None or other is self:  # equal figures of two rows would still be two that were estimated
+        """The standard error and its degrees of freedom; for two spreads, by Welch and Satterthwaite"""
+        if other is None or other is self:  # equal values of two rows would still be two estimates
             return math.sqrt(self.variance * (1 / n + 1 / m)), self.freedom
         own, others = self.variance / n, other.variance / m
         freedom = (own + others) ** 2 / (own**2 / self.freedom + others**2 / other.freedom)
@@ -65,8 +64,8 @@ class Spread(NamedTuple):
 class Difference(NamedTuple):
     difference: float
     test: str  # t, Welch, z
-    p: float  # probability of a difference as large as this or larger, were there none
-    margin: float  # half of the 95 % confidence interval
+    p: float  # probability of a difference at least this large if there were none
+    margin: float  # half the 95 % confidence interval
 
     @property
     def larger_than_noise(self) -> bool:
@@ -74,7 +73,7 @@ class Difference(NamedTuple):
 
 
 def pooled(rows: Iterable[Sequence[float]]) -> Spread:
-    """One spread for all of them: every run counts by how far it is from the mean of its own row."""
+    """The pooled spread: every run counts by its distance from the mean of its own row."""
     several = [accuracies for accuracies in rows if len(accuracies) > 1]
     freedom = sum(len(accuracies) - 1 for accuracies in several)
     squares = sum((len(accuracies) - 1) * statistics.variance(accuracies) for accuracies in several)
@@ -82,8 +81,8 @@ def pooled(rows: Iterable[Sequence[float]]) -> Spread:
 
 
 def apart(rows: Mapping[Row, Sequence[float]], drawn: Collection[Row] = ()) -> set[Row]:
-    """Rows with a spread of their own: those of `drawn`, whose weights at evaluation are a draw too (D16), and those
-    whose seeds lie wider than the others' by more than chance, though so many are looked at; the widest first."""
+    """Rows with their own spread: those of `drawn`, whose weights at evaluation are also random (D16), and those whose
+    seeds vary more than the others' (corrected for the number of rows); the widest first."""
     found = {name for name in rows if name in drawn}
     while True:
         others = {name: own for name, own in rows.items() if name not in found and len(own) > 1}
@@ -95,7 +94,7 @@ def apart(rows: Mapping[Row, Sequence[float]], drawn: Collection[Row] = ()) -> s
 
 
 def _as_wide(own: Sequence[float], others: Iterable[Sequence[float]]) -> float:
-    """P(F ≥ f) of a row's variance over that of the others; 1 where theirs is not known"""
+    """P(F ≥ f) for a row's variance over that of the others; 1 if theirs is unknown"""
     mine, theirs = pooled([own]), pooled(others)
     if not theirs.variance:
         return 1.0
@@ -103,18 +102,18 @@ def _as_wide(own: Sequence[float], others: Iterable[Sequence[float]]) -> float:
 
 
 def spreads(rows: Mapping[Row, Sequence[float]], drawn: Collection[Row] = ()) -> dict[Row, Spread]:
-    """Of every row: one and the same for all but those that stand apart"""
+    """The spread of every row: shared by all rows except those with their own"""
     own = apart(rows, drawn)
     common = pooled(accuracies for name, accuracies in rows.items() if name not in own)
     return {name: pooled([accuracies]) if name in own else common for name, accuracies in rows.items()}
 
 
 def compare(one: Sample, other: Sample, spread: Spread | None = None, of_other: Spread | None = None) -> Difference:
-    """`spread`: of the rows to which the two belong, or of `one`; of the two alone without. What is not known of
-    `other` is taken to be as it is of `one`."""
+    """`spread`: of the rows to which the two belong, or of `one`; without it, of the two alone. If the spread of
+    `other` is unknown, that of `one` is used."""
     spread = spread or pooled((one.accuracies, other.accuracies))
     difference = one.mean - other.mean
-    if spread.variance == 0:  # single runs, or seeds that happen to agree to the last image
+    if spread.variance == 0:  # single runs, or seeds with identical accuracy
         p, q = ((s.mean * s.images + 1) / (s.images + 2) for s in (one, other))
         error = math.sqrt(p * (1 - p) / (one.images + 2) + q * (1 - q) / (other.images + 2))
         margin = float(distributions().norm.isf(LEVEL / 2)) * error + abs(
@@ -125,7 +124,7 @@ def compare(one: Sample, other: Sample, spread: Spread | None = None, of_other: 
 
 
 def between(difference: float, n: int, m: int, spread: Spread, of_other: Spread | None = None) -> Difference:
-    """Of means over n and m seeds, with spreads that are known; at least that of the n"""
+    """For means over n and m seeds with known spreads; at least that of the n"""
     if of_other is not None and of_other.variance == 0:
         of_other = None
     test = "t" if of_other is None or of_other is spread else "Welch"
@@ -133,8 +132,8 @@ def between(difference: float, n: int, m: int, spread: Spread, of_other: Spread 
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """The p of several comparisons, each as it is worth if all are looked at: the smallest counts as often as there
-    are comparisons, the next once less, and none less than the one before."""
+    """Holm's correction of several p-values: the smallest is multiplied by the number of comparisons, the next by one
+    less, and so on; the results never decrease."""
     order, adjusted, least = sorted(range(len(ps)), key=lambda i: ps[i]), [0.0] * len(ps), 0.0
     for rank, i in enumerate(order):
         least = max(least, min(1.0, (len(ps) - rank) * ps[i]))
@@ -159,7 +158,7 @@ def student_tail(t: float, freedom: float) -> float:
 
 
 def distributions() -> Any:
-    """scipy.stats, which takes a while to import and is needed for few commands"""
+    """scipy.stats, which is slow to import and needed by few commands"""
     from scipy import stats
 
     return stats

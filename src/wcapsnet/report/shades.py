@@ -1,7 +1,7 @@
 """The colours of weight maps: pale below the equal share, gray at it, dark and warm above.
 
-Lightness only falls, so the order can be read in print and without colour vision. The colours are the same in light and
-dark mode: pictures cannot change with the page, and a legend stands beside each map.
+Lightness only decreases, so the order is visible in print and without colour vision. The colours are the same in light
+and dark mode: pictures cannot change with the page, and each map has a legend.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from torch import Tensor
 
 # From half the equal share, over the equal share, to twice the equal share. The live page has the same (paint.js).
 RAMP = ((222, 235, 247), (196, 205, 213), (168, 166, 163), (186, 100, 52), (112, 20, 10))
-DARK = 0.35  # from here on text must be light
+DARK = 0.35  # from here on, text must be light
 
 
 def shades(positions: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Tables II to V with ours beside the paper's."""
+"""Tables II to V, the paper's results next to ours."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class Cell:
 @dataclass(frozen=True)
 class Table:
     numeral: str
-    columns: tuple[str, ...]  # data sets
+    columns: tuple[str, ...]  # datasets
     rows: dict[str, dict[str, Cell]]
-    project: bool = True  # from this project's records, which say why a data set is missing
+    project: bool = True  # from this project's records, which explain missing datasets
 
     @property
     def title(self) -> str:
@@ -68,8 +68,8 @@ class Table:
 
 
 def build(numeral: str, records: Sequence[Record], project: bool = True) -> Table:
-    """The paper's rows and columns, with this project's records or somebody's own; another data set has a column in
-    Table V, and where an ablation has a record."""
+    """The paper's rows and columns, with this project's records or the user's own; another dataset gets a column in
+    Table V, and in an ablation that has a record of it."""
     records, paper = comparable(records), PAPER_TABLES[numeral]
     of = {
         row: [r for r in records if r.row == (NETWORK if row == paper.reference else row.lower())] for row in paper.rows
@@ -89,7 +89,7 @@ def build(numeral: str, records: Sequence[Record], project: bool = True) -> Tabl
 
 
 def accuracies_of(records: Sequence[Record], dataset: str) -> dict[str, list[float]]:
-    """Of all rows of all tables, over seeds"""
+    """The spread over seeds of all rows of all tables"""
     rows: dict[str, list[float]] = {}
     for record in records:
         if record.dataset == dataset:
@@ -114,7 +114,7 @@ def _sample(records: list[Record]) -> Sample:
 
 
 def lines(table: Table, row: str, dataset: str) -> list[str]:
-    """What stands in a cell: ours, how far the paper's is from it, and how far the reference row."""
+    """The text of a cell: our result, and its difference from the paper and from the reference row."""
     cell = table.rows[row][dataset]
     paper = "" if cell.paper is None else f"paper {cell.paper:.2f}"
     if not cell.records:
@@ -132,7 +132,7 @@ def lines(table: Table, row: str, dataset: str) -> list[str]:
 
 
 def _mixture(records: Sequence[Record]) -> str:
-    """Runs of a cell that were not computed alike say so."""
+    """Mention that the runs of a cell were computed in different ways."""
     kinds = [{r.precision for r in records}, {r.computed_by for r in records if r.computed_by}]
     return "".join(f", {' and '.join(sorted(kind))}" for kind in kinds if len(kind) > 1)
 
@@ -152,7 +152,7 @@ def _points(difference: float) -> str:
 
 
 def _probability(p: float) -> str:
-    """Two decimals, and three where they tell p from 0.05."""
+    """Two decimals, or three if needed to tell p from 0.05."""
     return f"= {p:.2f}" if p >= 0.1 else f"= {p:.3f}" if p >= 0.001 else "< 0.001"
 
 
@@ -164,7 +164,7 @@ def header(table: Table) -> list[str]:
 
 
 def body(table: Table) -> list[list[list[str]]]:
-    """The cells of every row, each as its lines."""
+    """The cells of every row, each as a list of lines."""
     sizes = table.parameters
     return [
         [[row], *([[sizes[row]]] if sizes else []), *(lines(table, row, dataset) for dataset in table.columns)]
@@ -213,12 +213,12 @@ def headline(records: Sequence[Record]) -> str:
 
 
 def differences(records: Sequence[Record]) -> str:
-    """What every row of Tables II to IV changes, ours and the paper's, in points; bold what is larger than the noise
-    though so many differences are looked at"""
+    """The effect of every row of Tables II to IV, ours and the paper's, in points; bold if larger than the noise after
+    correction for the number of differences"""
     made = [build(numeral, records) for numeral in ("II", "III", "IV")]
     places = [(t, row, dataset) for t in made for row in t.rows for dataset in PAPER_COLUMNS]
     found = {(row, dataset): d for t, row, dataset in places if (d := t.rows[row][dataset].from_reference)}
-    tested = {place: d.p for place, d in found.items() if d.test != "z"}  # which is no finding
+    tested = {place: d.p for place, d in found.items() if d.test != "z"}  # a z-test is no finding
     worth = dict(zip(tested, holm(list(tested.values())), strict=True))
     names = [DATASETS[dataset].title for dataset in PAPER_COLUMNS]
     text = [f"| | {' | '.join(names)} |", f"| --- |{' --- |' * len(names)}"]
@@ -242,7 +242,7 @@ def _difference(table: Table, row: str, dataset: str, worth: float | None) -> st
 
 
 def with_correction(d: Difference, worth: float | None) -> tuple[str, str]:
-    """A difference, bold where it is larger than the noise though others are looked at too; and its test.
+    """A difference, bold if larger than the noise after correction for the others; and its test.
 
     `worth`: p corrected for the others."""
     mark = "**" if worth is not None and worth < LEVEL else ""

@@ -1,4 +1,4 @@
-"""Mean routing weights of a level, networks side by side, as a small SVG file that needs no library."""
+"""Mean routing weights of a level, with networks side by side, as a small SVG file that needs no library."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from .drawing import document
 from .shades import RAMP, hex_of
 
 CELL = 17
-LEFT, TOP, GAP, RIGHT, BELOW = 58, 44, 22, 12, 24  # room around and between panels
+LEFT, TOP, GAP, RIGHT, BELOW = 58, 44, 22, 12, 24  # margins around and between panels
 SCALE_WIDTH, SCALE_HEIGHT = 240, 34  # the legend, below the panels
 
 
 class Panel(NamedTuple):
     classes: Sequence[str]
-    mean: Sequence[Sequence[float | None]]  # of every class, for every capsule; null for a class without images
+    mean: Sequence[Sequence[float | None]]  # for every class and capsule; null for a class without images
 
 
 def svg(title: str, panels: Mapping[str, Panel]) -> str:
-    """One row per block, one column per class. Colours compare a weight with the equal share; a legend shows how."""
+    """One row per block, one column per class. Colours compare a weight with the equal share; see the legend."""
     parts = [f'<text x="8" y="18" font-size="13">{escape(title)}</text>']
     blocks = len(next(iter(panels.values())).mean[0])
     for n in range(blocks):

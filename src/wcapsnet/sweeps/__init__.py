@@ -1,4 +1,4 @@
-"""One experiment in several settings and with several seeds."""
+"""One experiment with several settings and seeds."""
 
 from .plan import Planned, Sweep, check_same, product, with_seeds
 from .run import train_all

@@ -1,10 +1,10 @@
-"""A sweep: one experiment in several settings and with several seeds, each a run folder, and what came of them.
+"""A sweep: one experiment with several settings and seeds, each in its own run folder, and the results.
 
 runs/NAME-sweep/
   lr=0.05,seed=0/    a run folder like any other
   …
-  sweep.json         every run with its settings and figures, also of seeds asked for earlier; and means over seeds
-  sweep.csv          the same, a line a run
+  sweep.json         every run with its settings and results, including seeds from earlier sweeps; and means over seeds
+  sweep.csv          the same, one line per run
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FIGURES = ("validation_accuracy", "test_accuracy", "best_epoch", "epochs", "seco
 
 @dataclass(frozen=True)
 class Planned:
-    """One run to be: what tells it from the others, as it was typed, and all it is asked to do."""
+    """A planned run: the settings that distinguish it, as typed, and its experiment."""
 
     settings: dict[str, str]
     experiment: Experiment
@@ -45,7 +45,7 @@ def product(experiment: Experiment, grids: list[str], seeds: str | None) -> list
     """Every combination of the values of `grids` ("training.lr=0.1,0.05") with every seed; seeds vary fastest."""
     fields = dict(_grid(text) for text in grids)
     if len(fields) < len(grids):
-        raise InputError("--grid names a field twice; give all its values at once: FIELD=VALUE,VALUE.")
+        raise InputError("--grid names a field twice; give all its values in one option: FIELD=VALUE,VALUE.")
     names = _short(list(fields))
     planned = []
     for values in itertools.product(*fields.values()):
@@ -57,7 +57,7 @@ def product(experiment: Experiment, grids: list[str], seeds: str | None) -> list
 
 
 def with_seeds(experiment: Experiment, seeds: str | None, settings: dict[str, str]) -> list[Planned]:
-    """One setting with every seed: "3" are the seeds 0, 1, 2; "4,5" are 4 and 5; None is the experiment's own."""
+    """One setting with every seed: "3" means seeds 0, 1, 2; "4,5" means 4 and 5; None is the experiment's own seed."""
     return [
         Planned({**settings, "seed": str(seed)}, replace(experiment, training=replace(experiment.training, seed=seed)))
         for seed in ([experiment.training.seed] if seeds is None else _seeds(seeds))
@@ -67,12 +67,14 @@ def with_seeds(experiment: Experiment, seeds: str | None, settings: dict[str, st
 def _seeds(text: str) -> list[int]:
     numbers = [part.strip() for part in text.split(",")]
     if not all(re.fullmatch(r"[0-9]{1,18}", number) for number in numbers) or numbers == ["0"]:
-        raise InputError(f"--seeds is how many, such as 3, or which, such as 0,1,2; not {text!r}.")
+        raise InputError(f"--seeds must be a number of seeds, such as 3, or a list, such as 0,1,2; not {text!r}.")
     seeds = [int(number) for number in numbers]
     if len(set(seeds)) < len(seeds):
-        raise InputError(f"--seeds {text} names a seed twice.")
+        raise InputError(f"--seeds {text} names a seed twice; list each seed once.")
     if len(seeds) == 1 and seeds[0] > 1000:
-        raise InputError(f"--seeds {text} would be {text} runs of every setting; name seeds by commas, such as 7,8.")
+        raise InputError(
+            f"--seeds {text} would train {text} runs of every setting; list seeds with commas, such as 7,8."
+        )
     return seeds if len(seeds) > 1 else list(range(seeds[0]))
 
 
@@ -81,14 +83,14 @@ def _grid(text: str) -> tuple[str, list[str]]:
     field = field.strip()
     parts = [part.strip() for part in _split(values)]
     if not equals or not field or "" in parts:
-        raise InputError(f"--grid reads FIELD=VALUE,VALUE, for example training.lr=0.1,0.05, not {text!r}.")
+        raise InputError(f"--grid must be FIELD=VALUE,VALUE, for example training.lr=0.1,0.05, not {text!r}.")
     if field == "training.seed":
-        raise InputError("Seeds are given with --seeds, not with --grid.")
+        raise InputError("Give seeds with --seeds, not with --grid.")
     return field, parts
 
 
 def _split(text: str) -> Iterator[str]:
-    """At commas, but not at those inside of brackets: [1,2],[3] are two lists."""
+    """Split at commas, but not inside brackets: [1,2],[3] are two lists."""
     depth, part = 0, ""
     for letter in text:
         depth += (letter in "[{") - (letter in "]}")
@@ -101,7 +103,7 @@ def _split(text: str) -> Iterator[str]:
 
 
 def _short(fields: list[str]) -> list[str]:
-    """As much of the end of each name as tells it from the others: lr, levels.0.capsules."""
+    """The shortest unique end of each name: lr, levels.0.capsules."""
     names = []
     for field in fields:
         parts = field.split(".")
@@ -123,22 +125,22 @@ def _label(settings: dict[str, str]) -> str:
 
 
 class Sweep:
-    """The run folders of a sweep. Nothing is written before the first run begins.
+    """The run folders of a sweep. Nothing is written before the first run starts.
 
-    `runs` are those asked for. In `table` stand also other seeds of the same settings that are over, from an earlier
-    sweep in the same folder: all seeds of a setting are one sample, whichever of them are asked for this time.
+    `runs` are the requested runs. `table` also contains finished or failed runs of the same settings with other seeds
+    from an earlier sweep in the same folder: all seeds of a setting are one sample.
     """
 
     def __init__(self, folder: Path, planned: list[Planned]):
         self.folder = folder
-        self.failures: dict[Run, str] = {}  # runs without a result, once they were trained, and why
+        self.failures: dict[Run, str] = {}  # trained runs without a result, and the reason
         if folder.exists() and not folder.is_dir():
             raise InputError(f"{folder} is a file; choose a folder with --out.")
         if Run.is_run(folder):
             raise InputError(f"{folder} is the folder of a single run; choose another one with --out.")
         for number, one in enumerate(planned):
             if any(one.experiment == other.experiment for other in planned[:number]):
-                raise InputError(f"{_label(one.settings)} is asked for twice; give each run or value once.")
+                raise InputError(f"{_label(one.settings)} is given twice; give each run or value once.")
         names: list[str] = []
         for one in planned:
             name = _label(one.settings)
@@ -154,14 +156,14 @@ class Sweep:
         return Run(path, one.experiment)
 
     def _with_other_seeds(self, planned: list[Planned]) -> list[tuple[Planned, Run]]:
-        """Setting by setting, in the order asked, and by seed."""
+        """By setting, in the given order, then by seed."""
         settings = {_with_any_seed(one.experiment): one.settings for one in planned}
         lines = {one.experiment: (one, run) for one, run in zip(planned, self.runs, strict=True)}
         for path in sorted(self.folder.glob("[!.]*/experiment.json")):
             try:
                 run = Run.open(path.parent)
-                over = run.finished or run.failure  # who diverged too: it is said of how many the mean is
-            except InputError:  # somebody else's trouble
+                over = run.finished or run.failure  # diverged runs too: the table says how many the mean covers
+            except InputError:  # not part of this sweep
                 continue
             same = settings.get(_with_any_seed(run.experiment))
             if same and over:
@@ -175,15 +177,15 @@ class Sweep:
 
     @property
     def unfinished(self) -> list[Run]:
-        """Runs to begin or to go on with; one that failed is not tried again."""
+        """Runs to start or resume; failed runs are not tried again."""
         return [run for run in self.runs if not run.finished and run.failure is None]
 
     def results(self) -> list[dict[str, Any]]:
-        """A run each: its settings, and its figures as far as there are any."""
+        """One entry per run: its settings, and its results if there are any."""
         return [_result(run, one) for one, run in self.table]
 
     def means(self) -> list[dict[str, Any]]:
-        """A setting each: means over its finished seeds, and with several of them standard deviations."""
+        """One entry per setting: means over its finished seeds, with standard deviations if there are several."""
         groups: dict[tuple[tuple[str, str], ...], list[dict[str, Any]]] = {}
         for result in self.results():
             setting = tuple((name, value) for name, value in result["settings"].items() if name != "seed")
@@ -210,19 +212,19 @@ def _with_any_seed(experiment: Experiment) -> Experiment:
 
 
 def check_same(path: Path, experiment: Experiment) -> None:
-    """Refuse a run that was begun as another experiment."""
+    """Refuse a run that was started as another experiment."""
     for field, begun, asked in differing(read_experiment(path / "experiment.json"), experiment):
         raise InputError(
-            f"{path} was begun with another {field} ({begun}, not {asked}); choose another folder with --out."
+            f"{path} was started with another {field} ({begun}, not {asked}); choose another folder with --out."
         )
 
 
 def finished_twin(run: Run, folders: list[Path]) -> Run | None:
-    """A finished run of the same experiment, whatever it is called, in one of these folders of sweeps."""
+    """A finished run of the same experiment, under any name, in one of these sweep folders."""
     for path in (path for folder in folders for path in sorted(folder.iterdir()) if Run.is_run(path)):
         try:
             twin = Run.open(path)
-        except InputError:  # somebody else's trouble
+        except InputError:  # a damaged run of another sweep
             continue
         if twin.finished and replace(twin.experiment, name=run.experiment.name) == run.experiment:
             return twin
@@ -230,13 +232,13 @@ def finished_twin(run: Run, folders: list[Path]) -> Run | None:
 
 
 def adopt(run: Run, twin: Run) -> None:
-    """Take a copy of a finished run for one of the same experiment that was not begun."""
+    """Copy a finished run of the same experiment to a run that has not started."""
     partial = Run(run.path.with_name(f".{run.path.name}.{os.getpid()}.partial"), run.experiment)
     try:
         shutil.copytree(twin.path, partial.path)
-        partial.write_experiment()  # by its own name
+        partial.write_experiment()  # with its own name
         if run.path.exists():
-            run.path.rmdir()  # nothing is in it, or the run could not have been planned
+            run.path.rmdir()  # it is empty, or the run could not have been planned
         os.replace(partial.path, run.path)
     finally:
         shutil.rmtree(partial.path, ignore_errors=True)

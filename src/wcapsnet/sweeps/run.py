@@ -23,7 +23,7 @@ from ..training.together import MAX_LANES, SharedData, train_together
 from ..training.trainer import Trainer
 from .plan import Sweep, adopt, finished_twin
 
-AT_ONCE = 4  # where a card's total throughput is highest (benchmarks/records, runs-on-one-card)
+AT_ONCE = 4  # highest total throughput of a GPU (benchmarks/records, runs-on-one-card)
 
 
 def train_all(
@@ -36,22 +36,22 @@ def train_all(
     quiet: bool = False,
     table: str | None = None,
 ) -> dict[Run, str]:
-    """Train every run that is not finished. Returns those that failed, with the reason."""
+    """Train every unfinished run. Returns the failed ones, with the reason."""
     if parallel is not None and not 1 <= parallel <= MAX_LANES:
         raise InputError(f"--parallel is {parallel}; 1 to {MAX_LANES} runs can be trained at a time.")
     runs = sweep.unfinished
-    load = _checked(sweep, data_dir, download, quiet)  # what the user can put right is said before anything is written
+    load = _checked(sweep, data_dir, download, quiet)  # report input errors before anything is written
     if table:  # the paper's network is a row of every table
         runs = _not_elsewhere(sweep, runs, load, quiet)
     for experiment in {(e.model, e.training.kernels): e for e in (run.experiment for run in runs)}.values():
-        choose_engine(experiment.model.build(), experiment, device)  # refuse what cannot run before anything does
+        choose_engine(experiment.model.build(), experiment, device)  # refuse unsupported settings first
     shared = SharedData(load, device)
     at_a_time = 1 if device.type == "cpu" else parallel or AT_ONCE
 
     def make(run: Run, progress: Progress) -> Trainer | None:
         if Run.is_run(run.path):
             run.hold()  # before its state is read
-            if run.finished:  # by another process, meanwhile
+            if run.finished:  # by another process in the meantime
                 return None
         trainer = Trainer(run, shared.of(run.experiment.data), device, progress)
         named = run.experiment.data.source in DATASETS
@@ -83,11 +83,11 @@ def _announce(sweep: Sweep, unfinished: list[Run], parallel: int, device: torch.
     runs = "1 run" if total == 1 else f"{total} runs"
     console.out.print(f"{runs} in [bold]{escape(str(sweep.folder))}[/]{before}; on {where}{at_once}", soft_wrap=True)
     if parallel > 1 and device.type == "cpu":
-        console.out.print("On a CPU, runs are trained one after another: --parallel is for GPUs.")
+        console.out.print("On a CPU, runs are trained one after another; --parallel applies to GPUs.")
 
 
 def _checked(sweep: Sweep, data_dir: Path | None, download: bool, quiet: bool) -> Callable[[DataConfig], Dataset]:
-    """Where the images of each run are, once all that stands in the table was found to belong there."""
+    """A loader for the images of each run; first checks that all runs in the table belong together."""
     datasets: dict[DataConfig, Dataset] = {}
 
     def load(config: DataConfig) -> Dataset:
@@ -100,7 +100,7 @@ def _checked(sweep: Sweep, data_dir: Path | None, download: bool, quiet: bool) -
     for _, run in sweep.table:
         if run.finished:
             run.results()
-        # Runs on other images than these would be no seeds or rows of one table.
+        # Runs on other images do not belong in the same table.
         if _images(run.experiment.data) in datasets:
             run.check_data(load(run.experiment.data), instead="choose another folder with --out")
     return load
@@ -127,5 +127,5 @@ def _not_elsewhere(sweep: Sweep, runs: list[Run], load: Callable[[DataConfig], D
 
 
 def _images(config: DataConfig) -> DataConfig:
-    """The same for all that use the same images, whatever is made of them."""
+    """A key shared by all configurations that use the same images, regardless of augmentation."""
     return replace(config, mirror=False, shift=0, augment=Augmentations(), normalization="unit")

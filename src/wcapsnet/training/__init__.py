@@ -1,1 +1,1 @@
-"""The loop, the run folder, and what a network is measured by."""
+"""The training loop, the run folder, and evaluation."""

@@ -1,4 +1,4 @@
-"""What several runs at once show: a row for each and a bar for all, plain lines, or nothing."""
+"""Progress of several runs at once: a row for each and a bar for all, plain lines, or nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .run import Run
 
 
 class Board:
-    """Quiet, and what the others build on."""
+    """Prints nothing; base class of the others."""
 
     def __enter__(self) -> Board:
         return self
@@ -28,18 +28,18 @@ class Board:
         pass
 
     def row(self, run: Run) -> Progress:
-        """What shows this run."""
+        """The progress display of this run."""
         return _Slow()
 
     def ended(self, run: Run, failure: str | None) -> None:
         pass
 
     def crowded(self, run: Run) -> None:
-        """The device had no memory left for this run beside the others."""
+        """The device ran out of memory for this run alongside the others."""
 
 
 class _Slow(Progress):
-    interval = 5.0  # a look waits for the device, and only serves to notice divergence early
+    interval = 5.0  # each check synchronises with the device, and only serves to detect divergence early
 
 
 def _over(run: Run) -> bool:
@@ -47,13 +47,13 @@ def _over(run: Run) -> bool:
 
 
 class PlainBoard(Board):
-    """A line an epoch and a line a run."""
+    """One line per epoch and one per run."""
 
     measured = "test"
 
     def __init__(self, console: Console, runs: list[Run]):
         self.console, self.total = console, len(runs)
-        self.count = sum(map(_over, runs))  # those that were over before
+        self.count = sum(map(_over, runs))  # runs that had already ended
 
     def row(self, run: Run) -> Progress:
         return _Lines(self, run)
@@ -68,9 +68,7 @@ class PlainBoard(Board):
         self.say(f"[{self.count}/{self.total}] [bold]{escape(run.path.name)}[/]  {what}")
 
     def crowded(self, run: Run) -> None:
-        self.say(
-            f"There is no memory for {escape(run.path.name)} beside the others: fewer runs at a time from here on."
-        )
+        self.say(f"Not enough memory for {escape(run.path.name)} alongside the others: training fewer runs at a time.")
 
 
 class _Lines(_Slow):
@@ -83,7 +81,7 @@ class _Lines(_Slow):
 
 
 class LiveBoard(PlainBoard):
-    """How far all runs are, how fast, and how long it will take; below it a row for each that is under way."""
+    """Overall progress, speed and time left; below it, one row per active run."""
 
     def __init__(self, console: Console, runs: list[Run]):
         super().__init__(console, runs)
@@ -96,7 +94,7 @@ class LiveBoard(PlainBoard):
         )
         self.rows: dict[Run, TaskID] = {}
         self.epochs = {run: run.experiment.training.epochs for run in runs}
-        self.at = {run: float(self.epochs[run]) if _over(run) else 0.0 for run in runs}  # epochs done of each
+        self.at = {run: float(self.epochs[run]) if _over(run) else 0.0 for run in runs}  # finished epochs of each run
         self.images, self.done, self.since = 0.0, 0.0, 0.0  # images and epochs since the clock started
         self.all = self.bar.add_task("", total=sum(self.epochs.values()), figures="starting")
 
@@ -117,7 +115,7 @@ class LiveBoard(PlainBoard):
         return _Row(self, run)
 
     def look(self, run: Run, position: float, images: int, figures: str) -> None:
-        """`position`: epochs done; `images`: seen since the last look, none at the first."""
+        """`position`: epochs done; `images`: number seen since the last update, 0 at the first."""
         if not self.since:
             self.since = time.perf_counter()
         if images:
@@ -167,7 +165,7 @@ class _Row(Progress):
 
 
 def make_board(console: Console, runs: list[Run], quiet: bool = False) -> Board:
-    """`runs`: all, those that are over included."""
+    """`runs`: all of them, including those that have ended."""
     if quiet:
         return Board()
     return LiveBoard(console, runs) if console.is_terminal else PlainBoard(console, runs)

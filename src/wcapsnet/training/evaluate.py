@@ -22,12 +22,12 @@ from .mode import evaluating
 class Evaluation:
     labels: Tensor  # (m,)
     predicted: Tensor  # (m,)
-    probability: Tensor  # (m,) of the predicted class, over the real classes
-    winners: tuple[Tensor, ...]  # for each level (m, n): whether a block is among the heaviest of an image (D31)
+    probability: Tensor  # (m,) probability of the predicted class, over the real classes
+    winners: tuple[Tensor, ...]  # for each level (m, n): whether a block has one of the image's largest weights (D31)
     loss: float  # cross entropy
     mean_weights: tuple[Tensor, ...]  # for each level (classes, n): mean b_n over the images of a class
     classes: int
-    names: tuple[str, ...] = ()  # of the classes, where they are known
+    names: tuple[str, ...] = ()  # class names, if known
 
     @property
     def accuracy(self) -> float:
@@ -63,12 +63,12 @@ def evaluate(
     batch_size: int | None = None,
     forward: Callable[[Tensor], Any] | None = None,
 ) -> Evaluation:
-    """The whole split, once, in order; the network is left in the mode it was in. `forward` may compute it faster."""
+    """Evaluate the whole split once, in order; the network keeps its mode. `forward` may be a faster implementation."""
     device, classes = split.labels.device, network.config.classes
     size = batch_size or good_batch(network, device, 1000 if forward else 500)  # kernels need a tenth of the memory
     answer = forward or network
 
-    @torch.no_grad()  # here: every thread has a mode of its own
+    @torch.no_grad()  # set here because the mode is per thread
     def look(start: int) -> list[Tensor]:
         images, target = split.take(slice(start, start + size))
         with arithmetic(precision, device):
@@ -95,5 +95,5 @@ def evaluate(
 
 
 def listed_winners(mask: Tensor) -> list[str]:
-    """(m, n) → for each image its winners, separated by spaces: "0 3 5" """
+    """(m, n) → the winners of each image, separated by spaces: "0 3 5" """
     return [" ".join(map(str, row.nonzero().flatten().tolist())) for row in mask]

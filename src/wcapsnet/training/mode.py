@@ -1,4 +1,4 @@
-"""Evaluation and explanations see the network as it answers: in evaluation mode."""
+"""Evaluation mode, for evaluation and explanations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 @contextmanager
 def evaluating(network: nn.Module) -> Iterator[None]:
-    """Evaluation mode, and back. A network that is in it already is not touched, so threads may share it."""
+    """Switch to evaluation mode and back. A network already in it is left alone, so threads may share it."""
     if not network.training:
         yield
         return

@@ -1,4 +1,4 @@
-"""What a training run shows: a live bar in a terminal, plain lines elsewhere, nothing when asked to be quiet."""
+"""Progress of a training run: a live bar in a terminal, plain lines elsewhere, nothing if quiet."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ..rounding import percent
 
 
 class Progress:
-    """Quiet, and what the others build on."""
+    """Prints nothing; base class of the others."""
 
-    interval = 0.25  # seconds between two looks at the running means; each look waits for the device
+    interval = 0.25  # seconds between two reads of the running means; each read synchronises with the device
 
     def __init__(self) -> None:
         self._next = 0.0
@@ -44,9 +44,9 @@ class Progress:
 
 
 class PlainProgress(Progress):
-    """A line an epoch."""
+    """One line per epoch."""
 
-    interval = 5.0  # a look only serves to notice divergence early
+    interval = 5.0  # reading only serves to detect divergence early
 
     def __init__(self, console: Console):
         super().__init__()
@@ -57,13 +57,13 @@ class PlainProgress(Progress):
 
 
 class LiveProgress(PlainProgress):
-    """A bar for the epoch under way with losses, accuracy, images/s and the time left of the whole run."""
+    """A bar for the current epoch with losses, accuracy, images/s and the time left for the whole run."""
 
     interval = 0.25
 
     def __init__(self, console: Console):
         super().__init__(console)
-        self._started, self._position = 0.0, -1  # when the clock started, and after how many steps
+        self._started, self._position = 0.0, -1  # when the clock started, and at which step
         self.bar = RichProgress(
             TextColumn("epoch {task.fields[epoch]}"),
             BarColumn(bar_width=20 if console.width >= 100 else 8),
@@ -85,12 +85,12 @@ class LiveProgress(PlainProgress):
 
     def batch(self, epoch: int, epochs: int, step: int, steps: int, batch_size: int, means: dict[str, float]) -> None:
         position = epoch * steps + step
-        if self._position < 0:  # the first look starts the clock: what was before is start-up, or another run
+        if self._position < 0:  # the first update starts the clock, so start-up and earlier runs do not count
             self._started, self._position = time.perf_counter(), position
         done = position - self._position
         rate = done / max(time.perf_counter() - self._started, 1e-9)
         speed = f"{rate * batch_size:,.0f} images/s  {clock((epochs * steps - position) / rate)} left" if done else ""
-        shown = {"total": means["total"]} if self.console.width < 130 else means  # the time left is worth more
+        shown = {"total": means["total"]} if self.console.width < 130 else means  # the time left is more useful
         figures = "  ".join(loss_terms(shown))
         self.bar.update(
             self.task,
@@ -102,7 +102,7 @@ class LiveProgress(PlainProgress):
 
 
 def loss_terms(figures: dict[str, float]) -> list[str]:
-    """The total and every registered term of the loss that `figures` has, with short names"""
+    """The total and every registered loss term in `figures`, with short names"""
     short = {"total": "loss", "cross_entropy": "ce", "wasserstein": "ws", "reconstruction": "rec"}
     signs = {"wasserstein": "+"}
     names = [name for name in figures if name == "total" or name in loss_term]

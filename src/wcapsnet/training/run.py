@@ -1,22 +1,22 @@
-"""The run folder: what was asked, in which environment, what happened, the weights.
+"""The run folder: configuration, environment, metrics and weights.
 
-    data.json            the classes, and which images were used for what, as checksums
+    data.json            the classes, and checksums of the training, validation and test images
     experiment.json      the whole configuration: enough to repeat the run
-    environment.json     versions, commit, hardware, command, where the data lay; and again whenever it was resumed
-    metrics.jsonl        a line an epoch: every loss term, accuracies, learning rate, images/s
+    environment.json     versions, commit, hardware, command, dataset directory; again for every time it was resumed
+    metrics.jsonl        one line per epoch: every loss term, accuracies, learning rate, images/s
     best.safetensors     weights with the best validation accuracy, ready to load
     last.safetensors     weights of the last epoch
-    state.safetensors    weights, momentum and random state: what resuming needs
-    test.json            figures on the test set, by the best weights; with per-class accuracy and confusion matrix
-    predictions.csv      one line a test image
+    state.safetensors    weights, momentum and random state: needed to resume
+    test.json            test-set results of the best weights, with per-class accuracy and confusion matrix
+    predictions.csv      one line per test image
     confusion.csv        rows: true class, columns: predicted class
-    tensorboard/         events, where tensorboard is installed
+    tensorboard/         events, if tensorboard is installed
 
-The commands `train`, `demo` and `report` add report.html, all of it to look at in one file, and survey.safetensors,
-what the network made of every test image, from which it is drawn.
+The commands `train`, `demo` and `report` add report.html, a single-file report, and survey.safetensors, the network's
+outputs for every test image, from which the report is drawn.
 
-Every file is replaced whole, so a run that dies leaves nothing half written. A run of a sweep that came to nothing has
-failed.json, which says why; resuming it tries again.
+Every file is replaced atomically, so a run that crashes leaves no partial files. A failed run of a sweep has
+failed.json with the reason; resuming it tries again.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ COUNTS, MEASURES = ("images", "errors", "epochs", "best_epoch"), ("accuracy", "v
 class Run:
     def __init__(self, path: Path, experiment: Experiment, numbered: Path | None = None):
         self.path, self.experiment = path, experiment
-        self._numbered = numbered  # where to go on counting if somebody takes `path` first
+        self._numbered = numbered  # the next number to try if another process takes `path` first
         self._lock: FileLock | None = None
 
     @staticmethod
@@ -63,12 +63,12 @@ class Run:
 
     @staticmethod
     def next_free(path: Path, experiment: Experiment) -> Run:
-        """A run at `path`, or at `path-2`, `path-3`, … : the first that nobody uses."""
+        """A run at `path`, or at the first of `path-2`, `path-3`, … that is free."""
         return Run(free_path(path), experiment, numbered=path)
 
     @staticmethod
     def at(path: Path, experiment: Experiment) -> Run:
-        """A run that may begin at `path`; nothing is written yet."""
+        """A run that can start at `path`; nothing is written yet."""
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             what = "already holds a run" if Run.is_run(path) else "already exists"
             resume = f" (or continue it: wcapsnet train --resume {path})" if Run.is_run(path) else ""
@@ -76,10 +76,10 @@ class Run:
         return Run(path, experiment)
 
     def begin(self, environment: dict[str, Any]) -> None:
-        """Take the folder, which only one of several runs that begin at once can do, and write what was asked."""
+        """Claim the folder (only one of several runs starting at once can) and write the experiment."""
         while not self._take():
             if self._numbered is None:
-                raise InputError(f"Another run has just begun in {self.path}; choose another folder with --out.")
+                raise InputError(f"Another run has just started in {self.path}; choose another folder with --out.")
             self.path = free_path(self._numbered)
         self.write_json("environment.json", environment)
         self.write_experiment()
@@ -96,21 +96,21 @@ class Run:
             os.close(os.open(self.file(".taken"), os.O_CREAT | os.O_EXCL))
         except FileExistsError:
             return False
-        if Run.is_run(self.path):  # begun and left since we looked
+        if Run.is_run(self.path):  # another process started and left it since the check
             self.file(".taken").unlink()
             return False
         return True
 
     def record_data(self, dataset: Dataset) -> None:
-        """Remember which images the run was begun with."""
+        """Record which images the run was started with."""
         if not self.file("data.json").exists():
             images = {part: len(getattr(dataset, part).labels) for part in PARTS}
             facts = {"classes": dataset.classes, "images": images, "fingerprint": dataset.fingerprint(*PARTS)}
             self.write_json("data.json", facts)
 
     def check_data(self, dataset: Dataset, *parts: str, instead: str | None = None) -> None:
-        """Refuse other images than those: a test set that has changed may hold what the network was trained on.
-        `instead`: what somebody may do who means the new ones."""
+        """Refuse images other than the recorded ones: a changed test set may hold training images.
+        `instead`: what to do if the new images are intended."""
         if not self.file("data.json").exists():
             return
         facts = read_json(self.file("data.json"))
@@ -118,18 +118,18 @@ class Run:
         if tuple(facts["classes"]) != dataset.classes:
             was, now = ", ".join(facts["classes"]), ", ".join(dataset.classes)
             raise InputError(
-                f"The classes of {dataset.name} have changed since {self.path} began: {was}; now {now}. Bring them "
-                f"back, or {instead}."
+                f"The classes of {dataset.name} have changed since {self.path} started ({was}; now {now}); restore "
+                f"them, or {instead}."
             )
         for part, seen in dataset.fingerprint(*(parts or PARTS)).items():
             if facts["fingerprint"][part] != seen:
                 raise InputError(
-                    f"The {part} images of {dataset.name} are not those that {self.path} began with; bring them back, "
+                    f"The {part} images of {dataset.name} are not those that {self.path} started with; restore them, "
                     f"or {instead}."
                 )
 
     def check_weights(self, model: WCapsNetConfig, classes: tuple[str, ...]) -> None:
-        """Refuse best weights that belong to another run: what is said of this one would be wrong."""
+        """Refuse best weights that belong to another run: results reported for this run would be wrong."""
         fields = differing(model, self.experiment.model)
         other = [f"model.{field} is {found}, not {own}" for field, found, own in fields]
         if self.file("data.json").exists() and not other:
@@ -138,13 +138,15 @@ class Run:
                 other = [f"its classes are {', '.join(classes)}, not {', '.join(names)}"]
         if other:
             place = self.file("best.safetensors")
-            raise InputError(f"{place} is of another network ({other[0]}); bring its own back, or train anew.")
+            raise InputError(
+                f"{place} belongs to another network ({other[0]}); restore the run's own file, or train again."
+            )
 
     @staticmethod
     def open(path: Path) -> Run:
         if not Run.is_run(path):
             inside = sum(1 for _ in path.glob("*/experiment.json")) if path.is_dir() else 0
-            more = f", but {inside} of the folders in it are: name one or several of those" if inside else ""
+            more = f", but {inside} of its subfolders are: name one or more of those" if inside else ""
             raise InputError(f"{path} is not a run folder: it has no experiment.json{more}.")
         return Run(path, read_experiment(path / "experiment.json"))
 
@@ -155,29 +157,33 @@ class Run:
     def file(self, name: str) -> Path:
         return self.path / name
 
+    def facts(self, name: str) -> dict[str, Any]:
+        """The content of NAME.json."""
+        return read_json(self.file(f"{name}.json"))
+
     @property
     def finished(self) -> bool:
         return self.file("test.json").exists()
 
     def results(self) -> dict[str, Any]:
-        """The figures of a finished run; refused where they are none, or contradict one another."""
-        figures = read_json(self.file("test.json"))
+        """The results of a finished run; refused if they are malformed or inconsistent."""
+        figures = self.facts("test")
         if trouble := _trouble(figures):
-            again = f", or delete it and have the run tested again: wcapsnet train --resume {self.path}"
-            remedy = f"bring it back{again if self.file('state.safetensors').exists() else ''}"
+            again = f", or delete it and test the run again: wcapsnet train --resume {self.path}"
+            remedy = f"restore it{again if self.file('state.safetensors').exists() else ''}"
             raise InputError(f"{self.file('test.json')} is damaged: {trouble}; {remedy}.")
         return figures
 
     def hold(self) -> None:
-        """Keep other processes from training it, until `release`."""
+        """Lock the run against training by other processes, until `release`."""
         if self._lock:
             return
         lock = FileLock(self.file(".lock"))
         try:
             lock.acquire(blocking=False)
         except Timeout:
-            raise InputError(f"Another process is training {self.path}; wait for it, or stop it.") from None
-        except (NotImplementedError, OSError):  # a file system without locks
+            raise InputError(f"Another process is training {self.path}; wait for it to finish, or stop it.") from None
+        except (NotImplementedError, OSError):  # the file system does not support locks
             return
         self._lock = lock
 
@@ -195,8 +201,8 @@ class Run:
             self.hold()
 
     def resumed(self, environment: dict[str, Any], epoch: int) -> None:
-        """It goes on after `epoch` epochs, maybe on another machine and by other code."""
-        if not self.file("state.safetensors").exists():  # it begins again
+        """Record that the run resumes after `epoch` epochs, possibly on another machine or with other code."""
+        if not self.file("state.safetensors").exists():  # it starts again
             return
         before = read_json(self.file("environment.json")) if self.file("environment.json").exists() else {}
         again = {"after_epoch": epoch, **{name: value for name, value in environment.items() if name != "data_dir"}}
@@ -207,16 +213,18 @@ class Run:
 
     @property
     def failure(self) -> str | None:
-        path = self.file("failed.json")
-        return str(read_json(path).get("failure")) if path.exists() and not self.finished else None
+        failed = self.file("failed.json").exists() and not self.finished
+        return str(self.facts("failed").get("failure")) if failed else None
 
     def weights(self) -> Path:
         """The best weights so far."""
         path = self.file("best.safetensors")
         if not path.exists():
             if self.finished or self.metrics():
-                raise InputError(f"{self.path} has lost its weights: there is no best.safetensors.")
-            raise InputError(f"{self.path} has no weights yet: its first epoch was not finished.")
+                raise InputError(
+                    f"{self.path} has lost its weights: there is no best.safetensors; restore it, or train again."
+                )
+            raise InputError(f"{self.path} has no weights yet: its first epoch is not finished.")
         return path
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -224,7 +232,7 @@ class Run:
         try:
             return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise InputError(f"{path} is damaged ({error}); mend the line or delete the file.") from error
+            raise InputError(f"{path} is damaged ({error}); fix the line or delete the file.") from error
 
     def write_metrics(self, records: list[dict[str, Any]]) -> None:
         write_text(self.file("metrics.jsonl"), "".join(json.dumps(record) + "\n" for record in records))
@@ -234,7 +242,10 @@ class Run:
 
 
 def read_experiment(path: Path) -> Experiment:
+    """From the experiment.json of a run folder, or from the record of a run."""
     data = read_json(path)
+    if isinstance(data.get("experiment"), dict):
+        data = data["experiment"]
     data.pop("version", None)
     check_plugins(data.pop("plugins", []), path.parent)
     try:
@@ -244,7 +255,7 @@ def read_experiment(path: Path) -> Experiment:
 
 
 def check_plugins(recorded: Any, what: Path) -> None:
-    """Refuse what was made with parts that are not loaded; mention a plugin that has changed since."""
+    """Refuse a run that needs parts that are not loaded; warn about plugins that have changed since."""
     try:
         needed = [Plugin(str(one["path"]), str(one["sha256"])) for one in recorded]
     except (KeyError, TypeError) as error:
@@ -278,7 +289,7 @@ def _trouble(figures: dict[str, Any]) -> str | None:
 
 
 def free_path(path: Path) -> Path:
-    """`path`, or `path-2`, `path-3`, … : the first that nobody uses."""
+    """`path`, or the first of `path-2`, `path-3`, … that is free."""
     free, number = path, 2
     while free.exists():
         free, number = path.with_name(f"{path.name}-{number}"), number + 1
@@ -310,14 +321,14 @@ def describe_environment(
 
 
 def runs_at_a_time(environment: dict[str, Any]) -> int:
-    """How many runs shared the device, at most: above 1, the time of each is not its own."""
+    """The largest number of runs that shared the device: above 1, the time of a run includes waiting for others."""
     older = [b for a, b in itertools.pairwise(environment.get("command", ())) if a == "--parallel"]
     own = environment.get("runs_at_a_time", next((int(number) for number in older if str(number).isdecimal()), 1))
     return max([own, *(runs_at_a_time(again) for again in environment.get("resumed", ()))])
 
 
 def program() -> list[str]:
-    """What was called: a script of somebody's own may train too."""
+    """The command that was called: it may also be the user's own script."""
     script = Path(sys.argv[0])
     if script.suffix != ".py" or script.name == "__main__.py":
         return ["wcapsnet"]
@@ -325,7 +336,7 @@ def program() -> list[str]:
 
 
 def commit() -> str | None:
-    """Of the sources that ran; for a copy without its own history, what WCAPSNET_COMMIT says."""
+    """The commit of the code that ran; for a copy without git history, the value of WCAPSNET_COMMIT."""
     if said := os.environ.get("WCAPSNET_COMMIT"):
         return said
     here = Path(__file__)
@@ -335,14 +346,14 @@ def commit() -> str | None:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        git("ls-files", "--error-unmatch", here.name)  # an installed copy may lie in somebody else's repository
+        git("ls-files", "--error-unmatch", here.name)  # an installed copy may be inside an unrelated repository
         return git("describe", "--always", "--dirty", "--abbrev=12")
     except (OSError, subprocess.CalledProcessError):
         return None
 
 
 def file_names_only(command: list[str]) -> list[str]:
-    """For records that others read: where somebody's files lay is nobody's business."""
+    """For published records: remove the paths of local files."""
     return [Path(word).name if Path(word).is_absolute() else word for word in command]
 
 

@@ -1,4 +1,4 @@
-"""One training step, eagerly or as one CUDA graph."""
+"""One training step, run eagerly or as one CUDA graph."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ..objective import Objective
 
 
 def summed(objective: Objective) -> tuple[str, ...]:
-    """What a step adds up on the device, so that nothing waits for it. Batches are of one size, so means are exact."""
+    """Sums accumulated on the device, without synchronising. Batches have equal size, so means are exact."""
     return ("total", *objective, "accuracy", "steps")
 
 
 class Step:
-    """Take a batch, augment, forward, loss, backward, update; `sums` grows by what was seen."""
+    """Take a batch, augment, forward, loss, backward, update; adds the step's figures to `sums`."""
 
     def __init__(self, experiment: Experiment, engine: Engine, optimizer: torch.optim.Optimizer, data: DeviceSplit):
         self.experiment, self.engine, self.optimizer, self.data = experiment, engine, optimizer, data
@@ -36,16 +36,16 @@ class Step:
         self.optimizer.step()
 
     def means(self) -> dict[str, float]:
-        """What was seen since `sums` was zero, by name"""
+        """Means since `sums` was last zeroed, by name"""
         *sums, steps = self.sums.tolist()
         return {name: value / max(steps, 1) for name, value in zip(self.summed, sums, strict=False)}
 
     def release(self) -> None:
-        """Give back what outlives the object; it cannot be called any more."""
+        """Free what outlives the object; it must not be called afterwards."""
 
 
 class GraphedStep(Step):
-    """The same, recorded once and replayed: one launch per step instead of thousands."""
+    """The same step, recorded once and replayed: one launch per step instead of thousands."""
 
     def __init__(self, step: Step, batch_size: int):
         self.__dict__.update(step.__dict__)
@@ -53,12 +53,12 @@ class GraphedStep(Step):
         self.graph = self._record(step)
 
     def _record(self, step: Step) -> torch.cuda.CUDAGraph:
-        # Recording needs a few real steps first, and they must leave no trace.
+        # Recording needs a few real steps first; their effects are undone.
         kept = [*self.engine.network.state_dict().values(), self.sums]
         kept += [state["momentum_buffer"] for state in self.optimizer.state.values()]
         before = [tensor.clone() for tensor in kept]
         random_state = torch.cuda.get_rng_state(self.sums.device)
-        # A stream that no other graph is recorded on: what cuBLAS keeps for a stream, all graphs recorded there share.
+        # A separate stream for each graph: graphs recorded on the same stream share cuBLAS's workspace for it.
         outside = torch.cuda.current_stream(self.sums.device)
         shared = outside == torch.cuda.default_stream(self.sums.device)
         stream = torch.cuda.Stream(self.sums.device) if shared else outside
@@ -82,20 +82,20 @@ class GraphedStep(Step):
         self.graph.replay()
 
     def release(self) -> None:
-        """Before another graph is recorded on the same stream: giving this one up later would break that one."""
+        """Call this before recording another graph on the same stream: freeing this one later would break the other."""
         self.graph.reset()
 
 
 def nesterov(engine: Engine, experiment: Experiment, device: torch.device) -> torch.optim.SGD:
-    """SGD with Nesterov momentum; λ_WD acts on what the paper's L₂ falls on and on nothing else."""
+    """SGD with Nesterov momentum; λ_WD applies only to the parameters in the paper's L₂."""
     training, network = experiment.training, engine.network
     decayed = network.decayed_parameters()
     chosen = {id(p) for p in decayed}
     others = [p for p in network.parameters() if id(p) not in chosen]
     groups = [{"params": decayed, "weight_decay": training.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    # The rate is a tensor, because a recorded step reads it anew every time.
+    # The learning rate is a tensor because a recorded step reads it at every replay.
     optimizer = engine.optimizer(groups, torch.tensor(training.lr, device=device), training.momentum)
     for group in optimizer.param_groups:
-        for p in group["params"]:  # there from the start, so that every step is the same step
+        for p in group["params"]:  # created up front, so that all steps are identical
             optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
     return optimizer

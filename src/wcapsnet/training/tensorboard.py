@@ -1,4 +1,4 @@
-"""TensorBoard events, where tensorboard is installed."""
+"""TensorBoard events, if tensorboard is installed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @contextmanager
 def event_writer(path: Path, first_epoch: int) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """A function that takes an epoch's record. Events after `first_epoch`, of a run now resumed, are dropped."""
+    """A function that takes an epoch's record. For a resumed run, events after `first_epoch` are dropped."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -1,8 +1,8 @@
-"""Several runs in one process, each with the result it has alone.
+"""Several runs in one process, each with the same result as if it ran alone.
 
-A network of a million weights leaves most of a large GPU idle. Here every run has a lane: a stream, a CUDA graph and
-random numbers of its own. The loop launches a step of one run and a step of the next without waiting for either, and
-the device does them side by side. On a CPU there is nothing to gain by it.
+A network of a million weights leaves most of a large GPU idle. Here every run has a lane with its own stream, CUDA
+graph and random numbers. The loop launches a step of each run in turn without waiting, and the device executes them
+concurrently. On a CPU this gains nothing.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from .progress import Progress
 from .run import Run
 from .trainer import Diverged, Interrupted, Trainer, signals
 
-MAX_LANES = 32  # as many streams as PyTorch has to give; more would share theirs
-# Steps of a run that may wait on the device: work while another run is validated and saved. Few at first, for Ctrl-C
-# waits for them; more where they turned out to be too few.
+MAX_LANES = 32  # size of PyTorch's stream pool; more lanes would share streams
+# Steps of a run that may be queued on the device, so that it stays busy while another run is validated and saved. Low
+# at first, because Ctrl-C waits for them; raised when the queue runs empty.
 AHEAD, MOST_AHEAD = 4, 64
 
 
@@ -39,16 +39,16 @@ Make = Callable[[Run, Progress], "Trainer | None"]
 
 class Outcome(NamedTuple):
     run: Run
-    failure: str | None = None  # why it has no result, in a sentence
+    failure: str | None = None  # why it has no result, as a sentence
 
 
 def train_together(
     runs: Sequence[Run], make: Make, device: torch.device, parallel: int, board: Board
 ) -> Generator[Outcome, None, None]:
-    """Train and test the runs, `parallel` of them at a time; whichever ends is yielded, and the next takes its lane.
+    """Train and test the runs, `parallel` at a time; yields each run when it ends, and the next one takes its lane.
 
-    `make` builds the trainer of a run, be it new or begun, or says None if nothing is left to do. Ctrl-C saves
-    every run under way and raises `Interrupted`.
+    `make` builds the trainer of a new or resumed run, or returns None if nothing is left to do. Ctrl-C saves every
+    active run and raises `Interrupted`.
     """
     waiting, lanes = deque(runs), [Lane(device) for _ in range(min(parallel, MAX_LANES, len(runs)))]
     with signals() as stop, board, _vacating(lanes):
@@ -62,7 +62,7 @@ def train_together(
                 except torch.OutOfMemoryError:
                     if not any(other.trainer for other in lanes if other is not lane):
                         raise
-                    board.crowded(run)  # as many as fit: its lane is closed, and it waits for another
+                    board.crowded(run)  # out of memory: its lane is closed, and the run waits for another lane
                     waiting.appendleft(run)
                     lanes.remove(lane)
                     lane.leave()
@@ -91,7 +91,7 @@ def _vacating(lanes: list[Lane]) -> Iterator[None]:
 
 
 class Lane:
-    """Where one run trains at a time: a stream of its own, and for each run random numbers of its own."""
+    """Trains one run at a time, with its own stream; every run has its own random numbers."""
 
     def __init__(self, device: torch.device):
         self.device = device
@@ -99,7 +99,7 @@ class Lane:
         self.trainer: Trainer | None = None
         self._random = Randomness(device)
         self._steps: Generator[None, None, None]
-        self._launched: deque[torch.cuda.Event] = deque()  # steps that the device has not been seen to finish
+        self._launched: deque[torch.cuda.Event] = deque()  # steps not yet known to be finished
         self._ahead = AHEAD
 
     @property
@@ -112,16 +112,16 @@ class Lane:
             yield
 
     def ready(self) -> bool:
-        """Whether a step may be launched; nobody waits for the answer."""
+        """Whether a step may be launched; does not wait."""
         full = len(self._launched) == self._ahead
         while self._launched and self._launched[0].query():
             self._launched.popleft()
-        if full and not self._launched:  # all done since the last look: the device has run dry
+        if full and not self._launched:  # all finished since the last check: the device was idle
             self._ahead = min(2 * self._ahead, MOST_AHEAD)
         return len(self._launched) < self._ahead
 
     def take_turn(self, run: Run, make: Make, board: Board) -> Outcome | None:
-        """Launch one step, or after the last one test; how the run ended, if it did."""
+        """Launch one step, or test after the last one; returns the outcome if the run has ended."""
         if not self.trainer:
             self._random = Randomness(self.device)
         try:
@@ -144,7 +144,7 @@ class Lane:
         return None
 
     def pause(self) -> None:
-        """Save, unless the weights turn out to be broken."""
+        """Save, unless the weights are no longer finite."""
         assert self.trainer
         with self._turn():
             try:
@@ -153,36 +153,36 @@ class Lane:
                 self.trainer.run.fail(str(error))
 
     def leave(self) -> None:
-        """Give everything back, so that the next run finds the lane as the first one did."""
+        """Free everything, so that the next run finds the lane in its initial state."""
         if self.trainer is None:
             return
         self._steps.close()
         self.trainer.run.release()
         if self.stream:
-            self.stream.synchronize()  # a graph in flight must not be given up
+            self.stream.synchronize()  # a running graph must not be freed
         self.trainer.step.release()
         self.trainer = None
         del self._steps
         self._launched.clear()
         self._ahead = AHEAD
         if self.stream:
-            gc.collect()  # the run's tensors, before the next one needs the memory
+            gc.collect()  # frees the run's tensors before the next run needs the memory
 
 
 class Randomness:
-    """The random numbers of one run: what is drawn inside `with` comes from here, and nobody else's are touched.
+    """The random numbers of one run: draws inside `with` come from here and affect no other run.
 
-    On CUDA the default generator is pointed at a state of the run's own, which waits for nothing. Saving and restoring
-    seed and offset would not do: a recorded graph reads them from device memory that belongs to the state, up to some
-    version of PyTorch one place for all its graphs, so a graph in flight on one stream would see what is written there
-    for the next. A graph recorded inside `with` keeps this state for good, and its replays advance it.
+    On CUDA the default generator is pointed at the run's own state, without synchronising. Saving and restoring the
+    seed and offset would not work: a recorded graph reads them from device memory owned by the state, which some
+    versions of PyTorch share between all graphs, so a running graph on one stream would see the values written for the
+    next. A graph recorded inside `with` keeps this state, and its replays advance it.
     """
 
     def __init__(self, device: torch.device):
         self._cpu = torch.Generator().get_state()
         self._cuda: torch.Generator | None = None
         if device.type == "cuda":
-            torch.cuda.init()  # the default generators are not there before
+            torch.cuda.init()  # creates the default generators
             index = torch.cuda.current_device() if device.index is None else device.index
             self._cuda = torch.Generator(torch.device("cuda", index))
             self._default = torch.cuda.default_generators[index]
@@ -204,15 +204,15 @@ class Randomness:
 
 
 class SharedData:
-    """Data sets on the device: one copy for all runs that train on the same images."""
+    """Datasets on the device: one copy for all runs that train on the same images."""
 
     def __init__(self, load: Callable[[DataConfig], Dataset], device: torch.device):
         self.load, self.device = load, device
         self._on_device: WeakValueDictionary[DataConfig, DeviceData] = WeakValueDictionary()
-        self._latest: DeviceData | None = None  # kept between two runs that follow one another
+        self._latest: DeviceData | None = None  # kept for the next run
 
     def of(self, config: DataConfig) -> DeviceData:
-        same = replace(config, mirror=False, shift=0, augment=Augmentations())  # augmentation changes no image
+        same = replace(config, mirror=False, shift=0, augment=Augmentations())  # stored images are not augmented
         data = self._on_device.get(same)
         if data is None:
             data = DeviceData(self.load(config), config.normalization, self.device)

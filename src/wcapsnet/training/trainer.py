@@ -1,4 +1,4 @@
-"""The training loop. It knows nothing of capsules: a step, a validation, a run folder."""
+"""The training loop. It is independent of the architecture: steps, validation, run folder."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from .tensorboard import event_writer
 
 
 class Interrupted(Exception):
-    """Training was stopped by a signal; everything is saved."""
+    """Training was stopped by a signal; everything has been saved."""
 
 
 class Diverged(Exception):
-    """The loss is no longer a number, or far above chance. The message is one sentence."""
+    """The loss is not finite, or far above chance. The message is one sentence."""
 
 
 @dataclass
 class State:
-    """Where a run stands, besides its tensors."""
+    """The progress of a run, apart from its tensors."""
 
     epoch: int = 0  # epochs finished
-    step: int = 0  # steps done of the one under way
+    step: int = 0  # finished steps of the current epoch
     best_epoch: int = 0
     best_accuracy: float = -1.0  # on validation
     best_loss: float = math.inf
@@ -54,7 +54,7 @@ class State:
 
 class Trainer:
     def __init__(self, run: Run, data: Dataset | DeviceData, device: torch.device, progress: Progress):
-        """`data` is put on the device, unless it is there already, for several runs."""
+        """`data` is moved to the device, unless it is already there, shared by several runs."""
         self.run, self.device, self.progress = run, device, progress
         self.experiment = experiment = run.experiment
         self.settings = experiment.training
@@ -72,9 +72,9 @@ class Trainer:
         self.step: Step = Step(experiment, self.engine, self.optimizer, self.train_data)
         if run.file("state.safetensors").exists():
             self._restore()
-        elif run.metrics():  # to begin anew would overwrite what it has
+        elif run.metrics():  # starting again would overwrite its files
             raise InputError(
-                f"{run.path} cannot go on: it has no state.safetensors. Bring that back, or delete {run.path} and "
+                f"{run.path} cannot be resumed: state.safetensors is missing; restore it, or delete {run.path} and "
                 "train again."
             )
         if device.type == "cuda" and self.settings.cuda_graph:
@@ -89,7 +89,7 @@ class Trainer:
                     raise Interrupted
 
     def steps(self) -> Generator[None, None, None]:
-        """The loop of `fit`, which stands still after every step: there a run can be left, or another one advanced."""
+        """The loop of `fit` as a generator that pauses after every step: another run can then take a step."""
         self.run.record_data(self.dataset)
         records = self.run.metrics()[: self.state.epoch]
         events = event_writer(self.run.file("tensorboard"), self.state.epoch)
@@ -119,13 +119,13 @@ class Trainer:
                 means = self.step.means()
                 self._check(means)
                 self.progress.batch(state.epoch, self.settings.epochs, state.step, len(order), order.shape[1], means)
-            if state.step < len(order):  # after the last step comes validation, and then the pause
+            if state.step < len(order):  # after the last step, validation comes before the pause
                 yield
         self._check(self.step.means())
         self.images_per_s = (len(order) - first) * order.shape[1] / max(time.perf_counter() - started, 1e-9)
 
     def pause(self) -> None:
-        """Save where `steps` stands still; after an epoch that has been done."""
+        """Save at a pause of `steps`; a finished epoch is already saved."""
         if self.state.step:
             self._check(self.step.means())
             self._count_seconds()
@@ -140,7 +140,7 @@ class Trainer:
         state, means = self.state, self.step.means()
         forward = self.engine.forward if isinstance(self.engine, kernels.FusedEngine) else None
         validation = evaluate(self.network, self.validation_data, self.settings.precision, forward=forward)
-        if not math.isfinite(validation.loss):  # the last step broke the weights: they must not replace good ones
+        if not math.isfinite(validation.loss):  # the last step broke the weights: do not overwrite good ones
             raise self._diverged(validation.loss)
         state.epoch, state.step = state.epoch + 1, 0
         if state.better(validation.accuracy, validation.loss):
@@ -174,7 +174,7 @@ class Trainer:
         )
 
     def _chance(self) -> float:
-        """The cross entropy of guessing, "none of these" included where the network has it"""
+        """The cross entropy of guessing; the class "none of these" counts if the network has it"""
         model = self.experiment.model
         return math.log(getattr(model, "outputs", model.classes))
 
@@ -187,7 +187,7 @@ class Trainer:
         return self.state.epoch < self.settings.epochs and self._out_of_patience()
 
     def finish(self) -> Evaluation:
-        """The one use of the test set: by the weights that validation chose, in fp32."""
+        """The only use of the test set: with the best weights on validation, in fp32."""
         best = Classifier.load(self.run.weights(), self.device)
         self.run.check_weights(best.config, best.classes)
         validation = evaluate(best.network, self.validation_data)
@@ -204,7 +204,7 @@ class Trainer:
         return test
 
     def save(self) -> None:
-        """`state` is written last and alone is what resuming reads: a run killed in between loses one epoch at most."""
+        """`state` is written last, and resuming reads nothing else: a run killed in between loses at most one epoch."""
         tensors = {f"model.{name}": tensor for name, tensor in self.network.state_dict().items()}
         for name, parameter in self.network.named_parameters():
             tensors[f"momentum.{name}"] = self.optimizer.state[parameter]["momentum_buffer"]
@@ -230,8 +230,8 @@ class Trainer:
                     self.optimizer.state[parameter]["momentum_buffer"].copy_(tensors[f"momentum.{name}"])
         except (RuntimeError, KeyError) as error:
             raise InputError(
-                f"{self.run.path} cannot be resumed: its state does not fit its experiment.json. Bring back the "
-                "one that it was begun with, or train into another folder."
+                f"{self.run.path} cannot be resumed: its state does not fit its experiment.json; restore the "
+                "original file, or train into another folder."
             ) from error
         self.step.sums.copy_(tensors["sums"])
         torch.set_rng_state(tensors["random.cpu"])
@@ -242,7 +242,7 @@ class Trainer:
 
 @contextmanager
 def signals() -> Iterator[list[int]]:
-    """Ctrl-C and a polite kill fill the list instead of breaking a step; the second Ctrl-C breaks it."""
+    """Ctrl-C and SIGTERM append to the list instead of interrupting a step; a second Ctrl-C interrupts it."""
     received: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -252,7 +252,7 @@ def signals() -> Iterator[list[int]]:
 
     try:
         before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread: signals are somebody else's business
+    except ValueError:  # not the main thread, which alone handles signals
         before = {}
     try:
         yield received

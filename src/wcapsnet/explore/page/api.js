@@ -1,9 +1,9 @@
-// Questions to the server.
+// Requests to the server.
 
 const token = document.querySelector("meta[name=token]").content;
 const tab = Array.from(crypto.getRandomValues(new Uint8Array(8)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 
-/** A question and its answer; what went wrong is thrown as an Error whose message is a sentence. */
+/** Send a request and return the answer; throws an Error whose message is a sentence. */
 export async function ask(path, body, kind = "application/json") {
   const headers = { "Content-Type": kind, "X-Wcapsnet-Token": token, "X-Wcapsnet-Tab": tab };
   let answer;
@@ -22,7 +22,7 @@ export async function about() {
   return answer.json();
 }
 
-/** Questions of one kind: one is on its way, and of those that come meanwhile only the newest is asked. */
+/** Requests of one kind: while one is pending, only the newest of the following is kept. */
 export class Newest {
   constructor(path) {
     this.path = path;
@@ -30,7 +30,7 @@ export class Newest {
     this.next = null;
   }
 
-  /** The answer, or null if a newer question took its place. */
+  /** The answer, or null if a newer request replaced it. */
   ask(body) {
     return new Promise((resolve, reject) => {
       this.next?.resolve(null);
@@ -39,7 +39,7 @@ export class Newest {
     });
   }
 
-  /** Forget what waits. */
+  /** Drop the waiting request. */
   drop() {
     this.next?.resolve(null);
     this.next = null;

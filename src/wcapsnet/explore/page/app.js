@@ -1,4 +1,4 @@
-// The page: what is looked at, what is switched off, and how it is shown.
+// The page: its state, requests to the server, and rendering.
 
 import { about as loadAbout, ask, bytes, floats, Newest, text } from "./api.js";
 import { Easel, rasterize } from "./draw.js";
@@ -7,15 +7,15 @@ import * as link from "./link.js";
 import * as paint from "./paint.js";
 
 const $ = (id) => document.getElementById(id);
-const FEW = 12; // up to so many classes stand in their own order; of more, the likeliest are shown
-const LONG = 32000; // letters of a link that some programs would cut
+const FEW = 12; // up to this many classes keep their order; otherwise the most probable are shown
+const LONG = 32000; // length at which some programs truncate a link
 
 let about;
 let easel;
 let flow;
 let survey = { state: "none" };
 const state = { id: "", source: null, pin: null, off: new Set(), target: null, vector: new Map(), open: null, heat: "weights", heatBlock: "all" };
-const shown = { answer: null, pinned: null, before: null, pixels: null, pinPixels: null }; // what the server said
+const shown = { answer: null, pinned: null, before: null, pixels: null, pinPixels: null }; // answers of the server
 const kept = { draw: null, pixels: null, test: null }; // the last picture of each kind
 const questions = { now: new Newest("/api/explain"), pin: new Newest("/api/explain"), before: new Newest("/api/explain"), block: new Newest("/api/block"), decode: new Newest("/api/decode"), near: new Newest("/api/near") };
 
@@ -27,9 +27,9 @@ const node = (name, properties = {}, ...children) => {
   return element;
 };
 
-// ── what is asked ──────────────────────────────────────────────────────────────────────────────────────────────────
+// ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-/** A picture as a question names it; null for an empty drawing. */
+/** A picture as named in a request; null for an empty drawing. */
 function named(source) {
   if (!source) return null;
   if (source.kind === "test") return { test: source.index };
@@ -37,7 +37,7 @@ function named(source) {
   return data && { pixels: text(data) };
 }
 
-/** uint8 (ch, h, w); null for an empty drawing, and for test images, which the server has */
+/** uint8 (ch, h, w); null for an empty drawing, and for test images, which are on the server */
 function pixelsOf(source) {
   if (source.kind === "pixels") return source.data;
   if (source.kind !== "draw" || !source.strokes.length) return null;
@@ -49,7 +49,7 @@ function offList() {
   return [...state.off].map((key) => key.split(".").map(Number)).map(([level, capsule]) => [level - 1, capsule]);
 }
 
-/** Ask about the picture again; `keep` leaves the sliders where they are. */
+/** Request the prediction again; `keep` keeps the sliders. */
 async function refresh({ keep = false } = {}) {
   if (!keep) state.vector.clear();
   remember();
@@ -78,14 +78,14 @@ async function refresh({ keep = false } = {}) {
   }
 }
 
-/** A large network takes its time, which is shown where it is noticed. */
+/** A large network is slow; show that it is working. */
 function busy(on) {
   clearTimeout(busy.timer);
   if (on) busy.timer = setTimeout(() => document.body.classList.add("busy"), 300);
   else document.body.classList.remove("busy");
 }
 
-/** The same picture with everything on, to hold the answer against. */
+/** The same picture with everything on, for comparison. */
 async function before(picture) {
   if (!state.off.size) return;
   const answer = await questions.before.ask({ ...picture, off: [], slot: "before" });
@@ -137,14 +137,14 @@ async function near(picture) {
   thumbs($("near"), answer.near, (one) => `distance ${one.distance.toFixed(2)}`);
 }
 
-/** The decoded vector and its position, as the sliders have them */
+/** The decoded vector and its position, as set by the sliders */
 function moved() {
   const { vector, position } = shown.answer;
   const at = (key, value) => state.vector.get(key) ?? value;
   return { vector: vector.map((value, k) => at(String(k), value)), position: [at("x", position[0]), at("y", position[1])] };
 }
 
-// ── what is shown ──────────────────────────────────────────────────────────────────────────────────────────────────
+// ── rendering ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 function render() {
   renderPicture();
@@ -168,7 +168,7 @@ function renderPicture() {
     $("file-view").hidden = false;
     $("drop").classList.add("filled");
     $("drop-text").textContent = "Drop, paste or choose another";
-    $("file-note").textContent = source.name ? `${source.name}, brought to ${about.width}×${about.height} pixels` : "";
+    $("file-note").textContent = source.name ? `${source.name}, resized to ${about.width}×${about.height} pixels` : "";
   }
   if (source.kind === "test") {
     paint.pixels($("test-view"), shown.pixels, about);
@@ -181,7 +181,7 @@ function renderPrediction() {
   const verdict = answer && classOf(answer.predicted);
   $("verdict").textContent = verdict ?? "–";
   $("verdict").classList.toggle("long", (verdict ?? "").length > 8);
-  $("verdict-probability").textContent = answer ? percent(answer.probabilities[answer.predicted]) : state.source?.kind === "draw" ? "Nothing is drawn yet." : "No picture yet.";
+  $("verdict-probability").textContent = answer ? percent(answer.probabilities[answer.predicted]) : state.source?.kind === "draw" ? "Nothing drawn yet." : "No picture yet.";
   const label = answer?.label;
   $("truth").textContent = label === undefined || label === null ? "" : label === answer.predicted ? `✓ Right: it is labelled ${classOf(label)}.` : `✗ Wrong: it is labelled ${classOf(label)}.`;
   $("truth").className = `small ${label === answer?.predicted ? "correct" : "mistaken"}`;
@@ -239,10 +239,10 @@ function renderClasses(answer, pinned, before) {
   });
   const rest = about.classes.length - chosen.length;
   const searching = about.classes.length > FEW && $("search").value.trim();
-  $("classes-note").textContent = searching && !chosen.length ? "No class is called that." : rest && !searching ? `and ${rest} more classes` : "";
+  $("classes-note").textContent = searching && !chosen.length ? "No class matches." : rest && !searching ? `and ${rest} more classes` : "";
 }
 
-/** What is laid over a picture: { values, height, width }, or null */
+/** The overlay of a picture: { values, height, width }, or null */
 function cells(answer) {
   if (!answer || state.heat === "none") return null;
   const [blocks, height, width] = answer.map;
@@ -254,7 +254,7 @@ function cells(answer) {
   return { values, height, width };
 }
 
-/** How many weights share the 1 that the heat map shows a part of: places if it adds up the blocks, else vectors */
+/** The number of weights that sum to 1: positions if the heat map adds up the blocks, otherwise vectors */
 function parts(answer) {
   const [blocks, height, width] = answer.map;
   const off = [...state.off].filter((key) => key.startsWith(`${about.levels.length}.`)).length;
@@ -263,7 +263,7 @@ function parts(answer) {
 
 const seenHere = ([n]) => state.heatBlock === "all" || Number(state.heatBlock) === n;
 
-/** The tied vectors, or none if more than half of all vectors tie: outlines around most of a picture say nothing */
+/** The tied vectors, or none if more than half of all vectors tie: outlining most of a picture is not informative */
 function outlined(answer) {
   return 2 * answer.tied.length <= parts(answer).vectors ? answer.tied : [];
 }
@@ -276,13 +276,13 @@ function heatOn(id, answer, pixels) {
   return map;
 }
 
-/** One sentence on the heaviest vectors */
+/** One sentence on the vectors with the largest weight */
 function ties(answer) {
   const { vectors } = parts(answer);
   const count = answer.tied.length;
   const dot = seenHere(answer.place);
-  if (count === 1) return dot ? "The dot marks the heaviest vector, which is decoded." : `The heaviest vector, which is decoded, is in block ${answer.place[0]}.`;
-  const decoded = dot ? "the dot marks the one that is decoded" : `the one that is decoded is in block ${answer.place[0]}`;
+  if (count === 1) return dot ? "The dot marks the vector with the largest weight, which is decoded." : `The vector with the largest weight, which is decoded, is in block ${answer.place[0]}.`;
+  const decoded = dot ? "the dot marks the decoded one" : `the decoded one is in block ${answer.place[0]}`;
   if (count === vectors) return `All ${count} vectors have the same weight to within 1\u00a0%; ${decoded}.`;
   const here = state.heatBlock === "all" ? "" : `, ${answer.tied.filter(seenHere).length} of them in block ${state.heatBlock}`;
   return `${count} of ${vectors} vectors share the largest weight${here} (${outlined(answer).length ? "outlined" : "too many to outline"}); ${decoded}.`;
@@ -312,7 +312,7 @@ function renderLook() {
   }
   const total = answer.block_contributions.map((part, n) => `block ${n} ${part < 0 ? "−" : "+"}${Math.abs(part).toFixed(2)}`).slice(0, 8).join(", ");
   $("look-note").textContent = signed
-    ? `What every place adds to the logit of ${classOf(answer.target)}, ${answer.logit.toFixed(2)}: ${total}${answer.block_contributions.length > 8 ? ", …" : ""}. Blue speaks for it, orange against; the dot marks the decoded vector.`
+    ? `What every position adds to the logit of ${classOf(answer.target)}, ${answer.logit.toFixed(2)}: ${total}${answer.block_contributions.length > 8 ? ", …" : ""}. Blue is evidence for it, orange against; the dot marks the decoded vector.`
     : map ? ties(answer) : "";
 }
 
@@ -391,7 +391,7 @@ function renderBlock() {
   }
   if (!answer) {
     $("block-facts").replaceChildren();
-    $("maps").replaceChildren(node("p", { className: "muted small", textContent: "They are shown as soon as there is a picture." }));
+    $("maps").replaceChildren(node("p", { className: "muted small", textContent: "Shown once there is a picture." }));
   } else {
     const level = answer.levels[l - 1];
     const facts = [["Weight", level.weights[n].toFixed(4)], ["Fitness", level.fitness[n].toFixed(4) + (l === about.levels.length ? " at its best place" : "")]];
@@ -429,15 +429,15 @@ function renderMaps(answer) {
 function renderFavourites() {
   const found = renderMaps.last?.favourites;
   const note = $("favourites-note");
-  if (survey.state === "none") note.textContent = "The test images are not at hand here.";
-  else if (survey.state === "failed") note.textContent = "The test images could not be looked at; the terminal says why.";
-  else if (survey.state === "running") note.textContent = `Looking at the test images: ${survey.done.toLocaleString("en")} of ${survey.total.toLocaleString("en")}.`;
+  if (survey.state === "none") note.textContent = "The test images are not available.";
+  else if (survey.state === "failed") note.textContent = "The test images could not be processed; see the terminal for details.";
+  else if (survey.state === "running") note.textContent = `Processing the test images: ${survey.done.toLocaleString("en")} of ${survey.total.toLocaleString("en")}.`;
   else if (found) {
     const classes = found.classes.length ? ` Its classes: ${found.classes.slice(0, 6).map(classOf).join(", ")}${found.classes.length > 6 ? ", …" : ""}.` : "";
-    const tied = found.equal > found.images.length ? ` Shown are ${found.images.length} of ${found.equal.toLocaleString("en")} images that give it the same weight to within 1\u00a0%.` : "";
+    const tied = found.equal > found.images.length ? ` Showing ${found.images.length} of ${found.equal.toLocaleString("en")} images that give it the same weight to within 1\u00a0%.` : "";
     note.textContent = `Its weight is the largest, alone or tied, in ${found.wins.toLocaleString("en")} of ${found.total.toLocaleString("en")} test images.${classes}${tied}`;
     thumbs($("favourites"), found.images, (one) => one.weight.toFixed(3));
-  } else note.textContent = shown.answer ? "" : "They are shown as soon as there is a picture.";
+  } else note.textContent = shown.answer ? "" : "Shown once there is a picture.";
 }
 
 /** Test images to choose from */
@@ -469,7 +469,7 @@ function renderVector() {
   $("vector-note").textContent = `${answer.decoded[0].toUpperCase()}${answer.decoded.slice(1)}. Move its elements and watch the reconstruction.`;
   paint.pixels($("seen"), pixels, about);
   if (!state.vector.size) paint.pixels($("rebuilt"), bytes(answer.reconstruction), about);
-  $("rebuilt-text").textContent = state.vector.size ? "Rebuilt from the moved vector" : "Rebuilt from the vector";
+  $("rebuilt-text").textContent = state.vector.size ? "Reconstructed from the moved vector" : "Reconstructed from the vector";
   const now = moved();
   const seen = survey.ranges?.[n];
   const far = 1.5 * Math.max(...answer.vector.map(Math.abs), 0.1);
@@ -519,7 +519,7 @@ function renderCompare() {
   $("differences").textContent = !answer ? "" : most.length ? `They differ most in ${most.map(([key, a, b]) => `block ${key} (${a.toFixed(3)}, pinned ${b.toFixed(3)})`).join(", ")}.` : "Every block has the same weight in both.";
 }
 
-// ── what is done ───────────────────────────────────────────────────────────────────────────────────────────────────
+// ── actions ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 function see(source) {
   const kind = source.kind;
@@ -556,7 +556,7 @@ function drawn() {
 async function take(file) {
   if (!file) return;
   try {
-    if (file.size > about.max_upload) throw new Error(`The picture has more than ${about.max_upload / 2 ** 20} MB; make it smaller.`);
+    if (file.size > about.max_upload) throw new Error(`The picture is larger than ${about.max_upload / 2 ** 20} MB; make it smaller.`);
     const answer = await ask("/api/picture", file, "application/octet-stream");
     await see({ kind: "pixels", data: bytes(answer.pixels), name: file.name ?? "" });
   } catch (error) {
@@ -612,7 +612,7 @@ function close() {
   flow.blocks[l - 1][n].g.focus();
 }
 
-/** Test images that are asked for: of a class, mistaken */
+/** The selected test images: of a class, misclassified */
 function wanted() {
   const r = $("test-class").value;
   const wrong = $("mistakes").checked && survey.state === "ready";
@@ -637,9 +637,9 @@ function renderTestNote(all = wanted()) {
   const count = all.length.toLocaleString("en");
   const total = about.test.images.toLocaleString("en");
   let words = all.length === about.test.images ? `${total} images.` : `${count} of ${total} images.`;
-  if (!all.length) words = "No image is like that.";
+  if (!all.length) words = "No image matches.";
   if (survey.state === "running") words += ` Looking for mistakes: ${Math.floor((100 * survey.done) / survey.total)} %.`;
-  if (survey.state === "ready") words += ` The network has ${(100 * survey.accuracy).toFixed(2)} % right.`;
+  if (survey.state === "ready") words += ` The network classifies ${(100 * survey.accuracy).toFixed(2)} % correctly.`;
   $("test-note").textContent = words;
 }
 
@@ -650,7 +650,7 @@ async function pollSurvey() {
     try {
       survey = await ask("/api/survey", {});
     } catch {
-      return; // the next question says it
+      return; // the next request reports it
     }
     renderTestNote();
     if (state.open) renderFavourites();
@@ -662,7 +662,7 @@ async function pollSurvey() {
   near(named(state.source) ?? {}).catch(() => {});
 }
 
-// ── links ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+// ── links ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 let remembering;
 
@@ -679,10 +679,10 @@ async function fragment() {
 async function share() {
   const place = new URL(await fragment(), location.href).href;
   history.replaceState(null, "", place);
-  const long = place.length > LONG ? ` It is long (${Math.round(place.length / 1000)} kB): some programs cut it.` : "";
+  const long = place.length > LONG ? ` It is long (${Math.round(place.length / 1000)} kB): some programs truncate it.` : "";
   try {
     await navigator.clipboard.writeText(place);
-    say(`The link is copied.${long}`, "good");
+    say(`Link copied.${long}`, "good");
   } catch {
     say(`Copy the link from the address bar.${long}`, "good");
   }
@@ -697,7 +697,7 @@ function fits(source) {
 
 const isBlock = (key) => /^\d+\.\d+$/.test(key) && Number(key.split(".")[1]) < (about.levels[Number(key.split(".")[0]) - 1]?.capsules ?? 0);
 
-/** Show what a link says; false where there is none or it belongs elsewhere. */
+/** Restore the state in a link; false without a link, or with a link of another network. */
 async function restore() {
   if (location.hash.length < 2) return false;
   try {
@@ -725,7 +725,7 @@ async function restore() {
   return true;
 }
 
-// ── the rest ───────────────────────────────────────────────────────────────────────────────────────────────────────
+// ── the rest ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 function say(words, kind = "bad") {
   const toast = $("toast");
@@ -746,7 +746,7 @@ function setTheme(name) {
   try {
     localStorage.setItem("wcapsnet-theme", name);
   } catch {
-    // private windows may have no place to remember it
+    // private windows may have no storage
   }
 }
 
@@ -837,7 +837,7 @@ function wire() {
     setTheme(names[(names.indexOf(document.documentElement.dataset.theme) + 1) % names.length]);
   });
   addEventListener("hashchange", restore);
-  // What the prediction is stays in sight: below the screen's edge where its card is not.
+  // Keep the prediction visible at the edge of the screen when its card is not.
   new IntersectionObserver(([seen]) => $("float").classList.toggle("needless", seen.isIntersecting)).observe($("verdict"));
   wireFiles();
   wireKeys();
@@ -847,7 +847,7 @@ function wireFiles() {
   addEventListener("paste", (event) => {
     const file = [...(event.clipboardData?.files ?? [])][0];
     if (file) take(file);
-    else if (!/^(input|textarea)$/i.test(event.target.tagName)) say("There is no picture in what was pasted.");
+    else if (!/^(input|textarea)$/i.test(event.target.tagName)) say("The clipboard holds no picture.");
   });
   addEventListener("dragover", (event) => {
     event.preventDefault();
@@ -859,7 +859,7 @@ function wireFiles() {
     document.body.classList.remove("dropping");
     const file = event.dataTransfer?.files[0];
     if (file) take(file);
-    else say("Drop a picture file; pictures of other pages must be saved first.");
+    else say("Drop a picture file; save pictures from other pages first.");
   });
 }
 

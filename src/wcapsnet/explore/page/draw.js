@@ -1,12 +1,12 @@
-// Drawing by hand. A drawing is a list of strokes, from which the pixels follow exactly: by plain arithmetic, the same in
-// every browser, so that a link with the strokes is a link to the numbers.
+// Drawing by hand. A drawing is a list of strokes that determines the pixels exactly: plain arithmetic, the same in
+// every browser, so that a link with the strokes reproduces the numbers.
 //
 // Coordinates are whole numbers, 1024 to the longer side of the picture. A stroke is { width, points: [x, y, x, y, …] }.
 
 export const UNIT = 1024;
-const BOX = 20 / 28; // MNIST's digits fill a box of 20 pixels of 28 and are centred by their mass
+const BOX = 20 / 28; // MNIST's digits fit a box of 20 of 28 pixels and are centred by mass
 
-/** uint8 (h, w): the ink of each pixel, 255 where it is full */
+/** uint8 (h, w): the ink in each pixel, 255 if it is full */
 export function rasterize(strokes, height, width, center) {
   if (!strokes.length) return new Uint8Array(height * width);
   let place = { scale: 1, x: 0, y: 0 };
@@ -48,7 +48,7 @@ function ink(strokes, height, width, place) {
   return Uint8Array.from(value, (share) => Math.round(255 * share));
 }
 
-/** A pixel is inked as far as a disc of the pen's radius around the line covers it. */
+/** The ink of a pixel is the share of it covered by a disc of the pen's radius along the line. */
 function segment(value, height, width, [x0, y0], [x1, y1], radius) {
   const reach = radius + 1;
   const [dx, dy] = [x1 - x0, y1 - y0];
@@ -76,7 +76,7 @@ function middle(values, height, width) {
   return mass ? [x / mass, y / mass] : [(width - 1) / 2, (height - 1) / 2];
 }
 
-/** The canvas that is drawn on. `changed` is called with every new point. */
+/** The drawing canvas. `changed` is called for every new point. */
 export class Easel {
   constructor(canvas, about, changed) {
     this.canvas = canvas;
@@ -112,7 +112,7 @@ export class Easel {
     for (const step of passed.length ? passed : [event]) {
       const [x, y] = this.at(step);
       const [dx, dy] = [x - points.at(-2), y - points.at(-1)];
-      if (dx * dx + dy * dy < 36) continue; // too near to matter, and links stay short
+      if (dx * dx + dy * dy < 36) continue; // too close to matter; keeps links short
       points.push(x, y);
       more = true;
     }

@@ -1,13 +1,13 @@
-// The diagram: levels one after another, blocks as discs, the weighted sum of a level on its way to the next.
+// The diagram: levels in sequence, blocks as discs, and lines for the weighted sum passed to the next level.
 
 import { againstShare, DARK, shade } from "./paint.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-// The flow goes to the right where there is room for it, else down.
-const LINE = 16; // blocks of a level, one below the other
+// The diagram runs to the right if there is room, otherwise down.
+const LINE = 16; // most blocks of a level in one column
 const NARROW = 560; // pixels
-const ENDS = [48, 92]; // pixels for the picture and for the answer
-const STEP = 84; // pixels from level to level: a weight, a disc, and the way to the next sum
+const ENDS = [48, 92]; // pixels for the picture and for the prediction
+const STEP = 84; // pixels from level to level: a weight, a disc, and the line to the next sum
 
 function make(name, attributes = {}, parent = null) {
   const element = document.createElementNS(SVG, name);
@@ -16,14 +16,14 @@ function make(name, attributes = {}, parent = null) {
   return element;
 }
 
-/** Area stands for the weight as a part of the largest; colour compares it with the equal share of the blocks that are on. */
+/** Area: the weight relative to the largest; colour: compared with the equal share of the blocks that are on. */
 export function scaled(weights, on) {
   const kept = weights.filter((_, n) => on(n));
   const high = Math.max(...kept);
   return weights.map((b) => ({ size: high > 0 ? Math.sqrt(b / high) : 1, position: againstShare(b, kept.length) }));
 }
 
-/** The winners of a level that stand out: none if all blocks that are on tie. */
+/** The highlighted winners of a level: none if all blocks that are on tie. */
 export function standing(winners, count) {
   return winners.length < count ? winners : [];
 }
@@ -99,7 +99,7 @@ export class Flow {
     this.blocks[level][capsule].g.setAttribute("tabindex", 0);
   }
 
-  /** Where everything is. u runs along the flow, v across it. */
+  /** Compute the layout. u runs along the diagram, v across it. */
   layout() {
     const wide = this.holder.clientWidth;
     if (!wide || wide === this.wide) return;
@@ -188,10 +188,10 @@ export class Flow {
     return make("path", { class: `link ${kind}`, d: `M${x0} ${y0}C${bend} ${x1} ${y1}` }, this.links);
   }
 
-  /** The name of the answer, or so much of it as has room */
+  /** The name of the predicted class, shortened to fit */
   fit(name) {
     const room = this.down ? this.wide : ENDS[1] - 12;
-    if (this.fitted === `${room} ${name}`) return; // measuring takes time
+    if (this.fitted === `${room} ${name}`) return; // measuring is slow
     this.fitted = `${room} ${name}`;
     this.name.textContent = name;
     for (let length = name.length - 1; length > 0 && this.name.getComputedTextLength() > room; length--) this.name.textContent = `${name.slice(0, length)}…`;

@@ -1,4 +1,4 @@
-// What the page shows, as the part of its address behind the #.
+// The state of the page, as the part of its address after the #.
 
 const version = "1";
 
@@ -16,7 +16,7 @@ export async function write(state) {
   return parts.toString();
 }
 
-/** The way back; throws where it cannot be read. */
+/** The inverse; throws if the link cannot be read. */
 export async function read(text) {
   const parts = new URLSearchParams(text);
   if (parts.get("v") !== version) throw new Error("This link cannot be read.");
@@ -49,12 +49,12 @@ async function readSource(text) {
     if (kind === "d") return { kind: "draw", center: rest[0] === "1", strokes: unpacked(numbers(rest.slice(1))) };
     if (kind === "p") return { kind: "pixels", data: await through(new DecompressionStream("deflate-raw"), numbers(rest)) };
   } catch {
-    // told below
+    // reported below
   }
   throw new Error("This link cannot be read.");
 }
 
-// Strokes as bytes: width, number of points, the first point, then steps. Whole numbers of seven bits a byte.
+// Strokes as bytes: width, number of points, the first point, then steps. Integers with seven bits per byte.
 function packed(strokes) {
   const data = [];
   const put = (value) => {

@@ -1,13 +1,13 @@
 // Pixels and maps on canvases.
 
-// Weights against the equal share, as report/shades.py has them: pale below it, gray at it, dark and warm above.
+// Weights against the equal share, as in report/shades.py: pale below it, gray at it, dark and warm above.
 const SHARES = [[222, 235, 247], [196, 205, 213], [168, 166, 163], [186, 100, 52], [112, 20, 10]];
-const EQUAL = 0.99; // of another weight: equal to within 1 %
+const EQUAL = 0.99; // a weight of at least this share of another is equal, to within 1 %
 const THROUGH = 0.32; // contrast of a picture that shows through a weight map
-export const DARK = 0.35; // from here on text on the colour must be light
-// Dark violet over green to yellow, even in lightness: the order can be told without colour vision.
+export const DARK = 0.35; // from here on, text on the colour must be light
+// Dark violet through green to yellow, with uniform steps in lightness: readable without colour vision.
 const VIRIDIS = [[68, 1, 84], [65, 68, 135], [42, 120, 142], [34, 168, 132], [122, 209, 81], [253, 231, 37]];
-// Orange for less than nothing, blue for more: a pair that everybody can tell apart.
+// Orange for negative, blue for positive: distinguishable with any colour vision.
 const DIVERGING = [[179, 88, 6], [241, 163, 64], [247, 247, 247], [103, 169, 207], [33, 102, 172]];
 
 /** 256 colours, as bytes: r, g, b, r, g, b, … */
@@ -23,7 +23,7 @@ function table(ramp) {
 
 const TABLES = { plain: table(VIRIDIS), signed: table(DIVERGING), shares: table(SHARES) };
 
-/** Where a weight stands on the scale, N of which would be equal shares: log₂(b·N) between −1 and 1; 0 within 1 % of
+/** The position of a weight on the scale, where 1/N is the equal share: log₂(b·N) between −1 and 1; 0 within 1 % of
  * the equal share. The same as `against_share` in Python. */
 export function againstShare(b, n) {
   const share = b * n;
@@ -42,7 +42,7 @@ function put(image, pixel, colors, share, opacity) {
   image.data[4 * pixel + 3] = opacity;
 }
 
-/** uint8 (ch, h, w) on a canvas of that size; the style makes it large */
+/** uint8 (ch, h, w) on a canvas of that size; CSS enlarges it */
 export function pixels(canvas, data, about) {
   const { channels, height, width } = about;
   Object.assign(canvas, { width, height });
@@ -72,12 +72,12 @@ export function map(canvas, values, height, width, signed) {
   canvas.getContext("2d").putImageData(image, 0, 0);
 }
 
-/** The largest size of a value */
+/** The largest absolute value */
 export function largest(values) {
   return values.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
 }
 
-/** The picture in gray, less its median: 0 in most of a background, so that colours there are those of the legend */
+/** The picture in gray, minus its median: 0 in most of a background, so that its colours match the legend */
 function relief(data, channels, plane) {
   const gray = new Float32Array(plane);
   for (let p = 0; p < plane; p++) {
@@ -87,10 +87,10 @@ function relief(data, channels, plane) {
   return gray.map((value) => value - median);
 }
 
-/** A picture with a map laid over it: bilinear between the middles of the cells, as `over_image` in Python.
+/** A picture with a map on top: bilinear between the centres of the cells, like `over_image` in Python.
  *
- * `cells` is { values, height, width } or null. Weights, N of which would be equal shares, are coloured against the
- * equal share; with n = null the map has signs and is orange and blue around 0. */
+ * `cells` is { values, height, width } or null. Weights are coloured relative to the
+ * equal share 1/N; with n = null the map is signed, orange and blue around 0. */
 export function overlay(canvas, data, about, cells, n) {
   const { channels, height, width, cell } = about;
   const zoom = Math.max(1, Math.min(8, Math.floor(256 / Math.max(height, width))));
@@ -121,13 +121,13 @@ export function overlay(canvas, data, about, cells, n) {
   pen.drawImage(shades, 0, 0);
 }
 
-/** Marks on top of a picture: a thin outline around each place [n, i, j], a dot at the decoded one, if it is seen.
+/** Marks on top of a picture: a thin outline around each position [n, i, j], a dot at the decoded one, if visible.
  *
- * Vectors of several blocks at one place have outlines inside each other. */
+ * Outlines of several blocks at one position are nested. */
 export function marks(svg, about, places, dot) {
   const { height, width, cell } = about;
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-  const side = (at, most) => Math.min(cell, most - at); // the last places may reach over the border
+  const side = (at, most) => Math.min(cell, most - at); // the last positions may extend beyond the border
   const depth = new Map();
   const drawn = places.map(([n, i, j]) => {
     const before = depth.get(`${i}.${j}`) ?? 0;
@@ -150,7 +150,7 @@ function shape(name, attributes) {
   return element;
 }
 
-/** The value at row y and column x, in cells from the middle of the first one */
+/** The value at row y and column x, in cells from the centre of the first one */
 export function between({ values, height, width }, y, x) {
   const [row, column] = [Math.min(height - 1, Math.max(0, y)), Math.min(width - 1, Math.max(0, x))];
   const [i, j] = [Math.floor(row), Math.floor(column)];
@@ -161,7 +161,7 @@ export function between({ values, height, width }, y, x) {
   return above * (1 - v) + under * v;
 }
 
-/** The legend's colours as a gradient */
+/** The colours of the legend as a gradient */
 export function gradient(signed) {
   const ramp = signed ? DIVERGING : SHARES;
   return `linear-gradient(to right, ${ramp.map((rgb) => `rgb(${rgb.join(" ")})`).join(", ")})`;

@@ -1,7 +1,7 @@
-"""`wcapsnet report`: a run as one HTML file that needs nothing else, or several runs side by side.
+"""`wcapsnet report`: a run, or several runs side by side, as one self-contained HTML file.
 
-facts.py gathers the numbers; overview.py, answers.py, routing.py and examples.py make HTML of them; svg.py draws;
-page.css and page.js go into the file.
+facts.py gathers the numbers; overview.py, answers.py, routing.py and examples.py turn them into HTML; svg.py draws;
+page.css and page.js are embedded in the file.
 """
 
 from .compare import comparison_page, named

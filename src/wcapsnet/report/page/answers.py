@@ -1,4 +1,4 @@
-"""What was taken for what."""
+"""Confusions between classes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .pictures import Shown
 from .section import MANY, MOST_TABLED, section, unable, why_no_pictures
 from .svg import Bar, Cell, bar_chart, beginning, grid
 
-EXTREMES = 30  # classes of a bar chart where there are more
+EXTREMES = 30  # most classes in a bar chart
 
 
 def answers(facts: Facts) -> Html:
     figures, title = facts.figures, "Right and wrong"
     part = facts.subject.part
-    lead = f"What was taken for what on the {part} images."
+    lead = f"Which classes were confused on the {part} images."
     if not figures or "confusion" not in figures:
         why = facts.missing.get("seen", "The record of this run has no confusion matrix.")
         return section("answers", title, lead, unable(why))
@@ -35,7 +35,7 @@ def answers(facts: Facts) -> Html:
 
 
 def _beside(facts: Facts, matrix: Html, listed: Html) -> Html:
-    """A large matrix has the whole width."""
+    """A large matrix takes the full width."""
     return h("div", matrix, listed, class_="beside" if len(facts.classes) <= MANY else None)
 
 
@@ -56,7 +56,7 @@ def _class_bars(facts: Facts, figures: dict[str, Any]) -> Html:
     title = "Accuracy of each class"
     if len(every) > EXTREMES:
         every = sorted(every, key=lambda one: one[1])[:EXTREMES]
-        title = f"The {EXTREMES} classes of lowest accuracy"
+        title = f"The {EXTREMES} classes with the lowest accuracy"
     intervals = [share_interval(share, images) for _, share, images in every]
     low = beginning(intervals)
     bars = [
@@ -96,7 +96,7 @@ def _class_table(facts: Facts, figures: dict[str, Any]) -> Html:
 def _confusion_list(facts: Facts, figures: dict[str, Any]) -> Html:
     found = confusions(figures["confusion"])
     if not found:
-        return h("p", "Not one image was taken for another class.", class_="note")
+        return h("p", "No image was taken for another class.", class_="note")
     rows = [[facts.classes[i], facts.classes[j], f"{n:,}", text.percent(n / total, 1)] for n, total, i, j in found[:10]]
     shown = table(["is", "taken for", "times", "of its images"], rows, "The most frequent mistakes", numbers_from=2)
     return h("figure", h("h3", "What is taken for what"), shown)
@@ -135,12 +135,12 @@ def _confusion_matrix(facts: Facts, figures: dict[str, Any]) -> Html:
         caption = "Rows: true class; columns: predicted class"
         numbers = folded("Confusion matrix as a table", table(["true class", *names], rows, caption))
     else:
-        numbers = h("p", "As a table the matrix is in confusion.csv.", class_="soft")
+        numbers = h("p", "confusion.csv has the matrix as a table.", class_="soft")
     return figure(
         "Confusion matrix",
         h("div", drawing, class_="wide", style=f"--least:{min(640, 40 + 30 * count)}px"),
-        "A row for each true class, a column for each answer: blue is right, orange is wrong, the stronger the more "
-        "often. Point at a cell, or focus the matrix and use the arrow keys, to read its number.",
+        "One row per true class, one column per prediction: blue is right, orange is wrong; stronger is more "
+        "frequent. Point at a cell, or focus the matrix and use the arrow keys, to read its number.",
         numbers,
     )
 
@@ -162,16 +162,16 @@ def _cell_size(count: int) -> tuple[float, float]:
 
 
 def _mistakes(facts: Facts) -> Html:
-    title = "The worst mistakes"
+    title = "The most confident mistakes"
     if facts.pictures is None:
         return h("figure", h("h3", title), unable(why_no_pictures(facts)))
     wrong = facts.pictures.mistakes
     if not wrong:
-        return h("figure", h("h3", title), unable("There is none: every image was answered rightly."))
+        return h("figure", h("h3", title), unable("None: every image was classified correctly."))
     items = [h("li", _thumb(facts, one), _told(facts, one)) for one in wrong]
     caption = (
-        "Wrong answers that the network was surest of, surest first: below each its true class, what it was taken for, "
-        "and how surely."
+        "Wrong predictions in order of decreasing probability; below each image its true class, the predicted class, "
+        "and its probability."
     )
     return h("figure", h("h3", title), h("figcaption", caption), h("ul", items, class_="thumbs"))
 

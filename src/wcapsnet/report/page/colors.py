@@ -1,4 +1,4 @@
-"""Colours of pictures, which cannot follow the page: weights against the equal share, contributions around zero."""
+"""Colours of pictures, the same in light and dark mode: weights against the equal share, contributions around zero."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ THROUGH = 0.32  # contrast of a picture that shows through a weight map
 
 
 def share_map(weights: Tensor, n: int) -> Tensor:
-    """Weights (h, w), N of which would be equal shares → (3, h, w)"""
+    """Weights (h, w) → colours (3, h, w); the equal share is 1/N"""
     return shades(against_share(weights, n)).permute(2, 0, 1)
 
 

@@ -1,4 +1,4 @@
-"""Several runs on one page: their figures, what tells them apart, and which differences are larger than the noise."""
+"""Several runs on one page: their results, their settings, and which differences are larger than the noise."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from .svg import Bar, bar_chart, beginning
 
 
 class Group(NamedTuple):
-    """Finished runs of one experiment, which differ in nothing but their seeds."""
+    """Finished runs of one experiment that differ only in their seeds."""
 
     names: tuple[str, ...]
     sample: Sample
-    difference: Difference | None  # from the first group; None for that one
+    difference: Difference | None  # from the first group; None for the first group itself
 
     @property
     def name(self) -> str:
@@ -37,7 +37,7 @@ class Group(NamedTuple):
 
 
 def comparison_page(runs: Mapping[str, Facts]) -> str:
-    """By the names that the page gives them"""
+    """Runs by their names on the page"""
     made = [
         ("overview", "Overview", _overview(runs)),
         ("differences", "Differences", _differences(runs)),
@@ -51,13 +51,13 @@ def comparison_page(runs: Mapping[str, Facts]) -> str:
 
 
 def named(facts: Sequence[Facts]) -> dict[str, Facts]:
-    """By the names of their folders; by their paths where two folders have the same."""
+    """Named by folder, or by path if two folders have the same name."""
     names = [one.subject.name for one in facts]
     return {one.subject.name if names.count(one.subject.name) == 1 else one.subject.source: one for one in facts}
 
 
 def groups(runs: Mapping[str, Facts]) -> tuple[list[Group], list[str]]:
-    """Finished runs that were tested on the images of the first one, and why the others are left out."""
+    """Finished runs that were tested on the same images as the first, and why the others are left out."""
     found: dict[Any, list[str]] = {}
     left_out: list[str] = []
     first = next((one.subject for one in runs.values() if one.subject.results), None)
@@ -66,7 +66,7 @@ def groups(runs: Mapping[str, Facts]) -> tuple[list[Group], list[str]]:
         if first is None or subject.results is None:
             left_out.append(f"{name} is not finished, so it has not been tested.")
         elif _tested_on(subject) != _tested_on(first):
-            left_out.append(f"{name} was tested on other images than {first.name}.")
+            left_out.append(f"{name} was not tested on the same images as {first.name}.")
         else:
             found.setdefault(_without_seed(subject), []).append(name)
     samples = []
@@ -94,7 +94,7 @@ def _tested_on(subject: Subject) -> Any:
 
 
 def _overview(runs: Mapping[str, Facts]) -> Html:
-    lead = "The figures of every run, each by the weights that validation chose."
+    lead = "The results of every run, with its best weights on validation."
     bars, intervals, rows = [], [], []
     for color, (name, facts) in enumerate(runs.items()):
         subject, results = facts.subject, facts.subject.results
@@ -137,8 +137,8 @@ def _overview(runs: Mapping[str, Facts]) -> Html:
 
 def _differences(runs: Mapping[str, Facts]) -> Html:
     title, lead = (
-        "Differences and their noise",
-        "Is a difference larger than chance would give? Runs that differ in nothing but their seed count as one.",
+        "Differences and noise",
+        "Is a difference larger than chance? Runs that differ only in their seed form one group.",
     )
     found, left_out = groups(runs)
     notes = [h("p", sentence, class_="note") for sentence in left_out]
@@ -147,13 +147,13 @@ def _differences(runs: Mapping[str, Facts]) -> Html:
     rows = []
     for group in found:
         sample = group.sample
-        said = verdict(group.difference) if group.difference else "the others are held against this"
+        said = verdict(group.difference) if group.difference else "the others are compared with this"
         rows.append([group.name, str(len(sample.accuracies)), mean_and_deviation(sample.accuracies), said])
-    shown = table(["run", "seeds", "test accuracy in %", "difference in points"], rows, f"Held against {found[0].name}")
+    shown = table(["run", "seeds", "test accuracy in %", "difference in points"], rows, f"Relative to {found[0].name}")
     if len(found) == 1:
-        said = "All tested runs are of the same experiment: they show its noise, and no difference."
+        said = "All tested runs are repeats of the same experiment: they show its noise, but no difference."
         if len(found[0].names) == 1:
-            said = f"There is no other run to hold {found[0].name} against."
+            said = f"There is no other run to compare {found[0].name} with."
         notes.append(h("p", said, class_="note"))
     return section(
         "differences", title, lead, shown, notes, h("ul", [h("li", line) for line in LEGEND[1:]], class_="soft")
@@ -162,9 +162,9 @@ def _differences(runs: Mapping[str, Facts]) -> Html:
 
 def _training(runs: Mapping[str, Facts]) -> Html:
     curves = {name: facts.subject.metrics for name, facts in runs.items()}
-    lead = "The same colour is the same run in every figure."
+    lead = "Each run has the same colour in every figure."
     if not any(curves.values()):
-        return section("training", "Training", lead, unable("None of the runs has a record of its training."))
+        return section("training", "Training", lead, unable("No run has training metrics."))
     return section("training", "Training", lead, accuracy_chart(curves), h("div", loss_charts(curves), class_="panels"))
 
 
@@ -176,7 +176,7 @@ def _classes(runs: Mapping[str, Facts]) -> Html:
     names = next((facts.classes for facts in tested.values()), ())
     tested = {name: facts for name, facts in tested.items() if facts.classes == names}
     if len(tested) < 2:
-        return section("classes", "Classes", lead, unable("There are not two tested runs with the same classes."))
+        return section("classes", "Classes", lead, unable("Fewer than two tested runs have the same classes."))
     accuracies = [class_accuracies(facts.subject.results or {}) for facts in tested.values()]
     rows = []
     for r, name in enumerate(names):
@@ -190,7 +190,7 @@ def _classes(runs: Mapping[str, Facts]) -> Html:
             ]
         )
     return section(
-        "classes", "Classes", lead, table(["class", *tested, "range in points"], rows, "A class a row", sortable=True)
+        "classes", "Classes", lead, table(["class", *tested, "range in points"], rows, "By class", sortable=True)
     )
 
 
@@ -206,7 +206,7 @@ def _routing(runs: Mapping[str, Facts]) -> Html:
         [
             h(
                 "p",
-                f"The routing of {text.listed(without)} has not been measured yet: run wcapsnet report on it.",
+                f"The routing of {text.listed(without)} has not been measured yet; run wcapsnet report on it.",
                 class_="note",
             )
         ]
@@ -229,7 +229,7 @@ def _routing(runs: Mapping[str, Facts]) -> Html:
 
 
 def _settings(runs: Mapping[str, Facts]) -> Html:
-    lead = "The fields of their configurations in which the runs differ."
+    lead = "Configuration fields in which the runs differ."
     fields = {name: flat(to_dict(facts.subject.experiment)) for name, facts in runs.items()}
     every = list(dict.fromkeys(field for one in fields.values() for field in one))
     rows = [
@@ -238,7 +238,7 @@ def _settings(runs: Mapping[str, Facts]) -> Html:
         if len({_plain(one.get(field)) for one in fields.values()}) > 1
     ]
     if not rows:
-        return section("settings", "Settings", lead, unable("They do not differ in any."))
+        return section("settings", "Settings", lead, unable("The configurations are identical."))
     return section("settings", "Settings", lead, table(["field", *fields], rows, "A field a row", numbers_from=99))
 
 

@@ -1,4 +1,4 @@
-"""Training curves, of one run or of several in one figure."""
+"""Training curves of one run, or of several in one figure."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from .html import Html, figure, h, table
 from .svg import Line, legend, line_chart
 
 Metrics = Sequence[Mapping[str, Any]]
-# Field of metrics.jsonl, title, what is to be seen; a second field is drawn thin.
+# Field of metrics.jsonl, title, description; a second field is drawn thin.
 TERMS = (
-    ("total", None, "Total loss", "What training makes smaller: the terms below with their factors."),
-    ("cross_entropy", "validation_loss", "Cross entropy", "Of the classes; dashed on validation images."),
+    ("total", None, "Total loss", "The training objective: the weighted sum of the terms below."),
+    ("cross_entropy", "validation_loss", "Cross entropy", "Classification loss; dashed on validation images."),
     (
         "wasserstein",
         None,
         "Wasserstein loss",
-        "Of the critics: the lower, the better they tell good capsules from bad.",
+        "The critics' loss: lower means they separate good from bad capsules better.",
     ),
     ("reconstruction", None, "Reconstruction loss", "Mean squared error of the decoder's images."),
-    ("l2", None, "L2", "Half the squared weights that weight decay falls on."),
-    ("lr", None, "Learning rate", "As the schedule sets it."),
+    ("l2", None, "L2", "Half the sum of squared weights subject to weight decay."),
+    ("lr", None, "Learning rate", "Set by the schedule."),
 )
 
 
@@ -39,7 +39,7 @@ def accuracy_chart(runs: Mapping[str, Metrics]) -> Html:
                 lines.append(Line(named, [x for x, _ in values], [100 * y for _, y in values], shade, thin))
                 said.append([text.percent(y) for _, y in values])
     low = _low(runs)
-    charts = [  # letters keep their size on a phone
+    charts = [  # text keeps its size on a phone
         h(
             "div",
             line_chart(
@@ -58,11 +58,10 @@ def accuracy_chart(runs: Mapping[str, Metrics]) -> Html:
         for where, width, height in (("broad", 1000, 300), ("narrow", 350, 220))
     ]
     keys = [(line.name, line.color, line.thin) for line in lines]
-    falls = " Dashed upright lines: the learning rate falls." if _marks(runs) else ""
-    start = f" The scale begins at {low:g}{text.NARROW}%." if low else ""
+    falls = " Dashed vertical lines: the learning rate drops." if _marks(runs) else ""
+    start = f" The scale starts at {low:g}{text.NARROW}%." if low else ""
     caption = (
-        "Share of images answered rightly: on validation images, and on training images while they are learned from."
-        f"{falls}{start}"
+        f"Share of correct predictions on validation images, and on training images during training.{falls}{start}"
     )
     return figure("Accuracy", [legend(keys), *charts], caption)
 
@@ -89,7 +88,7 @@ def _loss_chart(runs: Mapping[str, Metrics], field: str, other: str | None, titl
 def metrics_table(metrics: Metrics) -> Html:
     fields = [name for name in metrics[-1] if name not in ("epoch", "best")]
     rows = [[str(record["epoch"]), *(_written(name, record.get(name)) for name in fields)] for record in metrics]
-    return table(["epoch", *(name.replace("_", " ") for name in fields)], rows, "A row an epoch", sortable=True)
+    return table(["epoch", *(name.replace("_", " ") for name in fields)], rows, "One row per epoch", sortable=True)
 
 
 def _written(name: str, value: Any) -> str:
@@ -105,7 +104,7 @@ def _series(metrics: Metrics, field: str) -> list[tuple[int, float]]:
 
 
 def _low(runs: Mapping[str, Metrics]) -> float:
-    """Where validation stood after a tenth of the epochs, on a round number: the climb would flatten the rest."""
+    """The validation accuracy after a tenth of the epochs, rounded: the early rise would flatten the rest."""
     epochs = max(len(metrics) for metrics in runs.values())
     late = [100 * y for metrics in runs.values() for x, y in _series(metrics, "validation_accuracy") if x > epochs / 10]
     least = min(late, default=0.0)
@@ -114,12 +113,12 @@ def _low(runs: Mapping[str, Metrics]) -> float:
 
 
 def _marks(runs: Mapping[str, Metrics]) -> dict[float, str]:
-    """Where the learning rate falls, if it is the same in all runs"""
+    """Where the learning rate drops, if this is the same in all runs"""
     each = []
     for metrics in filter(None, runs.values()):
         each.append(
             {
-                float(after["epoch"]): f"the learning rate falls to {after['lr']:.3g}"
+                float(after["epoch"]): f"the learning rate drops to {after['lr']:.3g}"
                 for before, after in pairwise(metrics)
                 if after.get("lr", 0) < before.get("lr", 0) * 0.999
             }

@@ -1,4 +1,4 @@
-"""Single images: their way through the network, and what the decoder makes of them."""
+"""Single images: their path through the network, and their reconstructions."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .svg import Bar, bar_chart, marked, share_scale, signed_scale
 
 
 def examples(facts: Facts) -> Html:
-    title = "Images and their way through the network"
+    title = "Images and their path through the network"
     lead = (
-        "For each image: which capsules weighed how much in every level, where the last level looked, and what each of "
-        "its capsules added to the winning logit. The contributions add up to the logit exactly. In the bars of "
-        "weights, orange marks the heaviest capsules, unless all tie, and the upright line is the equal share."
+        "For each image: the weights of the capsules in every level, where the last level looked, and what each of "
+        "its capsules added to the winning logit. The contributions add up to exactly the logit. In the weight "
+        "bars, orange marks the largest weights, unless all tie, and the vertical line is the equal share."
     )
     if facts.pictures is None:
         return section("examples", title, lead, unable(why_no_pictures(facts)))
@@ -63,7 +63,7 @@ def _example(facts: Facts, example: Example) -> Html:
     strip.append(
         _framed(
             picture(signed, "contributions to the logit of the predicted class, over the image", scale=112),
-            f"speaks for (blue) or against (orange) {facts.classes[one.predicted]}",
+            f"evidence for (blue) or against (orange) {facts.classes[one.predicted]}",
         )
     )
     top = one.probabilities.argsort(descending=True)[:4].tolist()
@@ -77,11 +77,11 @@ def _example(facts: Facts, example: Example) -> Html:
         for r in top
     ]
     chart = bar_chart("The most probable classes", bars, width=230, thick=13)
-    strip.append(h("div", h("h4", "Answers (green: the true class)"), chart))
+    strip.append(h("div", h("h4", "Predictions (green: the true class)"), chart))
     below = h(
         "div",
         h("div", share_scale(weights.numel()), h("p", ties_in_words(one.tied), class_="soft")),
-        h("div", signed_scale(most), h("p", "Contribution of each place to the logit.", class_="soft")),
+        h("div", signed_scale(most), h("p", "Contribution of each position to the logit.", class_="soft")),
         class_="scales",
     )
     return h("article", head, h("div", strip, class_="strip"), below, _levels_of(facts, example), class_="example")
@@ -104,7 +104,7 @@ def _levels_of(facts: Facts, example: Example) -> Html:
             for k, w in enumerate(weights)
         ]
         chart = bar_chart(
-            f"Weights of level {level + 1}; upright lines are the equal share",
+            f"Weights of level {level + 1}; vertical lines are the equal share",
             bars,
             high=max(weights),
             width=230,
@@ -130,14 +130,14 @@ def _levels_of(facts: Facts, example: Example) -> Html:
     numbers = table(
         ["capsule", "weight", f"probability of {name} without it"],
         rows,
-        f"Every capsule, and what switching it off does (with all: {_share(one.probabilities[one.predicted])})",
+        f"Every capsule, and the effect of switching it off (with all on: {_share(one.probabilities[one.predicted])})",
     )
     decoded = one.decoded(facts.classes)
     return h(
         "div",
         h("div", panels, class_="levels"),
         h("p", f"{decoded[0].upper()}{decoded[1:]}.", class_="soft"),
-        folded("All weights, and what switching each capsule off does", numbers),
+        folded("All weights, and the effect of switching each capsule off", numbers),
     )
 
 
@@ -148,8 +148,9 @@ def _share(probability: Tensor) -> str:
 def reconstructions(facts: Facts) -> Html:
     title = "Reconstructions"
     lead = (
-        "The decoder redraws the image from one vector of the last level and its position: the heaviest, or of several "
-        "that weigh the same, to within 1 %, the one that adds most to the predicted class."
+        "The decoder reconstructs the image from one vector of the last level and its position: "
+        "the one with the largest weight; if several "
+        "tie to within 1 %, the one that adds most to the predicted class."
     )
     if facts.pictures is None:
         return section("reconstructions", title, lead, unable(why_no_pictures(facts)))

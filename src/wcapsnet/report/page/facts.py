@@ -1,6 +1,6 @@
-"""What a page says of one run, gathered from its folder and, where they are at hand, from its weights and its images.
+"""The contents of a page about one run, gathered from its folder and, if available, its weights and images.
 
-What cannot be had is None, and the reason is kept as a sentence: the page shows that instead.
+What is not available is None, and the reason is stored as a sentence for the page to show instead.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Facts:
     parameters: dict[str, int]
     seen: Seen | None
     pictures: Pictures | None
-    missing: dict[str, str]  # "seen", "pictures", "probes" → why they are not there
+    missing: dict[str, str]  # "seen", "pictures", "probes" → why they are missing
 
     @property
     def figures(self) -> dict[str, Any] | None:
-        """Accuracy, confusion matrix and so on: those of test.json, or of what was seen."""
+        """Accuracy, confusion matrix and so on: from test.json, or from the survey."""
         if self.subject.results and "confusion" in self.subject.results:
             return self.subject.results
         if self.seen:
@@ -47,7 +47,7 @@ def gather(
     sample: int | None = None,
     progress: Progress | None = None,
 ) -> Facts:
-    """`dataset` is the run's own, or None and the reason. `sample` is for those in a hurry: only so many images."""
+    """`dataset` is the run's own, or None and the reason. `sample`: look at only this many images."""
     missing: dict[str, str] = {}
     classifier, why = _classifier(subject, device)
     seen = saved_survey(subject)
@@ -73,7 +73,7 @@ def gather(
 def _classifier(subject: Subject, device: torch.device) -> tuple[Classifier | None, str]:
     if subject.weights is None:
         begun = subject.finished or subject.metrics
-        what = "folder has no best.safetensors" if begun else "first epoch was not finished"
+        what = "folder has no best.safetensors" if begun else "first epoch is not finished"
         return None, f"There are no weights: the run's {what}."
     try:
         classifier = Classifier.load(subject.weights, device)
@@ -85,7 +85,7 @@ def _classifier(subject: Subject, device: torch.device) -> tuple[Classifier | No
 
 
 def _classes(subject: Subject, dataset: Dataset | None) -> tuple[str, ...]:
-    """Their names, from wherever they are known."""
+    """Class names, from wherever they are known."""
     if dataset:
         return dataset.classes
     record = subject.folder / "data.json" if subject.folder else None

@@ -1,4 +1,4 @@
-"""The figures of the page for papers and slides, as PDF, PNG and SVG. The only part that needs matplotlib."""
+"""The figures of the page for papers and slides, as PDF, PNG and SVG. The only module here that needs matplotlib."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COLORS = ("#0b5fa5", "#c2410c", "#17805c", "#8a5a00", "#8b3fa0", "#0e7c86", "#b3
 
 
 def check() -> None:
-    """Before anything is computed: one sentence if matplotlib is missing"""
+    """Raise an error if matplotlib is missing, before anything is computed"""
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
@@ -33,7 +33,7 @@ def check() -> None:
 
 
 def write_figures(figures: Iterator[tuple[str, Any]], folder: Path) -> list[Path]:
-    """Each in every format; the files that were written"""
+    """Write each figure in every format; returns the written files"""
     import matplotlib
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -74,7 +74,7 @@ def comparison_figures(runs: Mapping[str, Facts]) -> Iterator[tuple[str, Any]]:
 
 
 def curve_figures(runs: Mapping[str, Metrics]) -> Iterator[tuple[str, Any]]:
-    """Accuracy, then all terms of the loss"""
+    """Accuracy, then all loss terms"""
     figure, axes = _figure(5.2, 3.2)
     for number, (name, metrics) in enumerate(runs.items()):
         for field, part, style in (("validation_accuracy", "validation", "-"), ("train_accuracy", "training", "--")):
@@ -105,7 +105,7 @@ def curve_figures(runs: Mapping[str, Metrics]) -> Iterator[tuple[str, Any]]:
 def _curve(axes: Any, metrics: Metrics, field: str, label: str, color: str, style: str, factor: float) -> None:
     points = [(m["epoch"], factor * m[field]) for m in metrics if isinstance(m.get(field), (int, float))]
     if points:
-        marker = "." if len(points) <= 12 else ""  # a single epoch is no line
+        marker = "." if len(points) <= 12 else ""  # a single epoch makes no line
         axes.plot(
             *zip(*points, strict=True), style, marker=marker, color=color, label=_plain([label])[0], linewidth=1.4
         )
@@ -155,7 +155,7 @@ def _confusion(matrix: Sequence[Sequence[int]], classes: Sequence[str]) -> Any:
 
 
 def _plain(names: Sequence[str]) -> list[str]:
-    """matplotlib reads $…$ as mathematics"""
+    """Escape $, which matplotlib reads as mathematics"""
     return [name.replace("$", r"\$") for name in names]
 
 
@@ -175,14 +175,14 @@ def _classes(facts: Facts, figures: dict[str, Any]) -> Any:
 
 
 def _sides(shares: Sequence[float], intervals: Sequence[tuple[float, float]]) -> list[list[float]]:
-    """How far the intervals reach below and above, in %"""
+    """The extent of the intervals below and above, in %"""
     pairs = list(zip(shares, intervals, strict=True))
     return [[100 * (share - low) for share, (low, _) in pairs], [100 * (high - share) for share, (_, high) in pairs]]
 
 
 def _level(level: LevelSpecialization, classes: Sequence[str]) -> Any:
-    """The paper's figure: a dot for each class at its mean weight, with its confidence interval; one group a capsule.
-    With many classes a map."""
+    """The paper's figure: one dot per class at its mean weight, with its confidence interval; one group per capsule.
+    With many classes, a map."""
     rows = [r for r in range(len(classes)) if level.counts[r] > 0]
     n = level.capsules
     if len(rows) > MANY:
@@ -228,7 +228,7 @@ def _shades() -> Any:
 
 
 def _share_scale(figure: Any, axes: Any, n: int) -> None:
-    """The colour bar of a map of weights, N of which would be equal shares"""
+    """The colour bar of a map of weights, where 1/N is the equal share"""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
@@ -265,7 +265,7 @@ def _show(axes: Any, pixels: Any, title: str) -> None:
 
 
 def _answer(facts: Facts, one: Shown) -> str:
-    """The true class, and below it the answer"""
+    """The true class, and below it the prediction"""
     return f"{shortened(facts.classes[one.label], 100)}\n→ {shortened(facts.classes[one.predicted], 90)}"
 
 
@@ -281,7 +281,7 @@ def _mistakes(facts: Facts) -> Any:
 
 
 def _examples(facts: Facts) -> Any:
-    """A row an image: input, reconstruction, and the weights of each capsule of the last level"""
+    """One row per image: input, reconstruction, and the weights of each capsule of the last level"""
     assert facts.pictures
     shown = facts.pictures.examples
     capsules = min(4, shown[0].explained.weights[-1].shape[0])
@@ -301,7 +301,7 @@ def _examples(facts: Facts) -> Any:
 
 
 def _mark(axes: Any, one: Example, capsule: int) -> None:
-    """Outline the heaviest vectors of a capsule; a dot marks the one that is decoded."""
+    """Outline the vectors of a capsule with the largest weight; a dot marks the decoded one."""
     from matplotlib.patches import Rectangle
     from matplotlib.patheffects import withStroke
 

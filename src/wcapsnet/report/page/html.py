@@ -1,4 +1,4 @@
-"""HTML and SVG as nested calls. Text is escaped by construction: only what was made here counts as markup."""
+"""HTML and SVG as nested calls. Text is escaped by construction: only values made here count as markup."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from PIL import Image
 from torch import Tensor
 
 VOID = {"meta", "img", "br", "link", "input"}
-LARGEST_PICTURE = 96  # pixels a side: larger ones are made smaller, so that the page stays small
+LARGEST_PICTURE = 96  # largest side in pixels: larger ones are reduced, to keep the file small
 
 
 class Html(str):
-    """Markup that is whole and escaped."""
+    """Complete, escaped markup."""
 
 
 Child: TypeAlias = "str | int | Iterable[Child] | None"
 
 
 def h(name: str, /, *children: Child, **attributes: Any) -> Html:
-    """`h("p", "a < b", class_="note", data_tip="…")`. None and False leave an attribute out, True gives it no value."""
+    """`h("p", "a < b", class_="note", data_tip="…")`. None and False omit an attribute, True gives it no value."""
     parts = [name]
     for key, value in attributes.items():
         if value is None or value is False:
@@ -48,14 +48,14 @@ def join(children: Child) -> Html:
 
 
 def data(content: Any) -> str:
-    """For a data- attribute that the script reads"""
+    """JSON for a data- attribute that the script reads"""
     return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
 
 
 def table(
     head: Sequence[Child], rows: Iterable[Sequence[Child]], caption: str, sortable: bool = False, numbers_from: int = 1
 ) -> Html:
-    """The first cell of a row is its heading; from `numbers_from` on cells stand at the right. Scrolls if it must."""
+    """The first cell of a row is its heading; cells from `numbers_from` on are right-aligned. Scrolls if necessary."""
 
     def side(column: int) -> str | None:
         return "number" if column >= numbers_from else None
@@ -83,12 +83,12 @@ def folded(title: str, *content: Child) -> Html:
 
 
 def figure(title: str, drawing: Child, caption: Child, *more: Child, class_: str | None = None) -> Html:
-    """A drawing, a sentence that says what is to be seen, and below it the numbers as a table."""
+    """A drawing, a caption, and below it the numbers as a table."""
     return h("figure", h("h3", title), drawing, h("figcaption", caption), *more, class_=class_)
 
 
 def picture(pixels: Tensor, alt: str, class_: str = "pixels", scale: int | None = None) -> Html:
-    """(ch, h, w), bytes or values in [0, 1]. `scale` is its larger side on the page, in CSS pixels."""
+    """(ch, h, w), bytes or values in [0, 1]. `scale` is the longer side on the page, in CSS pixels."""
     height, width = pixels.shape[-2:]
     shown = scale / max(height, width) if scale else 1
     return h(
@@ -104,7 +104,7 @@ def picture(pixels: Tensor, alt: str, class_: str = "pixels", scale: int | None 
 
 
 def data_uri(pixels: Tensor) -> str:
-    """PNG, or JPEG where that is much smaller."""
+    """PNG, or JPEG if that is much smaller."""
     if pixels.dtype != torch.uint8:
         pixels = (pixels.clamp(0, 1) * 255).round().to(torch.uint8)
     array = pixels.permute(1, 2, 0).numpy()

@@ -1,4 +1,4 @@
-"""What the network makes of its images: one pass, kept in the run folder beside the weights that it is of."""
+"""The network's outputs for its images: one pass, stored in the run folder next to the weights it belongs to."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from . import text
 from .subject import Subject
 
 SURVEY = "survey.safetensors"
-MOST_ROUTED = 20_000  # what probes read is kept of so many images at most: some 7 kB each
-MOST_TEACHING = 1000  # images of another part teach the probes (D30)
+MOST_ROUTED = 20_000  # the probes' inputs are kept for at most this many images: about 7 kB each
+MOST_TEACHING = 1000  # images of another part that train the probes (D30)
 
-Progress = Callable[[int, int], None]  # images done, images in all
+Progress = Callable[[int, int], None]  # images done, images in total
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What the network made of one part of its data."""
+    """The network's outputs for one part of its data."""
 
     part: str
     survey: Survey
     probes: tuple[Probe, ...] = ()
-    of: int = 0  # images the part has, if only some were looked at
-    taught: int = 0  # images of the other part that there were to teach the probes
+    of: int = 0  # size of the part, if only a sample was used
+    taught: int = 0  # images of the other part available to train the probes
 
 
 def look(
@@ -45,12 +45,12 @@ def look(
     sample: int | None,
     progress: Progress | None,
 ) -> Seen:
-    """Every image of the part once, or `sample` of them; a whole look at a run is kept in its folder."""
+    """Every image of the part once, or `sample` of them; a full pass over a run is saved in its folder."""
     split, other = (getattr(dataset, part) for part in (subject.part, aside(subject.part)))
     total = len(split.labels)
     whole = sample is None or sample >= total
     places = evenly(total, total if sample is None else sample)
-    lesson = evenly(len(other.labels), MOST_TEACHING if sample is None else sample // 5)  # a glance is to stay short
+    lesson = evenly(len(other.labels), MOST_TEACHING if sample is None else sample // 5)  # a sample must stay quick
 
     def seen_of(part: Split, chosen: Tensor, before: int = 0, routed: bool = True) -> Survey:
         if len(chosen) < len(part.labels):
@@ -68,13 +68,13 @@ def look(
         probes = probe_levels(seen_of(other, lesson, before=len(places)), found)
     seen = Seen(subject.part, found, probes, of=0 if whole else total, taught=len(lesson))
     if whole and subject.folder:
-        with suppress(OSError):  # whoever may only read the run looks anew each time
+        with suppress(OSError):  # if the run is read-only, every report makes its own pass
             save_survey(subject.folder, seen)
     return seen
 
 
 def aside(part: str) -> str:
-    """Other images than are looked at, and never test images: to teach probes, or to take mean weights of."""
+    """Images of a different part, never test images: to train probes, or to average weights over."""
     return "train" if part == "validation" else "validation"
 
 
@@ -85,22 +85,20 @@ def least_taught(found: Survey) -> int:
 def why_no_probes(seen: Seen) -> str:
     other, least = text.images_of(aside(seen.part)), least_taught(seen.survey)
     if seen.taught < least:
-        return (
-            f"Probes need at least {least:,} {other} to learn from, two for each class, and there were {seen.taught}."
-        )
+        return f"Probes need at least {least:,} {other} for training, two per class, but there were {seen.taught}."
     part = text.images_of(seen.part)
-    return f"A report has probes for at most {MOST_ROUTED:,} {part} and {other}; wcapsnet explain has them for more."
+    return f"A report has probes for at most {MOST_ROUTED:,} {part} and {other}; use wcapsnet explain for more."
 
 
 def save_survey(folder: Path, seen: Seen) -> None:
-    """Without what the probes read, which is most of it."""
+    """Without the probes' inputs, which are most of it."""
     facts = {"part": seen.part, "weights": _digest(folder / "best.safetensors"), "taught": seen.taught}
     facts["probes"] = [*map(asdict, seen.probes)]
     replace(seen.survey, routed=()).save(folder / SURVEY, **facts)
 
 
 def saved_survey(subject: Subject) -> Seen | None:
-    """If it is of the weights and the part that a report would look at."""
+    """The saved survey, if it belongs to the weights and the part that a report would use."""
     if subject.folder is None or subject.weights is None or not (subject.folder / SURVEY).exists():
         return None
     try:
@@ -108,7 +106,7 @@ def saved_survey(subject: Subject) -> Seen | None:
         if facts["part"] != subject.part or facts["weights"] != _digest(subject.weights):
             return None
         return Seen(facts["part"], found, tuple(Probe(**probe) for probe in facts["probes"]), taught=facts["taught"])
-    except (InputError, KeyError, TypeError):  # another version's, or damaged: it is made anew
+    except (InputError, KeyError, TypeError):  # from another version, or damaged: make it again
         return None
 
 
@@ -117,6 +115,6 @@ def _digest(path: Path) -> str:
 
 
 def evenly(total: int, count: int) -> Tensor:
-    """Folders are sorted by class, so the first images would not do."""
+    """Evenly spaced, because folders are sorted by class."""
     count = min(count, total)
     return torch.arange(count) * total // max(count, 1)

@@ -1,4 +1,4 @@
-"""The first section and the last: figures at a glance, curves, how to do it again."""
+"""The first section and the last: key figures, curves, and how to repeat the run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def headline(facts: Facts) -> Html:
     if figures:
         part = facts.subject.part
         accuracy, images = figures["accuracy"], figures["images"]
-        said = f"{text.plural(images - figures['errors'], 'image')} of {images:,} right"
+        said = f"{text.plural(images - figures['errors'], 'image')} of {images:,} correct"
         cards.append(
             card(
                 f"{part} accuracy",
@@ -42,7 +42,7 @@ def headline(facts: Facts) -> Html:
             cards.append(card(f"{part} cross entropy", f"{figures['cross_entropy']:.4f}", _guessing(facts)))
     cards += _training_cards(facts)
     total = sum(facts.parameters.values())
-    even = (len(cards) + bool(figures)) % 2 == 0  # the first card has two places; this one fills the row
+    even = (len(cards) + bool(figures)) % 2 == 0  # the first card is two wide; this one fills the row
     counts = ", ".join(f"{name} {n:,}" for name, n in facts.parameters.items())
     cards.append(card("parameters", f"{total:,}", counts, "span" if even else None))
     return section(
@@ -65,7 +65,7 @@ def card(title: str, big: str, more: str = "", style: str | None = None) -> Html
 
 
 def _guessing(facts: Facts) -> str:
-    """Among the real classes: an output for "none of these" is never the answer, and a guess would leave it out."""
+    """Among the real classes: "none of these" is never the prediction, so a guess leaves it out."""
     classes = facts.subject.experiment.model.classes
     return f"guessing evenly among the {classes:,} classes gives {math.log(classes):.2f}"
 
@@ -110,7 +110,7 @@ def _state(facts: Facts) -> str:
     levels = text.plural(len(model.levels), "level")
     what = f"A WCapsNet of {levels} with {capsules} capsules for {text.plural(model.classes, 'class', 'classes')}"
     size = f"images of {model.channels}×{model.height}×{model.width}"
-    tested = " The test set was used once, by the weights that validation chose." if subject.finished else ""
+    tested = " The test set was used once, with the best weights on validation." if subject.finished else ""
     return f"{what}, {size}, trained on {subject.data_title}.{tested}"
 
 
@@ -124,11 +124,11 @@ def _unfinished(facts: Facts) -> Html | None:
         said = f"This run failed: {subject.failure} "
     if facts.seen:
         some = f"{len(facts.seen.survey):,} of its {facts.seen.of:,}" if facts.seen.of else "its"
-        said += f"The figures below are of {some} validation images, by the best weights so far. "
+        said += f"The figures below are for {some} validation images, with the best weights so far. "
     return h(
         "p",
         said,
-        "Go on with: ",
+        "Resume with: ",
         h("code", shlex.join(["wcapsnet", "train", "--resume", subject.source])),
         class_="warn",
     )
@@ -152,7 +152,7 @@ def training(facts: Facts) -> Html:
     metrics = facts.subject.metrics
     lead = "Every term of the loss and the accuracies, epoch by epoch."
     if not metrics:
-        why = "There are no curves: no epoch has been finished, or metrics.jsonl is not there."
+        why = "There are no curves: no epoch is finished, or metrics.jsonl is missing."
         return section("training", "Training", lead, unable(why))
     named = {facts.subject.name: metrics}
     return section(
@@ -167,14 +167,14 @@ def training(facts: Facts) -> Html:
 
 def configuration(facts: Facts) -> Html:
     subject = facts.subject
-    lead = "All that it takes to do it again."
+    lead = "Everything needed to repeat the run."
     content: list[Html | None] = []
     command = subject.environment.get("command")
     if isinstance(command, list):
         content.append(_command("The command", shlex.join(map(str, command))))
     again = shlex.join(["wcapsnet", "train", subject.source]) if subject.folder else rebuild(subject.experiment)
-    content.append(_command("The same experiment again", again))
-    content.append(_command("This page again", shlex.join(["wcapsnet", "report", subject.source])))
+    content.append(_command("Repeat the experiment", again))
+    content.append(_command("Make this page again", shlex.join(["wcapsnet", "report", subject.source])))
     asked = [[name, h("span", _plain(value))] for name, value in flat(to_dict(subject.experiment)).items()]
     content.append(
         folded(

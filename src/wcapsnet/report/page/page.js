@@ -1,5 +1,5 @@
 "use strict";
-// Numbers under the pointer and the keyboard's cursor, light and dark, sorted tables. The page is whole without it.
+// Numbers at the pointer and the keyboard cursor, light and dark mode, sortable tables. The page works without it.
 (() => {
   const root = document.documentElement, tip = document.getElementById("tip");
 
@@ -12,7 +12,7 @@
   }
   const hide = () => tip.classList.remove("on");
 
-  // A place in a drawing, in the drawing's own units.
+  // A position in a drawing, in the drawing's units.
   function inside(svg, event) {
     const at = new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
     return [at.x, at.y];
@@ -98,7 +98,7 @@
     if (told) show(told.dataset.tip, event.clientX, event.clientY);
     else if (!event.target.closest?.("svg[data-numbers]")) hide();
   });
-  // What the pointer was at has moved away; what has the focus takes its number along.
+  // The element under the pointer has scrolled away; the focused element keeps its number.
   addEventListener("scroll", () => {
     const focused = document.querySelector("svg[data-numbers]:focus-visible");
     if (focused && tip.classList.contains("on")) widgets.get(focused).enter();

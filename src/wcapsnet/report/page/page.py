@@ -1,4 +1,4 @@
-"""The page around the sections: one file, with style and script inside."""
+"""The page around the sections: one file, with embedded style and script."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def document(title: str, above: str, links: Sequence[tuple[str, str]], content: 
     button = h("button", "Dark", type="button", id="theme", hidden=True, aria_label="Switch between light and dark")
     body = h(
         "body",
-        h("a", "To the content", href="#content", class_="skip"),
+        h("a", "Skip to content", href="#content", class_="skip"),
         h("header", h("p", above, class_="eyebrow"), h("h1", title), class_="top"),
         h("nav", h("div", h("ul", menu), button), aria_label="Sections"),
         h("main", *content, id="content"),

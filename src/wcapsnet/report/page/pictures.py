@@ -1,4 +1,4 @@
-"""Which images a page shows, and what there is to say of each."""
+"""Which images a page shows, and what it says about each."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ MISTAKES, EXAMPLES, RECONSTRUCTIONS = 24, 8, 20
 
 @dataclass(frozen=True)
 class Shown:
-    """An image on the page, and what was said of it."""
+    """An image on the page, and its prediction."""
 
     index: int
-    name: str  # of the file, or its number
+    name: str  # file name, or number
     pixels: Tensor  # (ch, h, w) uint8
     label: int
     predicted: int
-    probability: float  # of what was predicted
+    probability: float  # of the predicted class
     squared_error: float  # of its reconstruction
 
     @property
@@ -49,11 +49,11 @@ class Pictures:
 
 
 def choose(classifier: Classifier, dataset: Dataset, seen: Seen, device: torch.device) -> Pictures:
-    """The surest mistakes; for classes spread over all, the image of median probability that is right, and the two
-    worst mistakes; for classes spread over all, the reconstruction of median error."""
+    """The most confident mistakes; for evenly spaced classes, the correct image of median probability, and the two
+    worst mistakes; for evenly spaced classes, the reconstruction of median error."""
     found, split = seen.survey, getattr(dataset, seen.part)
     files: Sequence[str] = getattr(dataset, f"{seen.part}_files")
-    places = evenly(len(split.labels), len(found))  # of the survey's images in the split
+    places = evenly(len(split.labels), len(found))  # positions of the survey's images in the split
     right, sure = found.labels == found.predicted, found.probabilities.max(1).values
     wrong = (~right).nonzero().flatten()
     mistakes = wrong[sure[wrong].argsort(descending=True, stable=True)][:MISTAKES].tolist()
@@ -93,12 +93,12 @@ def choose(classifier: Classifier, dataset: Dataset, seen: Seen, device: torch.d
 
 
 def _present(found: Survey, count: int) -> list[int]:
-    """So many classes that have images, spread over all of them"""
+    """This many classes that have images, evenly spaced"""
     classes = found.counts.nonzero().flatten()
     return classes[evenly(len(classes), count)].tolist()
 
 
 def _medians(values: Tensor, masks: Sequence[Tensor]) -> list[int]:
-    """For each mask that chooses any the place of the median"""
+    """The position of the median for each non-empty mask"""
     chosen = [mask.nonzero().flatten() for mask in masks if mask.any()]
     return [int(places[values[places].argsort(stable=True)[(len(places) - 1) // 2]]) for places in chosen]

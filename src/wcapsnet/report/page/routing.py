@@ -56,8 +56,8 @@ def _trend(found: Specialization) -> Html | None:
     caption = (
         f"{found.trend} {between}"
         "The bars show the mutual information between the class and the winning capsule, drawn evenly where several "
-        f"win, with chance included. Every information on this page is on this scale. {SCALE} (1 is {units} nats). "
-        "Upright lines are chance, the mean for shuffled classes."
+        f"win, with chance included. All information values on this page use this scale. {SCALE} (1 is {units} nats). "
+        "Vertical lines are chance, the mean for shuffled classes."
     )
     return figure("Do deeper levels specialise more?", chart, caption)
 
@@ -160,7 +160,7 @@ def _tied(facts: Facts) -> Html | None:
     said = (
         f"The last level weighs single vectors. In {text.percent(several, 1)} of the images several vectors share the "
         f"largest weight, to within 1{text.NARROW}%: {int(tied.median()):,} in the median image, from "
-        f"{int(tied.min()):,} to {int(tied.max()):,}. The decoder redraws the image from the one of them that adds "
+        f"{int(tied.min()):,} to {int(tied.max()):,}. The decoder reconstructs the image from the one that adds "
         "most to the predicted class. A block's weight is the sum over its vectors, and wins are counted by that sum."
     )
     return h("p", said, class_="note")
@@ -212,12 +212,12 @@ def _positions(facts: Facts, found: Specialization) -> Html:
 
 def probes(facts: Facts) -> Html:
     title = "How well each level knows the class"
-    lead = "A linear classifier reads the class from what each level passes on"
+    lead = "A linear classifier predicts the class from each level's output"
     if facts.seen is None or not facts.seen.probes:
         return section("probes", title, f"{lead}.", unable(facts.missing.get("probes", facts.missing.get("seen", ""))))
     found, taught, measured = facts.seen.probes, facts.seen.taught, len(facts.seen.survey)
     lead += (
-        f"; it learns from {taught:,} {text.images_of(aside(facts.seen.part), taught)} and is measured on "
+        f"; it is trained on {taught:,} {text.images_of(aside(facts.seen.part), taught)} and tested on "
         f"{measured:,} {text.images_of(facts.seen.part, measured)}."
     )
     shares = [(f"level {probe.level + 1}", probe.accuracy, 5) for probe in found]
@@ -240,9 +240,9 @@ def probes(facts: Facts) -> Html:
         ]
         for p in found
     ]
-    numbers = table(["probe", "numbers it reads", "accuracy", "95 % interval", "penalty"], rows, "Linear probes")
+    numbers = table(["probe", "inputs", "accuracy", "95 % interval", "penalty"], rows, "Linear probes")
     caption = (
-        "Accuracy of the probes, with the network's own below; the dashed line is always saying the most frequent "
+        "Accuracy of the probes, with the network's own below; the dashed line is always predicting the most frequent "
         "class."
     )
     return section(

@@ -1,4 +1,4 @@
-"""What sections have in common."""
+"""Parts shared by sections."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def section(key: str, title: str, lead: str, *content: Child) -> Html:
 
 
 def unable(why: str) -> Html:
-    """In place of what could not be made"""
+    """Shown in place of something that could not be made"""
     return h("p", why, class_="note")
 
 

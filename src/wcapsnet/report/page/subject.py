@@ -1,4 +1,4 @@
-"""What a page is about: a run folder or a shipped network, without looking at images."""
+"""The subject of a page: a run folder or a shipped network, without its images."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..records import NETWORK, nearest_row, row_of
 @dataclass(frozen=True)
 class Subject:
     name: str
-    source: str  # as the commands take it
+    source: str  # as given to the commands
     experiment: Experiment
     environment: dict[str, Any]
     metrics: list[dict[str, Any]]
@@ -35,7 +35,7 @@ class Subject:
 
     @property
     def part(self) -> str:
-        """The images to look at. The test set is for a run that is finished."""
+        """The part to show. The test set is only used for finished runs."""
         return "test" if self.finished else "validation"
 
     @property
@@ -83,13 +83,13 @@ def subject_of_shipped(name: str) -> Subject:
 
 @dataclass(frozen=True)
 class PaperFigure:
-    accuracy: float  # a share
+    accuracy: float  # between 0 and 1
     row: str
-    differences: tuple[str, ...]  # why the run is not that experiment; empty if it is
+    differences: tuple[str, ...]  # how the run differs from that experiment; may be empty
 
 
 def paper_figure(experiment: Experiment) -> PaperFigure | None:
-    """The paper's test accuracy for this experiment, or for the one on the same data set that it is nearest to."""
+    """The paper's test accuracy for this experiment, or for the closest one on the same dataset."""
     found = row_of(experiment)
     dataset, row = found or (experiment.data.source, NETWORK)
     differences: tuple[str, ...] = ()

@@ -1,7 +1,6 @@
-"""The figures of the page: inline SVG whose colours are the page's, so that they follow light and dark.
+"""The figures of the page: inline SVG that uses the page's colours, so it follows light and dark mode.
 
-Each carries its numbers, as they are written, in a data- attribute: page.js shows them under the pointer, or under the
-keyboard's cursor.
+Each carries its numbers, formatted, in a data- attribute: page.js shows them at the pointer or the keyboard cursor.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ class Line(NamedTuple):
     name: str
     x: Sequence[float]
     y: Sequence[float]
-    color: int = 0  # of the palette
+    color: int = 0  # index into the palette
     thin: bool = False
 
 
 class Bar(NamedTuple):
     name: str
     value: float
-    said: str  # how the value is written
-    interval: tuple[float, float] | None = None  # of confidence
+    said: str  # the formatted value
+    interval: tuple[float, float] | None = None  # confidence interval
     color: int = 0
-    mark: float | None = None  # another value to hold it against
+    mark: float | None = None  # another value to compare it with
 
 
 class Cell(NamedTuple):
-    """Of a grid: its strength from −1 (cold) to 1 (hot), its text, and a colour if it has one of its own."""
+    """A grid cell: its strength from −1 (cold) to 1 (hot), its text, and optionally its own colour."""
 
     strength: float
     text: str = ""
@@ -63,7 +62,7 @@ def _text(x: float, y: float, text: str, anchor: str = "start", class_: str | No
 
 
 def room(words: str) -> float:
-    """How wide they are at 11 pixels, at most in most fonts"""
+    """An upper bound on their width at 11 pixels, in most fonts"""
     return sum(_width(letter) for letter in words)
 
 
@@ -74,7 +73,7 @@ def _width(letter: str) -> float:
 
 
 def shortened(words: str, most: float) -> str:
-    """So many of their letters as have room"""
+    """As many letters as fit"""
     if room(words) <= most:
         return words
     while words and room(words) + room("…") > most:
@@ -106,8 +105,8 @@ def line_chart(
     x_name: str = "epoch",
     unit: str = "",
 ) -> Html:
-    """Lines over whole numbers. `said` is how each line's values are written; `marks` are upright lines, each with
-    a sentence. A line begins where it has reached `low`: the climb from nothing would flatten the rest."""
+    """Lines over whole numbers. `said` formats each line's values; `marks` are vertical lines, each with a sentence. A
+    line starts where it reaches `low`: the early rise would flatten the rest."""
     left, right, top, bottom = 44.0, 12.0, 12.0, 26.0
     finite = [v for line in lines for v in line.y if math.isfinite(v)]
     floor = min(finite) if low is None else low
@@ -134,7 +133,7 @@ def line_chart(
         if at in (first, last) or min(abs(x(at) - x(first)), abs(x(at) - x(last))) > 26:
             anchor = "middle" if last == first else "start" if at == first else "end" if at == last else "middle"
             parts.append(_text(x(at), height - 8, f"{at:g}", anchor, "tick"))
-    if last - first in (1, 3):  # of one epoch or of three, a number stands there
+    if last - first in (1, 3):  # a number is there already
         parts.append(_text((left + width - right) / 2, height - 8, x_name, "middle", "tick"))
     for at in marks or ():
         parts.append(h("path", d=f"M{_n(x(at))} {_n(top)}V{_n(height - bottom)}", class_="mark"))
@@ -179,12 +178,12 @@ def legend(lines: Sequence[tuple[str, int, bool]]) -> Html:
 
 
 def share_scale(n: int) -> Html:
-    """The legend of a map of weights, N of which would be equal shares"""
+    """The legend of a map of weights, where 1/N is the equal share"""
     return _scale(css(), scale_ends(n))
 
 
 def signed_scale(most: float) -> Html:
-    """The legend of a map of contributions, the strongest of which has this size"""
+    """The legend of a map of contributions, with the largest absolute value"""
     return _scale(
         "linear-gradient(to right,#c2410c,#b3b3b3,#1d63b8)", (f"−{most:.3g}", "0", f"+{most:.3g}" if most else "0")
     )
@@ -204,12 +203,12 @@ def marked(
     outlines: Sequence[tuple[int, int]] = (),
     dot: tuple[int, int] | None = None,
 ) -> Html:
-    """A picture (h, w) with thin outlines around squares of `stride` pixels, and a dot in one. Places are i, j."""
+    """A picture (h, w) with thin outlines around squares of `stride` pixels, and a dot in one. Positions are i, j."""
     height, width = size
     inset = stride * 0.08
 
     def square(i: int, j: int) -> tuple[float, float, float, float]:
-        """Squares in the last row and column may reach over the border (D18)"""
+        """Squares in the last row and column may extend beyond the border (D18)"""
         x, y = j * stride, i * stride
         return x, y, min(stride, width - x), min(stride, height - y)
 
@@ -224,14 +223,14 @@ def marked(
     if not parts:
         return picture
     said = ", ".join(
-        [f"{len(outlines)} places outlined"] * bool(outlines) + ["a dot at the decoded vector"] * bool(dot)
+        [f"{len(outlines)} positions outlined"] * bool(outlines) + ["a dot at the decoded vector"] * bool(dot)
     )
     drawn = h("svg", parts, viewBox=f"0 0 {width} {height}", role="img", aria_label=said, class_="marks")
     return h("div", picture, drawn, class_="marked")
 
 
 def beginning(intervals: Iterable[tuple[float, float]]) -> float:
-    """Of the axis of shares with these intervals: 0, or a multiple of 5 % where all are high"""
+    """The start of the axis for shares with these intervals: 0, or a multiple of 5 % if all are high"""
     low = min(low for low, _ in intervals)
     return 0.0 if low < 0.5 else math.floor(low * 20) / 20
 
@@ -246,7 +245,7 @@ def bar_chart(
     width: float = 400,
     thick: float = 16,
 ) -> Html:
-    """Horizontal bars with confidence intervals, names at the left, values at the right. `rule` is an upright line."""
+    """Horizontal bars with confidence intervals, names on the left, values on the right. `rule` is a vertical line."""
     names = [shortened(bar.name, 0.36 * width) for bar in bars]
     left = 14 + max(map(room, names))
     right = 12 + max(room(bar.said) for bar in bars)
@@ -306,7 +305,7 @@ def grid(
 ) -> Html:
     """A matrix in colour. `say` is a sentence with {row}, {column}, {value}; a mapping leaves out empty cells.
 
-    Cells of one strength are one path, so that a hundred classes by a hundred stay small.
+    Cells of equal strength share one path, so that a matrix of a hundred by a hundred classes stays small.
     """
     wide, tall = cell
     beside, above = [shortened(name, 140) for name in rows], [shortened(name, 100) for name in columns]
@@ -314,7 +313,7 @@ def grid(
     slanted = max(map(room, columns)) > wide
     heading = 0.0 if wide < 8 else 18.0 if not slanted else 12 + 0.77 * max(map(room, above))  # leaning by 50°
     left, top = 20 + name_room, 18 + heading
-    beyond = heading if slanted and heading else 0.0  # slanted names lean over the right border
+    beyond = heading if slanted and heading else 0.0  # slanted names extend beyond the right border
     width, height = left + wide * len(columns) + 4 + beyond, top + tall * len(rows) + 4
     filled = dict(cells) if isinstance(cells, Mapping) else _by_place(cells)
     shades: dict[tuple[str, float, str], list[str]] = {}
@@ -370,7 +369,7 @@ def grid(
 
 
 def _opacity(one: Cell) -> float:
-    """At most ¾, so that what is written on it can be read"""
+    """At most ¾, so that text on it stays readable"""
     return round(min(1.0, abs(one.strength)) * 0.75 * 20) / 20
 
 

@@ -1,4 +1,4 @@
-"""How numbers are written on the page."""
+"""Number formats of the page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import datetime
 from ... import rounding
 from ...explain.probes import share_interval
 
-NARROW = "\u202f"  # a narrow space that does not break
+NARROW = "\u202f"  # narrow no-break space
 
 
 def percent(share: float, digits: int = 2) -> str:
@@ -17,7 +17,7 @@ def percent(share: float, digits: int = 2) -> str:
 
 
 def interval(share: float, images: int) -> str:
-    """Of 95 % confidence, for a share of so many images"""
+    """The 95 % confidence interval of a share of this many images"""
     low, high = share_interval(share, images)
     return f"{percent(low)} to {percent(high)}"
 
@@ -31,7 +31,7 @@ def weight(mean: float, margin: float = math.nan) -> str:
 
 
 def loss(value: float) -> str:
-    """Four digits that mean something"""
+    """Four significant digits"""
     size = abs(value)
     text = f"{value:,.0f}" if size >= 1000 else f"{value:.4g}" if size >= 0.001 or value == 0 else f"{value:.2e}"
     return text.replace("-", "−")
@@ -42,7 +42,7 @@ def plural(count: int, one: str, many: str | None = None) -> str:
 
 
 def images_of(part: str, count: int = 2) -> str:
-    """Training images, validation images, test images, or one of them"""
+    """Training images, validation images, test images, in singular or plural"""
     return f"{'training' if part == 'train' else part} image{'' if count == 1 else 's'}"
 
 
@@ -60,7 +60,7 @@ def listed(words: Sequence[str]) -> str:
 
 
 def date(text: str) -> str:
-    """2026-11-15T10:00:00+00:00 → 15 November 2026, 10:00 UTC; anything else as it is"""
+    """2026-11-15T10:00:00+00:00 → 15 November 2026, 10:00 UTC; anything else unchanged"""
     try:
         when = datetime.fromisoformat(text)
     except ValueError:
