@@ -32,7 +32,7 @@ from wcapsnet.errors import InputError
 from wcapsnet.parts import model as MODELS
 from wcapsnet.recipes import RECIPES
 from wcapsnet.report import curves
-from wcapsnet.report.records import FREE, environment_of, history_of, run_folders
+from wcapsnet.report.records import FREE, environment_of, history_of, open_run, runs_in
 from wcapsnet.settings import flat, to_dict
 from wcapsnet.training.cores import good_batch, on_every_core
 from wcapsnet.training.evaluate import Evaluation, evaluate
@@ -130,7 +130,7 @@ def _check_name(name: str) -> None:
 
 
 def _candidates(folders: list[Path]) -> list[Run]:
-    runs = [Run.open(path) for folder in folders for path in run_folders(folder)]
+    runs = [open_run(path) for folder in folders for path in runs_in(folder)]
     if not runs:
         raise InputError("Name finished runs, or folders of them.")
     first = flat(to_dict(runs[0].experiment))

@@ -38,7 +38,7 @@ from wcapsnet.network import WCapsNet
 from wcapsnet.network.critic import Critic
 from wcapsnet.recipes import recipe
 from wcapsnet.report.noise import LEVEL, apart, between, holm, pooled, spreads
-from wcapsnet.report.records import environment_of, in_all
+from wcapsnet.report.records import environment_of, in_all, open_run, runs_in
 from wcapsnet.report.tables import with_correction
 from wcapsnet.rounding import mean_and_deviation, percent
 from wcapsnet.settings import differing, flat, to_dict
@@ -88,7 +88,7 @@ def looked_at(network: WCapsNet, split: DeviceSplit, precision: str, size: int =
 
 class UntestedRun(Run):
     def results(self) -> dict[str, Any]:
-        return {"accuracy": read_json(self.file("validation.json"))["best"]}
+        return {"accuracy": self.facts("validation")["best"]}
 
 
 def train(
@@ -140,11 +140,7 @@ def records(out: Path) -> list[dict[str, Any]]:
     if out.is_file():
         content = read_json(out)
         return [{"environment": content.get("environment", {}), **one} for one in content["runs"]]
-    runs = [
-        (name, Run.open(path.parent))
-        for name in READINGS
-        for path in sorted((out / name).glob("seed=*/experiment.json"))
-    ]
+    runs = [(name, open_run(path)) for name in READINGS if (out / name).is_dir() for path in runs_in(out / name)]
     if not runs:
         raise InputError(f"There are no runs of readings in {out}.")
     _check_comparable(runs)
@@ -165,7 +161,7 @@ def record(name: str, run: Run) -> dict[str, Any]:
     metrics, environment = run.metrics(), environment_of(run)
     values = flat(to_dict(run.experiment))
     fields = [setting.partition("=")[0] for setting in READINGS[name].settings]
-    done = run.file("validation.json")
+    figures = run.facts("validation") if run.file("validation.json").exists() else {}
     columns = ("total", *run.experiment.objective, "validation_accuracy")
     return {
         "reading": name,
@@ -180,7 +176,7 @@ def record(name: str, run: Run) -> dict[str, Any]:
         **({"margin": environment["margin"]} if "margin" in environment else {}),
         **({"failure": run.failure} if run.failure else {}),
         "per_epoch": {column: [_rounded(epoch[column]) for epoch in metrics] for column in columns if metrics},
-        **({fact: _rounded(value) for fact, value in read_json(done).items()} if done.exists() else {}),
+        **{fact: _rounded(value) for fact, value in figures.items()},
     }
 
 

@@ -17,10 +17,10 @@ from wcapsnet.data import DATASETS
 from wcapsnet.errors import InputError
 from wcapsnet.recipes.published import PAPER_TABLES
 from wcapsnet.report import curves, tables, weight_map
-from wcapsnet.report.records import NETWORK, Record, in_order, keep, read_record, records_json, run_folders
+from wcapsnet.report.records import NETWORK, Record, in_order, keep, open_run, read_record, records_json, runs_in
 from wcapsnet.rounding import percent
 from wcapsnet.training.progress import clock
-from wcapsnet.training.run import Run, read_json
+from wcapsnet.training.run import read_json
 
 BEGIN, END = "<!-- {}: made by tools/update_docs.py -->", "<!-- end of {} -->"
 WEIGHTS = Path("src/wcapsnet/deploy/weights")
@@ -40,7 +40,7 @@ PLACES = ("table-II", "table-III", "table-IV", "table-V")
 def committed(results: Path) -> list[Record]:
     """The records of the tables, each of which must be one and lie in its place."""
     records: list[Record] = []
-    for path in [path for place in PLACES if (results / place).is_dir() for path in run_folders(results / place)]:
+    for path in [path for place in PLACES if (results / place).is_dir() for path in runs_in(results / place)]:
         record = read_record(path)
         if path != results / record.place:  # also if that holds the same: a run counts once
             raise InputError(f"{path} is the record of a run that belongs to {results / record.place}.")
@@ -169,7 +169,7 @@ def _curves(records: Sequence[Record]) -> str:
 
 def _figure_of(results: Path, dataset: str, records: Sequence[Record]) -> str:
     runs = {
-        f"seed {record.seed}": Run.open(results / record.place).metrics()
+        f"seed {record.seed}": open_run(results / record.place).metrics()
         for record in records
         if (record.dataset, record.row) == (dataset, NETWORK)
     }
@@ -180,7 +180,7 @@ def main(arguments: list[str], root: Path) -> int:
     try:
         pages(root)  # nothing is kept where nothing can be made of it
         refused = 0
-        for run in [run for argument in arguments for run in run_folders(Path(argument))]:
+        for run in [run for argument in arguments for run in runs_in(Path(argument))]:
             try:
                 print(f"{run} → {keep(run, root / 'results').relative_to(root)}")
             except InputError as error:

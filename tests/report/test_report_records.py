@@ -23,6 +23,7 @@ from wcapsnet.report.noise import apart
 from wcapsnet.report.records import (
     NETWORK,
     keep,
+    open_run,
     read_record,
     read_records,
     records_json,
@@ -73,23 +74,19 @@ def test_other_settings_are_no_row():
 
 def test_a_run_is_kept_in_the_place_of_its_table(tmp_path):
     places = {
-        "cifar10": "table-V/cifar10/wcapsnet/seed=3",
-        "cifar100-normalized": "table-II/cifar100/normalized/seed=3",
-        "fashion-mnist-squash": "table-III/fashion-mnist/squash/seed=3",
-        "mnist-uniform": "table-IV/mnist/uniform/seed=3",
+        "cifar10": "table-V/cifar10/wcapsnet/seed=3.json",
+        "cifar100-normalized": "table-II/cifar100/normalized/seed=3.json",
+        "fashion-mnist-squash": "table-III/fashion-mnist/squash/seed=3.json",
+        "mnist-uniform": "table-IV/mnist/uniform/seed=3.json",
     }
     for name, place in places.items():
         run = finished(tmp_path / "runs" / name, name, 9000, seed=3)
-        assert keep(run, tmp_path / "results") == tmp_path / "results" / place
-        kept = tmp_path / "results" / place
-        assert sorted(p.name for p in kept.iterdir()) == [
-            "environment.json",
-            "experiment.json",
-            "metrics.jsonl",
-            "test.json",
-        ]
+        kept = keep(run, tmp_path / "results")
+        assert kept == tmp_path / "results" / place
+        assert list(json.loads(kept.read_text())) == ["experiment", "environment", "test", "metrics"]
         assert read_record(kept) == read_record(run)
-        assert json.loads((kept / "test.json").read_text()) == json.loads((run / "test.json").read_text())
+        assert open_run(kept).experiment == Run.open(run).experiment
+        assert open_run(kept).results() == Run.open(run).results()
 
 
 @pytest.mark.parametrize("resumed", [None, "abc", [{}], ["x"], [{"after_epoch": "x"}]])
@@ -106,26 +103,58 @@ def test_a_record_has_no_paths_and_six_digits(tmp_path):
     (run / "state.safetensors").touch()
     Run.open(run).resumed({"command": ["wcapsnet", "train", "--resume", "/home/me/x"], "data_dir": "/home/me"}, 3)
     kept = keep(run, tmp_path / "results")
-    environment = json.loads((kept / "environment.json").read_text())
+    environment = open_run(kept).facts("environment")
     assert environment["command"] == ["wcapsnet", "train", "x", "x", "-q"]
     assert environment["data_dir"] is None
     assert environment["hardware"] == "NVIDIA H200"
     assert read_record(kept).resumed == (3,)
     assert environment["resumed"] == [{"after_epoch": 3, "command": ["wcapsnet", "train"], "data_dir": None}]
-    lines = (kept / "metrics.jsonl").read_text().splitlines()
-    assert len(lines) == 40
-    assert json.loads(lines[0])["total"] == 0.333333
+    epochs = open_run(kept).metrics()
+    assert len(epochs) == 40
+    assert epochs[0] == {**Run.open(run).metrics()[0], "total": 0.333333, "validation_accuracy": 0.333333}
+
+
+def test_a_record_is_read_and_kept_like_its_run_folder_and_has_no_weights(tmp_path):
+    run = finished(tmp_path / "run", "mnist", 9960)
+    epochs = Run.open(run).metrics()
+    epochs[7]["balance"] = 0.5  # a term that was added when the run was resumed
+    Run.open(run).write_metrics(epochs)
+    kept = keep(run, tmp_path / "results")
+    assert [name for epoch in open_run(kept).metrics() for name in epoch].count("balance") == 1
+    assert read_records(kept) == read_records(tmp_path / "results") == read_records(run)
+    before = kept.read_bytes()
+    assert keep(kept, tmp_path / "results") == kept
+    assert kept.read_bytes() == before
+    with pytest.raises(InputError, match=r"best\.safetensors"):
+        open_run(kept).weights()
+
+
+def test_a_damaged_record_is_a_sentence(tmp_path):
+    kept = keep(finished(tmp_path / "run", "mnist", 9960), tmp_path / "results")
+    content = json.loads(kept.read_text())
+    for change, says in (
+        ({"experiment": {"training": 3}}, r"seed=0.json: The field 'name' is missing\.$"),
+        ({"environment": []}, r"seed=0.json is damaged: its environment is \[\]\.$"),
+        ({"environment": {}}, r"seed=0.json is damaged: its field 'hardware' is None\.$"),
+        ({"metrics": {"epoch": [1, 2], "lr": [0.1]}}, r"seed=0.json is damaged: its metrics are not columns"),
+        ({"test": {}}, r"seed=0.json is damaged: it has no images;"),
+    ):
+        kept.write_text(json.dumps({**content, **change}))
+        with pytest.raises(InputError, match=says):
+            read_record(kept)
+    kept.write_text(json.dumps(content)[:-9])
+    assert "is not valid JSON" in read_records(tmp_path / "results")[1][0]
 
 
 def test_keeping_a_run_again_changes_nothing_and_another_run_with_its_seed_is_refused(tmp_path):
     run = finished(tmp_path / "run", "mnist", 9960)
     first = keep(run, tmp_path / "results")
-    before = {p: p.read_bytes() for p in first.iterdir()}
+    before = first.read_bytes()
     assert keep(run, tmp_path / "results") == first
-    assert {p: p.read_bytes() for p in first.iterdir()} == before
+    assert first.read_bytes() == before
     with pytest.raises(InputError, match="holds another run with the seed 0"):
         keep(finished(tmp_path / "other", "mnist", 9961), tmp_path / "results")
-    assert {p: p.read_bytes() for p in first.iterdir()} == before
+    assert first.read_bytes() == before
 
 
 def unfinished(run):
@@ -172,7 +201,7 @@ def another_rate(run):
         (unfinished, "is not finished: 40 of 40 epochs are done and none is tested."),
         (cut_short, "ended after 39 of 40 epochs"),
         (other_test_set, "was tested on 2000 images"),
-        (damaged, "run/test.json is damaged: it has no images; bring it back."),
+        (damaged, "run/test.json is damaged: it has no images; restore it."),
         (of_another_experiment, "run/experiment.json: The field 'name' is missing."),
         (nowhere, "run/environment.json is damaged: its field 'hardware' is None."),
         (shorter, "nearest is wcapsnet on mnist, but training.epochs is 39, not 40."),
@@ -319,8 +348,8 @@ def _figures_of_rows():
 
 def _short_runs(reading):
     """Of normalised weights on CIFAR-10: validation accuracy of the last epochs, over seeds"""
-    found = (ROOT / "results/readings/cifar10-normalized" / reading).glob("seed=*/validation.json")
-    return statistics.mean(json.loads(path.read_text())["last"] for path in found)
+    found = (ROOT / "results/readings/cifar10-normalized" / reading).glob("seed=*.json")
+    return statistics.mean(json.loads(path.read_text())["validation"]["last"] for path in found)
 
 
 def _figures_inside(inside):
@@ -363,7 +392,7 @@ def _figures_inside(inside):
         return [percent(min(lost)), percent(max(lost))]
 
     sums = build("II", shipped_records()).rows["normalized"]["cifar10"]
-    mean = Run.open(ROOT / "results/readings-full-length/cifar10-normalized/mean-over-levels/seed=0").results()
+    mean = open_run(ROOT / "results/readings-full-length/cifar10-normalized/mean-over-levels/seed=0.json").results()
     return [
         *(*mine[:3], *theirs[:3], mine[3], theirs[3]),
         *(figure for one in last for figure in (percent(one["difference"]).replace("-", "−"), percent(one["margin"]))),
@@ -381,7 +410,7 @@ def _figures_inside(inside):
 
 def _sets_on_one_scale(softmax, *normalized):
     """These records have the information of sets of winners divided by H(class); the documents by ln 4 (D29)."""
-    counts = [sum(row) for row in Run.open(ROOT / "results/table-V/mnist/wcapsnet/seed=0").results()["confusion"]]
+    counts = [sum(row) for row in open_run(ROOT / "results/table-V/mnist/wcapsnet/seed=0.json").results()["confusion"]]
     entropy = -sum(n / sum(counts) * math.log(n / sum(counts)) for n in counts)
     first, *values = (one["information_set"] * entropy / math.log(4) for one in (softmax, *normalized))
     return [f"{value:.2f}" for value in (first, min(values), max(values))]
@@ -456,7 +485,7 @@ def test_the_winners_beside_the_least_loss_are_those_of_the_records():
     for name, (pattern, place) in found.items():
         (path,) = ROOT.glob(pattern)
         winners = " | ".join(f"{level['leaders']:.2f}" for level in json.loads(path.read_text())["levels"][:3])
-        term = f"{Run.open(ROOT / 'results' / place).metrics()[-1]['wasserstein']:.3f}".replace("-", "−")
+        term = f"{open_run(ROOT / 'results' / f'{place}.json').metrics()[-1]['wasserstein']:.3f}".replace("-", "−")
         assert f"| {name} | {winners} | {term} |" in words
 
 
@@ -464,7 +493,7 @@ def test_the_figures_of_small_runs_are_those_of_their_records():
     text = (ROOT / "docs/results.md").read_text(encoding="utf-8")
     for name in ("quick", "demo"):
         (path,) = (ROOT / "results/first-runs").glob(f"*_{name}_*")
-        run = Run.open(path)
+        run = open_run(path)
         facts, training = run.results(), run.experiment.training
         (line,) = [line for line in text.splitlines() if line.startswith(f"| `{name}` |")]
         minutes, seconds = divmod(int(facts["seconds"]), 60)
@@ -487,12 +516,12 @@ def test_a_record_that_is_added_or_changed_makes_readme_page_and_package_stale(c
     assert "| 92.10 (1) |" in (checkout / "README.md").read_text()
     assert "9,210 of 10,000" in (checkout / "docs/results.md").read_text()
     assert pages.write(checkout) == []
-    facts = json.loads((place / "test.json").read_text())
-    (place / "test.json").write_text(json.dumps({**facts, **figures(9211, 10000)}))
+    content = json.loads(place.read_text())
+    content["test"] |= figures(9211, 10000)
+    place.write_text(json.dumps(content))
     assert set(pages.write(checkout)) == made
-    lines = (place / "metrics.jsonl").read_text().splitlines()
-    lines[5] = lines[4].replace('"epoch": 5', '"epoch": 6')
-    (place / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    content["metrics"]["validation_accuracy"][5] = 0.5
+    place.write_text(json.dumps(content))
     assert pages.write(checkout) == [figure]
 
 
@@ -515,15 +544,17 @@ def test_what_was_seen_inside_of_networks_makes_its_figure_stale_and_must_be_the
 
 def test_a_committed_record_in_a_wrong_place_is_noticed(checkout, tmp_path):
     place = keep(finished(tmp_path / "run", "mnist", 9960, seed=41), checkout / "results")
-    place.rename(place.with_name("seed=42"))
-    with pytest.raises(InputError, match=r"seed=42 is the record of a run that belongs to .*seed=41\.$"):
+    place.rename(place.with_name("seed=42.json"))
+    with pytest.raises(InputError, match=r"seed=42.json is the record of a run that belongs to .*seed=41\.json\.$"):
         pages.pages(checkout)
 
 
 def test_a_record_that_lies_in_two_tables_counts_in_neither(checkout, tmp_path):
     place = keep(finished(tmp_path / "run", "mnist", 9960, seed=41), checkout / "results")
-    shutil.copytree(place, checkout / "results/table-II/mnist/wcapsnet/seed=41")
-    with pytest.raises(InputError, match=r"table-II/.* belongs to .*table-V/mnist/wcapsnet/seed=41\.$"):
+    other = checkout / "results/table-II/mnist/wcapsnet/seed=41.json"
+    other.parent.mkdir(parents=True)
+    shutil.copy(place, other)
+    with pytest.raises(InputError, match=r"table-II/.* belongs to .*table-V/mnist/wcapsnet/seed=41\.json\.$"):
         pages.pages(checkout)
 
 
@@ -548,7 +579,7 @@ def test_bad_input_is_a_sentence_and_nothing_is_kept(checkout, tmp_path, capsys)
     run = finished(tmp_path / "run", "mnist", 9960, seed=60)
     assert main([str(run)], checkout) == 2
     assert "has no place for the results that are made" in capsys.readouterr().err
-    assert not (checkout / "results/table-V/mnist/wcapsnet/seed=60").exists()
+    assert not (checkout / "results/table-V/mnist/wcapsnet/seed=60.json").exists()
     assert main([], tmp_path / "elsewhere") == 2
     assert "is not a checkout of wcapsnet" in capsys.readouterr().err
 

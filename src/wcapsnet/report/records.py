@@ -1,17 +1,19 @@
-"""The records of full-length runs, in one place per table:
+"""The records of full-length runs, one file per run:
 
-    results/table-II/DATASET/normalized/seed=N/
-    results/table-III/DATASET/squash/seed=N/
-    results/table-IV/DATASET/{ws,ce,random,uniform}/seed=N/
-    results/table-V/DATASET/wcapsnet/seed=N/      the paper's network: also softmax of II, tilt of III, WS+CE of IV
+    results/table-II/DATASET/normalized/seed=N.json
+    results/table-III/DATASET/squash/seed=N.json
+    results/table-IV/DATASET/{ws,ce,random,uniform}/seed=N.json
+    results/table-V/DATASET/wcapsnet/seed=N.json    the paper's network: also softmax of II, tilt of III, WS+CE of IV
 
-Each holds experiment.json, environment.json, metrics.jsonl and test.json of its run folder: no weights, no paths, and
-losses in six digits. records.json beside this file has the figures of all, for an installed package.
+A record holds the JSON files of its run folder by name: experiment, environment, test, and metrics as one list per
+column. It has no weights and no paths; losses have six digits. records.json in this folder has the figures of all
+records, for an installed package.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -26,7 +28,7 @@ from ..objective import Objective
 from ..recipes import ABLATIONS, PAPER
 from ..recipes.ablations import TABLE_OF
 from ..settings import flat, from_dict, to_dict
-from ..training.run import Run, file_names_only, read_json, runs_at_a_time, write_json
+from ..training.run import Run, file_names_only, read_experiment, read_json, runs_at_a_time
 
 NETWORK = "wcapsnet"  # the row that all tables share
 WITHOUT_LOSS = ("ce", "random", "uniform")  # rows with λ_WS = 0
@@ -62,7 +64,46 @@ class Record:
     @property
     def place(self) -> Path:
         table = "V" if self.row == NETWORK else TABLE_OF[self.row]
-        return Path(f"table-{table}") / self.dataset / self.row / f"seed={self.seed}"
+        return Path(f"table-{table}") / self.dataset / self.row / f"seed={self.seed}.json"
+
+
+class RecordedRun(Run):
+    """A run as its record file has it: to read, not to train."""
+
+    def __init__(self, path: Path):
+        super().__init__(path, read_experiment(path))
+        self._content = read_json(path)
+
+    def file(self, name: str) -> Path:
+        """The record itself, or a path that does not exist if the record lacks that part of a run folder."""
+        return self.path if Path(name).stem in self._content else self.path / name
+
+    def facts(self, name: str) -> dict[str, Any]:
+        found = self._content.get(name)
+        if not isinstance(found, dict):
+            raise InputError(f"{self.path} is damaged: its {name} is {found!r}.")
+        return found
+
+    def metrics(self) -> list[dict[str, Any]]:
+        columns = self.facts("metrics")
+        try:
+            epochs = [zip(columns, epoch, strict=True) for epoch in zip(*columns.values(), strict=True)]
+        except (TypeError, ValueError) as error:
+            raise InputError(f"{self.path} is damaged: its metrics are not columns of one length.") from error
+        return [{name: value for name, value in epoch if value is not None} for epoch in epochs]
+
+
+def is_record(path: Path) -> bool:
+    """Whether a file begins as write_record begins one."""
+    if path.suffix != ".json" or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return re.match(rb'\s*\{\s*"experiment"\s*:', file.read(100)) is not None
+
+
+def open_run(path: Path) -> Run:
+    """A run folder or a record file."""
+    return RecordedRun(path) if is_record(path) else Run.open(path)
 
 
 def row_of(experiment: Experiment) -> tuple[str, str] | None:
@@ -123,8 +164,8 @@ def nearest_row(experiment: Experiment) -> Nearest:
 
 
 def read_record(path: Path) -> Record:
-    """Of a run folder or a committed record; refused unless it may stand in a table."""
-    run = Run.open(path)
+    """Of a run folder or a record file; refused unless it may stand in a table."""
+    run = open_run(path)
     row, summed = _found(run.experiment) or (None, False)
     if row is None and run.experiment.data.source not in DATASETS:
         raise InputError(f"{path} is on a data set that the paper does not have.")
@@ -135,7 +176,7 @@ def read_record(path: Path) -> Record:
         raise InputError(
             f"{path} is not finished: {len(run.metrics())} of {epochs} epochs are done and none is tested."
         )
-    test, environment = run.results(), read_json(run.file("environment.json"))
+    test, environment = run.results(), run.facts("environment")
     done = min(test["epochs"], len(run.metrics()))
     if done != epochs:
         raise InputError(f"{path} ended after {done} of {epochs} epochs, so it stands in no table.")
@@ -177,21 +218,24 @@ def in_all(environment: dict[str, Any], name: str) -> str | None:
     return " and ".join(dict.fromkeys(word for word in said if word)) or None
 
 
-def run_folders(path: Path) -> list[Path]:
-    """A run folder itself, or all below a folder of them."""
+def runs_in(path: Path) -> list[Path]:
+    """A run folder or a record file itself, or all below a folder of them."""
+    if is_record(path) or Run.is_run(path):
+        return [path]
     if not path.is_dir():
         raise InputError(f"There is no folder {path}.")
-    return [path] if Run.is_run(path) else sorted(found.parent for found in path.rglob("experiment.json"))
+    folders = {found.parent for found in path.rglob("experiment.json")}
+    return sorted([*folders, *(found for found in path.rglob("*.json") if is_record(found))])
 
 
 def read_records(folder: Path) -> tuple[list[Record], list[str]]:
     """All runs below a folder that may stand in a table, and why the others may not, a sentence each."""
     found: dict[tuple[Path, bool], tuple[Path, Record]] = {}  # by the record's place: where it was read from
     left_out: list[str] = []
-    folders = run_folders(folder)
-    if not folders:
+    paths = runs_in(folder)
+    if not paths:
         raise InputError(f"There are no runs in {folder}.")
-    for path in folders:
+    for path in paths:
         try:
             record = read_record(path)
         except InputError as error:
@@ -241,22 +285,27 @@ def records_json(records: list[Record]) -> str:
 
 
 def keep(path: Path, results: Path) -> Path:
-    """Copy the record of a finished run to its place below `results`."""
-    run, record = Run.open(path), read_record(path)
+    """Write the record of a finished run to its place below `results`."""
+    run, record = open_run(path), read_record(path)
     place = results / record.place
-    if Run.is_run(place) and read_record(place) != record:
+    if place.exists() and read_record(place) != record:
         raise InputError(f"{place} holds another run with the seed {record.seed}; train {path} with another seed.")
-    keep_training(run, place)
-    facts = (f"  {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}" for name, value in run.results().items())
-    write_text(place / "test.json", "{\n" + ",\n".join(facts) + "\n}\n")  # a matrix on a line: a tenth of the size
+    facts = {"experiment": run.facts("experiment"), "environment": environment_of(run), "test": run.results()}
+    write_record(place, facts, history_of(run))
     return place
 
 
-def keep_training(run: Run, place: Path, **facts: Any) -> None:
-    """What was asked, by what it was computed (and other facts of that), how it went: no figures of the end."""
-    write_json(place / "environment.json", environment_of(run) | facts)
-    write_json(place / "experiment.json", read_json(run.file("experiment.json")))
-    write_text(place / "metrics.jsonl", "".join(f"{json.dumps(epoch)}\n" for epoch in history_of(run)))
+def write_record(path: Path, facts: dict[str, Any], metrics: list[dict[str, Any]]) -> None:
+    """One line per fact and per column of the metrics, with null where an epoch has no such value."""
+    names = dict.fromkeys(name for epoch in metrics for name in epoch)
+    columns = {name: [epoch.get(name) for epoch in metrics] for name in names}
+    lines = [f"{_compact(name)}:{_compact(fact)}" for name, fact in facts.items()]
+    lines.append('"metrics":{' + ",".join(f"\n{_compact(name)}:{_compact(column)}" for name, column in columns.items()))
+    write_text(path, "{\n" + ",\n".join(lines) + "}\n}\n")
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def history_of(run: Run) -> list[dict[str, Any]]:
@@ -269,9 +318,8 @@ def _rounded(value: Any) -> Any:
 
 
 def environment_of(run: Run) -> dict[str, Any]:
-    """environment.json without the places of somebody's files; empty if there is none."""
-    path = run.file("environment.json")
-    return _without_paths(read_json(path)) if path.exists() else {}
+    """environment.json without paths; empty if there is none."""
+    return _without_paths(run.facts("environment")) if run.file("environment.json").exists() else {}
 
 
 def _without_paths(environment: dict[str, Any]) -> dict[str, Any]:
