@@ -1,11 +1,11 @@
-"""How long a person waits: for the report of a network, and on the live page from a stroke to its answer.
+"""User-visible latency: of a network's report, and of the live page from a stroke to the prediction.
 
     python benchmarks/pages_on_cpu.py HARDWARE-NAME --report RUN|NAME --live RUN|NAME [--data-dir DATA]
 
-The report is made from scratch, every test image looked at, by the command. The live page is drawn on in Chromium, a
+The command makes the report from scratch, with a pass over every test image. The live page is drawn on in Chromium, a
 short stroke at a time; the time is the browser's own, from the pointer's last event to the last answer on the page,
-and once more with one block of every level switched off. Beside it, how long the network alone takes for that one image
-with one thread and with all, one image close after another. Needs playwright.
+and once more with one block of every level switched off. For comparison, the time of the network alone
+for that image, with one thread and with all, in a tight loop. Needs playwright.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Speed, behind one seam: an `Engine` that computes a training step by fused CUDA kernels.
+"""Fused CUDA kernels behind one interface: an `Engine` that computes a training step with them.
 
-The modules stay what they are (parameters, buffers, the slow truth); the engine reads them.
+The modules are unchanged (parameters, buffers, the reference implementation); the engine reads them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["FusedEngine", "choose"]
 
 
 def choose(network: nn.Module, experiment: Experiment, device: torch.device) -> Engine:
-    """The engine for this experiment; its `description` is a line for the log."""
+    """The engine for this experiment; its `description` is for the log."""
     wanted = experiment.training.kernels
     plain = Engine(network)
     if wanted == "plain":

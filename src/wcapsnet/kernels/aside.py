@@ -1,4 +1,4 @@
-"""Work on a second stream: gradients of weights, which nothing waits for until the end of a backward pass."""
+"""Work on a second stream: weight gradients, which are not needed until the end of a backward pass."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch import Tensor
 
 
 class Aside:
-    """Off unless somebody promises to read gradients only after the backward pass and to keep none from before: what
-    PyTorch adds to a gradient that is already there, it adds at once."""
+    """Off by default. To enable it, read gradients only after the backward pass and start without existing ones:
+    PyTorch adds to an existing gradient at once."""
 
     def __init__(self) -> None:
         self.enabled = False
@@ -20,14 +20,14 @@ class Aside:
 
     @contextmanager
     def work(self, *read: Tensor) -> Iterator[None]:
-        """What is launched here starts after all that was launched so far. `read` is kept until it is done; results
+        """Work launched here starts after everything launched so far. `read` is kept alive until it is done; results
         must be allocated before."""
         if not self.enabled:
             yield
             return
         if self.stream is None:
-            self.stream = torch.cuda.Stream(priority=-1)  # small grids that fill what the others leave free
-        # Every time, for a backward pass that broke may have left something in `kept`; the second `join` finds nothing.
+            self.stream = torch.cuda.Stream(priority=-1)  # small grids that use idle multiprocessors
+        # Every time, because a failed backward pass may have left something in `kept`; a second `join` does nothing.
         torch.autograd.Variable._execution_engine.queue_callback(self.join)
         self.kept += read
         self.stream.wait_stream(torch.cuda.current_stream())

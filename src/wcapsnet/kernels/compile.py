@@ -1,6 +1,6 @@
-"""CUDA sources to functions that can be launched, with what PyTorch brings along: NVRTC and the driver.
+"""Compile CUDA sources to launchable functions, using only NVRTC (included with PyTorch) and the driver.
 
-No compiler has to be installed. What was compiled is kept on disk; a later start only loads it.
+No compiler has to be installed. Compiled kernels are cached on disk; later starts only load them.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ TYPES = {
 }
 
 
-LARGEST_SHARED = 99 * 1024  # bytes a block may use: what every card from Ampere on can give
+LARGEST_SHARED = 99 * 1024  # bytes a block may use: available on every GPU since Ampere
 
 
 def largest_shared() -> int:
-    """Bytes of shared memory that a block can have on the card at hand."""
+    """Bytes of shared memory available to a block on this GPU."""
     if not torch.cuda.is_available():
         return LARGEST_SHARED
     properties: Any = torch.cuda.get_device_properties(torch.cuda.current_device())
-    return int(getattr(properties, "shared_memory_per_block_optin", LARGEST_SHARED))  # PyTorch 2.7 and newer know
+    return int(getattr(properties, "shared_memory_per_block_optin", LARGEST_SHARED))  # known since PyTorch 2.7
 
 
 class Unavailable(Exception):
@@ -53,7 +53,7 @@ class Unavailable(Exception):
 
 
 def source(name: str) -> str:
-    """A source with what it includes, each file once."""
+    """A source with its includes, each file once."""
     seen: set[str] = set()
 
     def expand(name: str) -> str:
@@ -68,7 +68,7 @@ def source(name: str) -> str:
 
 @functools.cache
 def structures(name: str) -> dict[str, type[ctypes.Structure]]:
-    """The structs of a source as ctypes: they are written down once, in the source."""
+    """The structs of a source as ctypes, so that they are defined only in the source."""
     text = re.sub(r"//.*", "", source(name))
     constants = {key: int(value) for key, value in re.findall(r"^#define (\w+) (\d+)$", text, re.MULTILINE)}
     found: dict[str, type[ctypes.Structure]] = {}
@@ -88,7 +88,7 @@ def structures(name: str) -> dict[str, type[ctypes.Structure]]:
 
 
 class Backend(Protocol):
-    """Who compiles and runs: CUDA, or the tests' emulator."""
+    """Compiles and runs kernels: CUDA, or the tests' emulator."""
 
     def compile(self, file: str, kernel: str, defines: tuple[str, ...]) -> Any: ...
 
@@ -98,7 +98,7 @@ class Backend(Protocol):
 
 
 class Kernel:
-    """One kernel of one source with its compile-time numbers."""
+    """One kernel of one source with its compile-time constants."""
 
     def __init__(self, file: str, kernel: str, **defines: int):
         self.file, self.kernel = file, kernel
@@ -118,7 +118,7 @@ _functions: dict[Any, Any] = {}
 
 
 def function(kernel: Kernel) -> Any:
-    # The backend itself, not its id: another object may get that after it is gone.
+    # The backend itself, not its id, which another object may reuse later.
     place = (backend, torch.cuda.current_device() if isinstance(backend, Cuda) else None, kernel.key())
     if place not in _functions:
         _functions[place] = backend.compile(*kernel.key())
@@ -126,7 +126,7 @@ def function(kernel: Kernel) -> Any:
 
 
 class Cuda:
-    """NVRTC to compile, the driver to launch, in the context and on the stream that PyTorch uses."""
+    """NVRTC compiles, the driver launches, in PyTorch's context and on its stream."""
 
     def __init__(self) -> None:
         self.nvrtc = _nvrtc()
@@ -140,11 +140,11 @@ class Cuda:
         module, found = ctypes.c_void_p(), ctypes.c_void_p()
         self._check(self.driver.cuModuleLoadData(ctypes.byref(module), image))
         self._check(self.driver.cuModuleGetFunction(ctypes.byref(found), module, kernel.encode()))
-        self._check(self.driver.cuFuncSetAttribute(found, 8, largest_shared()))  # as much as there is
+        self._check(self.driver.cuFuncSetAttribute(found, 8, largest_shared()))  # as much as available
         return found
 
     def binary(self, file: str, defines: tuple[str, ...]) -> bytes:
-        """The compiled source, from the disk where it was compiled before."""
+        """The compiled source, from the disk cache if possible."""
         text, options, kept = self._wanted(file, defines)
         try:
             if kept is not None:
@@ -157,7 +157,7 @@ class Cuda:
                 with replacing(kept) as partial:
                     partial.write_bytes(image)
         except OSError:
-            pass  # a cache that cannot be written costs time, nothing else
+            pass  # without a cache, the next start compiles again
         return image
 
     def is_kept(self, file: str, defines: tuple[str, ...]) -> bool:
@@ -165,7 +165,7 @@ class Cuda:
         return kept is not None and kept.is_file()
 
     def _wanted(self, file: str, defines: tuple[str, ...]) -> tuple[str, tuple[str, ...], Path | None]:
-        """What to compile, how, and where it is kept."""
+        """The source, the compiler options, and the cache file."""
         major, minor = torch.cuda.get_device_capability()
         options = (
             f"--gpu-architecture=sm_{major}{minor}",
@@ -220,7 +220,7 @@ def compile_source(nvrtc: ctypes.CDLL, text: str, name: str, options: tuple[str,
 
 
 def _nvrtc() -> ctypes.CDLL:
-    """The one PyTorch was built with, else any: they lie in the packages beside it."""
+    """The version PyTorch was built with, or any other: they are in the packages next to torch."""
     major = (torch.version.cuda or "").split(".")[0]
     folders = [*site.getsitepackages(), site.getusersitepackages(), str(Path(torch.__file__).parents[1])]
     places = [
@@ -237,7 +237,7 @@ def _nvrtc() -> ctypes.CDLL:
             return ctypes.CDLL(name)
         except OSError:
             continue
-    raise Unavailable("NVRTC, which PyTorch's CUDA builds bring along, was not found")
+    raise Unavailable("NVRTC, which is part of PyTorch's CUDA builds, was not found")
 
 
 backend: Backend  # set by `start` or by the tests
@@ -249,11 +249,11 @@ def start(chosen: Backend | None = None) -> None:
 
 
 _rehearsed: dict[Any, Kernel] | None = None
-tell: Callable[[str], object] | None = None  # who wants to know why nothing seems to happen
+tell: Callable[[str], object] | None = None  # prints a progress message
 
 
 def rehearse(play: Callable[[], object]) -> None:
-    """Compile all that `play` would launch, at once and on all cores, without launching anything."""
+    """Compile everything that `play` would launch, at once and on all cores, without launching anything."""
     global _rehearsed
     if not isinstance(backend, Cuda):
         return
@@ -272,7 +272,7 @@ def rehearse(play: Callable[[], object]) -> None:
     keys = {(kernel.file, kernel.defines) for kernel in wanted}
     missing = sum(not nvrtc.is_kept(*key) for key in keys)
     if tell and missing > 8:
-        tell(f"Compiling {missing} GPU kernels, once for this kind of network …")
+        tell(f"Compiling {missing} GPU kernels, only once for this kind of network …")
     with ThreadPoolExecutor() as pool:
         list(pool.map(one, keys))
     for kernel in wanted:

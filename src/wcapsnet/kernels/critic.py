@@ -35,7 +35,7 @@ ACTIVATED, MASKED, BIASED = 1, 2, 3
 
 
 class Spectral:
-    """σ of all critics' kernels, by one launch a step."""
+    """σ of all critics' kernels, in one launch per step."""
 
     def __init__(self, convolutions: list[SpectralConv2d]):
         self.convolutions = convolutions
@@ -87,9 +87,9 @@ class FusedCritic:
         for conv in self.convolutions:
             out, channels, kernel, _ = conv.weight.shape
             if channels % 8:
-                raise Unavailable(f"a critic has {channels} channels, which is no multiple of 8")
+                raise Unavailable(f"a critic has {channels} channels, which is not a multiple of 8")
             if conv.stride > 1 and kernel != 3:
-                raise Unavailable("a critic's convolution is none that they know")
+                raise Unavailable("a critic's convolution is not supported")
             height, width = -(-height // conv.stride), -(-width // conv.stride)
             self.maps.append((height, width))
             to_one = conv.stride == 2 and height == width == 1
@@ -100,7 +100,7 @@ class FusedCritic:
         ]
 
     def parameters(self) -> list[nn.Parameter]:
-        """Of the convolutions, in the order of `backward`."""
+        """Parameters of the convolutions, in the order of `backward`."""
         return [p for conv in self.convolutions for p in (conv.weight, conv.bias)]
 
     def all_parameters(self) -> list[nn.Parameter]:
@@ -109,7 +109,7 @@ class FusedCritic:
     def forward(
         self, x: Tensor, training: bool, seed: Tensor, sums: SumsAt, prepared: Prepared | None
     ) -> tuple[Tensor, Any]:
-        """x (images, positions, k) → its word before norm and sigmoid (images, positions left, 8): the first of 8"""
+        """x (images, positions, k) → output before norm and sigmoid (images, remaining positions, 8): the first of 8"""
         device = x.device
         prepared = prepared or Prepared(self.entries, training, device)
         keep = 1 - self.critic.dropout if training else 1.0
@@ -142,18 +142,16 @@ class FusedCritic:
             biases.append((arena[offset : offset + layer.out], SumsAt(place, place + 4 * width, 0)))
             place += 8 * width
             offset += 2 * width
-        made = [
-            d.detach() for d in dw
-        ]  # kept, too: gradients that nobody takes would be given back before they are there
+        made = [d.detach() for d in dw]  # kept alive: unused gradients would be freed before they are computed
         with self.aside.work(dy, prepared.buffer, arena, self.spectral.sigma, *values, *made):
             self._backward(values, dy, prepared, keep, sums, [at for _, at in biases], dw, place)
-        # The last bias is what the batch norm after it takes away again: its gradient is zero, as `biases` has it.
+        # The batch norm after it removes the last bias, so its gradient is zero, as in `biases`.
         return [g for d, (bias, _) in zip(dw, biases, strict=True) for g in (d, bias)]
 
     def through_norm(
         self, facts: dict[str, Any], g: Tensor, raw: Tensor, dgamma: Tensor, dbeta: Tensor, images: int, each: int
     ) -> Tensor:
-        """Back through the norm behind the last convolution: `each` values of an image."""
+        """Backward through the norm after the last convolution: `each` values per image."""
         norm, statistics = self.critic.norm, facts["statistics"]
         reader = build(STRUCTURES["finish.cu"]["Reader"], gamma=norm.weight, beta=norm.bias, dgamma=dgamma, dbeta=dbeta)
         of = means("finish.cu", [reader], 1, 0, 1, SumsAt(statistics.sum, statistics.square, 0), images * each)
@@ -223,7 +221,7 @@ def convolution_back(
     dy: Tensor, dx: Tensor, layer: Layer, size_in: tuple[int, int], size: tuple[int, int], weights: int,
     mask: Tensor, keep: float, sums: SumsAt,
 ) -> None:  # fmt: skip
-    """dx = mask ∘ (the transposed convolution of dy), and Σ dx of every channel: the gradient of the bias before."""
+    """dx = mask ∘ (the transposed convolution of dy), and Σ dx per channel: the gradient of the bias before it."""
     file = "convolve.cu"
     read = Layer(layer.out_chunks * 8, 8, 0, layer.chunks * 8, layer.kernel, layer.pad, 1, layer.to_one)
     columns = min(layer.chunks, 4)
@@ -258,7 +256,7 @@ def weigh(
 
 
 class FusedRouter:
-    """Fitness, weights, weighted sum of a feature level: c → a, b, x. Without a critic the fitness is the router's."""
+    """Fitness, weights and weighted sum of a feature level: c → a, b, x. Without a critic, the router sets a."""
 
     def __init__(
         self,
@@ -355,7 +353,7 @@ def judged(
     router: Router, critic: FusedCritic | None, c: Tensor, training: bool, seed: Tensor, of_raw: SumsAt,
     prepared: Prepared | None,
 ) -> tuple[dict[str, Any], Any]:  # fmt: skip
-    """What a fitness is made from: what the critic's last convolution says and its norm, or the fitness itself."""
+    """The source of the fitness: the output of the critic's last convolution and its norm, or the fitness itself."""
     m, n, positions, k = c.shape
     if critic is None:
         given = router.critic(c).float().contiguous()
@@ -378,7 +376,7 @@ class _Routed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         da, db, dx, _ = gradients
-        if dx is None:  # a loss that looks at nothing behind this level
+        if dx is None:  # a loss that does not depend on this level's output
             shape, dtype, device = ctx.like
             dx = torch.zeros(shape, dtype=dtype, device=device)
         da, db = (None if d is None else d.float().contiguous() for d in (da, db))

@@ -21,8 +21,8 @@ BIASED, NORMED = 3, 4
 
 
 class Stage:
-    """norm, ReLU and a transposed convolution of stride 2, (m, position, channel) → (m, 4·position, channel): the way
-    back through the convolution of stride 2 that has the same weights."""
+    """norm, ReLU and a transposed convolution of stride 2, (m, position, channel) → (m, 4·position, channel): the
+    backward pass of the convolution of stride 2 with the same weights."""
 
     def __init__(self, norm: Any, conv: nn.ConvTranspose2d, height: int, width: int):
         self.norm, self.conv, self.size, self.size_out = norm, conv, (height, width), (2 * height, 2 * width)
@@ -113,7 +113,7 @@ class Stage:
         return dx
 
     def weights(self, x: Tensor, sums: SumsAt, dy: Tensor, place: int, dw: Tensor) -> None:
-        """The convolution that has these weights reads dy and is asked for relu(norm(x))."""
+        """The convolution with these weights reads dy and returns the gradient of relu(norm(x))."""
         weigh(dy, x, self.layer, self.size_out, self.size, place, self.norm_of_dy(x, sums))
         gather([self.entry], [place], [dw])
 
@@ -129,13 +129,13 @@ class Stage:
 
 
 class FusedDecoder:
-    """Best capsule → image, as (m, position of the patches' map, 8): the first of eight are its channels."""
+    """Best capsule → image, as (m, position of the patches' map, 8): the first of the eight are its channels."""
 
     def __init__(self, decoder: Decoder, aside: Aside, zeros: Zeros):
         first, height, width = decoder.patch
         channels = decoder.conv2.weight.shape[1]
         if channels > 8 or first % 8 or decoder.conv2.weight.shape[0] % 8:
-            raise Unavailable("the decoder's channels are none that they know")
+            raise Unavailable("the decoder's channels are not supported")
         self.decoder, self.aside, self.zeros, self.channels = decoder, aside, zeros, channels
         self.stages = (
             Stage(decoder.norm1, decoder.conv1, height, width),
@@ -206,7 +206,7 @@ class FusedDecoder:
                 if index == 1:
                     torch.sum(dy[..., : self.channels], (0, 1), dtype=torch.float32, out=found[9])
             gradients = dx
-        # The first one's bias is what the norm after it takes away again.
+        # The norm removes the first bias.
         found[5] = arena[-widths[1] :]
         dvector = torch.empty_like(vector)
         self._linear("linear_backward", (m, 1), vector, position, dy=gradients, dvector=dvector)
@@ -234,7 +234,7 @@ class _Decoded(torch.autograd.Function):
 
 
 def decoded(decoder: FusedDecoder, best: BestCapsule, training: bool, prepared: Prepared) -> Tensor:
-    """The image (m, ch, h, w); `whole` of it is what the kernels made it from, for `mean_square`."""
+    """The image (m, ch, h, w); `whole` is the buffer it was made from, for `mean_square`."""
     vector, position = best.vector.float().contiguous(), best.position.float().contiguous()
     if training:
         y = _Decoded.apply(decoder, vector, position, prepared, *decoder.parameters())
@@ -274,7 +274,7 @@ class _MeanSquare(torch.autograd.Function):
 
 
 def mean_square(reconstruction: Tensor, images: Tensor) -> Tensor | None:
-    """L_R, where the reconstruction came from the kernels."""
+    """L_R, if the reconstruction came from the kernels."""
     whole = getattr(reconstruction, "whole", None)
     if whole is None:
         return None

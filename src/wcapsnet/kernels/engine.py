@@ -1,4 +1,4 @@
-"""A training step on the kernels, part by part; what has no kernel runs in PyTorch."""
+"""A training step with the kernels, part by part; parts without a kernel run in PyTorch."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class FusedEngine(Engine):
         return terms
 
     def backward(self, total: Tensor) -> None:
-        self.fused.aside.enabled = True  # gradients are read by the optimizer only, and none are there before
+        self.fused.aside.enabled = True  # only the optimizer reads gradients, and there are none before
         try:
             total.backward()
         finally:
@@ -70,13 +70,13 @@ class FusedEngine(Engine):
 
 
 def _without_kernel(weights: Objective) -> list[str]:
-    """The loss terms PyTorch computes. The kernel adds L_CE with weight 1; with any other weight it serves none."""
+    """The loss terms computed by PyTorch. The kernel adds L_CE with weight 1; with any other weight it is not used."""
     without = [name for name in weights if loss_term[name] is not FUSED_TERMS.get(name)]
     return list(weights) if "cross_entropy" in without or weights.get("cross_entropy") != 1 else without
 
 
 def _split(augmentations: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
-    """Those at the beginning that one kernel does, and the rest"""
+    """The leading terms that one kernel computes, and the rest"""
     fused: dict[str, float] = {}
     rest = dict(augmentations)
     if rest.get("mirror") == 0.5 and next(iter(rest)) == "mirror" and augmentation["mirror"] is random_mirror:

@@ -1,4 +1,4 @@
-"""Fig. 1 once more, on the kernels: what `network/wcapsnet.py` says, computed by CUDA."""
+"""Fig. 1 with the kernels: the same as `network/wcapsnet.py`, computed by CUDA."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .supports import check_network, unsupported_decoder, unsupported_routing
 
 
 class FusedNetwork:
-    """A network's forward pass where bf16 was asked for; elsewhere the plain modules do it."""
+    """A network's forward pass in bf16; otherwise the plain modules are used."""
 
     def __init__(self, network: WCapsNet):
         config = network.config
@@ -37,12 +37,14 @@ class FusedNetwork:
             *((f"levels.{index}.dimension", level.dimension) for index, level in enumerate(config.levels)),
         ]:
             if value % 8 or value > 256:
-                raise Unavailable(f"model.{name} is {value}, and they want a multiple of 8 up to 256")
+                raise Unavailable(f"model.{name} is {value}, but it must be a multiple of 8 up to 256")
         for index, level in enumerate(config.levels):
             if level.stride > 1 and level.capsules > 64:
-                raise Unavailable(f"model.levels.{index} has a stride and {level.capsules} capsules, more than 64")
+                raise Unavailable(
+                    f"model.levels.{index} has a stride and {level.capsules} capsules, but at most 64 fit"
+                )
         if config.dense_layers > 14 or len(config.levels) > 16:
-            raise Unavailable("the network is deeper than they know")
+            raise Unavailable("the network has too many levels or dense layers")
         self.aside, self.zeros, self.classes = Aside(), Zeros(), config.classes
         inputs = [(config.height, config.width), *maps[:-1]]
         self.init = FusedInit(network.init_conv, config.height, config.width, self.zeros)
@@ -59,7 +61,7 @@ class FusedNetwork:
         self.compiled: set[tuple[int, bool]] = set()
         self.spectral = Spectral([conv for critic in critics for conv in critic.layers] if learned else [])
         if len(self.spectral.convolutions) > 32:
-            raise Unavailable("the critics have more convolutions than they know")
+            raise Unavailable("the critics have too many convolutions")
         if routes and config.levels[-1].capsules * maps[-1][0] * maps[-1][1] > 20_000:
             raise Unavailable("the last level has more capsule vectors than fit the shared memory")
         self.critics = [
@@ -102,7 +104,7 @@ class FusedNetwork:
             stage.reading.check(stage.size[1])
 
     def serves(self, network: WCapsNet, images: Tensor) -> bool:
-        # One image may have no statistics, and gradients through running ones are nothing that training needs.
+        # A single image may have no statistics, and training needs no gradients through running ones.
         fit = len(images) > 1 if network.training else not torch.is_grad_enabled()
         return fit and torch.is_autocast_enabled("cuda")
 
@@ -121,10 +123,10 @@ class FusedNetwork:
         return _as_maps(capsule_blocks(level, to_chunks(x), None, network.training), level)
 
     def level(self, network: WCapsNet, index: int, x: Tensor) -> Tensor:
-        """One level with its critic alone: x (m, c, i, j) → what it hands on, or the logits."""
+        """One level with its critic alone: x (m, c, i, j) → its output, or the logits."""
         last = index == len(self.levels) - 1
         if self.head is None:
-            raise Unavailable("the level's routing is PyTorch's")
+            raise Unavailable("the level is routed by PyTorch")
         training, seed = network.training, draw(x.device)
         self.zeros.begin(x.device)
         self.spectral.forward(training)
@@ -136,14 +138,14 @@ class FusedNetwork:
         return routed(self.routers[index], c, training, seed, prepared)[1]
 
     def _rehearsal(self, network: WCapsNet, images: Tensor) -> None:
-        """Forward and, in training, backward, without a trace: nothing is launched, so nothing is computed."""
+        """Forward and, in training, backward, without side effects: nothing is launched, so nothing is computed."""
         training = network.training
-        network.decoder.eval()  # where its norms are PyTorch's, they would remember
+        network.decoder.eval()  # PyTorch norms would update their statistics
         output = self._run(network, images, torch.zeros(1, dtype=torch.int64, device=images.device))
         network.decoder.train(training)
         if training:
             values = [output.logits, output.reconstruction, *(r.fitness for r in output.routings)]
-            values = [value for value in values if value.requires_grad]  # a fitness that is not learned has no gradient
+            values = [value for value in values if value.requires_grad]  # an untrained fitness has no gradient
             parameters = [p for p in network.parameters() if p.requires_grad]
             torch.autograd.grad(values, parameters, [torch.zeros_like(v) for v in values], allow_unused=True)
 
@@ -173,7 +175,7 @@ class FusedNetwork:
         return decoded(self.decoder, best, network.training, prepared)
 
     def _with_plain_routing(self, network: WCapsNet, x: Tensor, sums: Tensor | None, prepared: Prepared) -> Output:
-        """The blocks by kernels, the routing by its own modules."""
+        """The blocks with kernels, the routing with its own modules."""
         training, capsules, routings = network.training, [], []
         routers: Any = network.routers
         *features, last = zip(self.levels, routers, strict=True)

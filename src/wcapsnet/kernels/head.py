@@ -19,7 +19,7 @@ STRUCTURES["predict.cu"] = structures("predict.cu")
 
 
 class FusedHead:
-    """c of the last level → a, b, logits and the best capsule. Without a critic the fitness is the router's."""
+    """c of the last level → a, b, logits and the best capsule. Without a critic, the router gives the fitness."""
 
     def __init__(
         self, router: Router, critic: FusedCritic | None, projection: nn.Parameter, classes: int, height: int,
@@ -128,7 +128,7 @@ class _Predicted(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         da, db, dlogits, dvector, *_ = (None if d is None else d.float().contiguous() for d in gradients)
-        if dlogits is None:  # a loss that does not look at the prediction
+        if dlogits is None:  # a loss that does not depend on the prediction
             dlogits = torch.zeros_like(ctx.saved[-1][2])
         dc, of_parameters = ctx.head.backward(ctx.saved, da, db, dlogits, dvector)
         del ctx.saved

@@ -1,4 +1,4 @@
-"""Images in: a batch with augmentation, and the first convolution."""
+"""Input: a batch with augmentation, and the first convolution."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STRUCTURES["images.cu"] = structures("images.cu")
 
 
 def take(data: DeviceSplit, index: Tensor, mirroring: bool, shifting: int) -> tuple[Tensor, Tensor]:
-    """What `DeviceSplit.take`, mirroring with probability ½ and shifting do, by one launch."""
+    """`DeviceSplit.take`, mirroring with probability ½ and shifting, in one launch."""
     m, (channels, height, width) = len(index), data.images.shape[1:]
     images = torch.empty((m, channels, height, width), device=index.device)
     labels = torch.empty(m, dtype=torch.int64, device=index.device)
@@ -43,7 +43,7 @@ def take(data: DeviceSplit, index: Tensor, mirroring: bool, shifting: int) -> tu
 
 
 def draw(device: torch.device) -> Tensor:
-    """A seed for the kernels' own random numbers, drawn from PyTorch's: who repeats those repeats these."""
+    """A seed for the kernels' own random numbers, drawn from PyTorch's, so that both are reproducible together."""
     return torch.randint(-(2**63), 2**63 - 1, (1,), device=device)
 
 

@@ -1,4 +1,4 @@
-"""How tensors lie in memory and how blocks of threads cover them, as the sources see it."""
+"""Memory layout of tensors, and how thread blocks cover them, as in the CUDA sources."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .compile import LARGEST_SHARED, Unavailable, structures
 STRUCTURES = {
     file: structures(file) for file in ("convolve.cu", "pull.cu", "finish.cu", "weigh.cu", "vectors.cu", "block.cu")
 }
-MULTIPROCESSORS = 132  # what a launch should fill, roughly; on a smaller card it only fills better
+MULTIPROCESSORS = 132  # number that a launch should roughly fill; smaller GPUs are filled more easily
 
 
 def build(kind: type[ctypes.Structure], **values: Any) -> Any:
@@ -70,7 +70,7 @@ def capsule_layout(c: Tensor) -> Where:
 
 @dataclass(frozen=True)
 class Tiling:
-    """How blocks of threads cover the maps of a batch (Tile in the sources)."""
+    """How thread blocks cover the maps of a batch (Tile in the sources)."""
 
     images: int
     height: int
@@ -99,12 +99,12 @@ class Tiling:
 
     @property
     def made_positions(self) -> int:
-        """Of the gradient in `weigh`: whole strips, and a border where it is shifted."""
+        """Tiles of the gradient in `weigh`: whole strips, with a border if it is shifted."""
         return self.per_block * self.rows * ((self.strips << self.strip_log) + 2 * self.shift)
 
     @property
     def threads(self) -> int:
-        """Four warps at least: those without a product to make help to load."""
+        """At least four warps: those without a product to compute help with loading."""
         return 32 * max(4, self.warps)
 
     @property
@@ -136,9 +136,9 @@ def tiling(
     images: int, height: int, width: int, taps: int, others: int, bytes_a_position: int, most_rows: int = 4,
     shift: bool = False,
 ) -> Tiling:  # fmt: skip
-    """Tiles that fit shared memory, with several images in a block where maps are small and there are enough."""
+    """Tiles that fit shared memory, with several images per block if maps are small and there are enough images."""
     enough = 8 * MULTIPROCESSORS  # warps
-    about = 1 << (images.bit_length() - 1)  # so that batches of about a size use the same kernels
+    about = 1 << (images.bit_length() - 1)  # so that batches of similar size use the same kernels
     least = 8 >> min(3, (width - 1).bit_length())
 
     def with_rows(rows_a_warp: int, rows: int, per_block: int) -> Tiling:
@@ -160,7 +160,7 @@ def tiling(
         if fits(chosen):
             break
     else:
-        raise Unavailable(f"a map {width} wide does not fit the shared memory")
+        raise Unavailable(f"a map {width} wide does not fit into shared memory")
     while True:
         larger = with_rows(chosen.rows_a_warp, chosen.rows, chosen.per_block * 2)
         if (
@@ -173,14 +173,14 @@ def tiling(
 
 
 def occupancy(threads: int, shared: int, registers: int) -> dict[str, int]:
-    """Blocks of so many threads that a multiprocessor can hold, so that the compiler knows how many registers are free;
-    never so many blocks that fewer than `registers` are."""
+    """The number of blocks of this many threads that a multiprocessor can hold, so that the compiler knows how many
+    registers are free; leaves at least `registers` per thread."""
     blocks = min(220 * 1024 // (shared + 1024), 65536 // (threads * registers), 16)
     return {"THREADS": threads, "BLOCKS": max(1, blocks)}
 
 
 def registers(tile: Tiling, columns: int) -> int:
-    """What `convolve` needs: its sums, its weights (twice, where they are fetched ahead), and room to work."""
+    """The shared memory of `convolve`: sums, weights (twice, if prefetched), and workspace."""
     sums = tile.rows_a_warp * columns * 4 * (tile.taps if tile.shift else 1)
     weights = tile.taps**2 * columns * 2 * (1 if tile.shift else 2)
     return max(72, sums + weights + 32)
@@ -192,13 +192,13 @@ class Layer:
 
     before: int  # channels from before the block
     growth: int
-    earlier: int  # layers of the block it reads too
+    earlier: int  # earlier layers of the block that it also reads
     out: int
     kernel: int
     pad: int
     stride: int
-    to_one: bool = False  # the output is a single position: of the taps on patches only the middle one sees anything
-    patched: bool = False  # the way back of a convolution on patches: its taps
+    to_one: bool = False  # the output is a single position: only the middle tap on patches is used
+    patched: bool = False  # the backward pass of a convolution on patches: its taps
 
     @property
     def taps(self) -> int:
@@ -240,19 +240,19 @@ class Layer:
 
     @property
     def pitch(self) -> int:
-        """Bytes of a position in shared memory."""
+        """Bytes of one position in shared memory."""
         return (self.even + 1) * 16
 
     def shift(self, width: int) -> bool:
-        """Taps of a row are brought together in registers, where a warp holds a whole row."""
+        """Taps of a row are combined in registers if a warp holds a whole row."""
         return self.taps == 3 and width <= 16
 
     def check(self, width: int) -> None:
-        """Whether the smallest tile of a map so wide finds room, with the gradient beside it."""
+        """Whether the smallest tile of a map this wide fits, together with the gradient."""
         tiling(1, 1, width, self.taps, 1, self.pitch + 16 * self.columns, shift=self.shift(width))
 
     def defines(self, norm: nn.Module | None, tile: Tiling, read: Any) -> dict[str, int]:
-        """`read`: the Input that is covered by such tiles."""
+        """`read`: the Input covered by these tiles."""
         divided = (read.height, read.width) == (tile.height * self.stride, tile.width * self.stride)
         return {
             "BEFORE": self.before // 8,
@@ -293,7 +293,7 @@ def norm_arguments(norm: nn.Module) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class SumsAt:
-    """Where the sums of some channels lie (Statistics in the sources)."""
+    """The location of the sums of some channels (Statistics in the sources)."""
 
     sum: int
     square: int

@@ -1,8 +1,8 @@
-"""All capsule blocks of a level, forward and backward, as CUDA kernels (network/capsules.py is the slow truth).
+"""All capsule blocks of a level, forward and backward, as CUDA kernels (reference: network/capsules.py).
 
-Layout: chunks of eight channels. What a Dense Block grows lies as (chunk, m, n, position, 8) in one buffer, so that
-concatenation is writing; what passes between levels as (chunk, m, position, 8). The statistics of a channel are
-summed up once, by the kernel that makes it.
+Layout: chunks of eight channels. The channels added by a dense block are stored as (chunk, m, n, position, 8) in one
+buffer, so that concatenation is a write; data between levels as (chunk, m, position, 8). The statistics of a channel
+are computed once, by the kernel that produces it.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from .layout import (
 from .prepare import PREPARE, Entry, Prepared, Zeros, gather
 from .supports import SQUASHED
 
-TWO_STAGES = 108 * 1024  # bytes up to which `weigh` has two buffers: others need shared memory too
+TWO_STAGES = 108 * 1024  # bytes up to which `weigh` uses two buffers: other kernels need shared memory too
 
 
 class FusedLevel:
-    """The kernels of one level: which there are, in which order, on which memory."""
+    """The kernels of one level: which ones, in which order, on which memory."""
 
     def __init__(
         self, blocks: CapsuleBlocks, height: int, width: int, aside: Aside | None = None, zeros: Zeros | None = None
     ):
         self.aside, self.zeros = aside or Aside(), zeros or Zeros()
-        self.blocks: Any = blocks  # its parts are what nn.Module calls Tensor | Module
+        self.blocks: Any = blocks  # nn.Module types its attributes as Tensor | Module
         first: Any = self.blocks.dense.layers[0].conv
         self.n, self.growth, self.channels = (int(size) for size in first.weight.shape[:3])
         self.stride: int = first.stride
@@ -78,7 +78,7 @@ class FusedLevel:
         self.whole = self._whole()
 
     def parameters(self) -> list[nn.Parameter]:
-        """In the order of the gradients that `backward` gives."""
+        """In the order of the gradients returned by `backward`."""
         found = []
         for conv_plus in [*self.blocks.dense.layers, self.blocks.trans.conv_plus]:
             found += [conv_plus.norm.weight, conv_plus.norm.bias, conv_plus.conv.weight]
@@ -88,7 +88,7 @@ class FusedLevel:
         return found
 
     def _whole(self) -> tuple[Kernel, int, int] | None:
-        """The kernel that evaluates a whole block, with its threads and shared memory; None where that has no room."""
+        """The kernel that evaluates a whole block, with its threads and shared memory; None if it does not fit."""
         if self.width > 16 or self.depth > 14 or self.k > 64:
             return None
         strips = -(-self.width // 8)
@@ -155,7 +155,7 @@ class FusedLevel:
     def forward(
         self, x: Tensor, training: bool, x_sums: Tensor | None = None, prepared: Prepared | None = None
     ) -> tuple[Tensor, Memory | None]:
-        """x (chunk, m, position, 8) and, if they are known, its sums (2, channel) → c (m, n, position, k)"""
+        """x (chunk, m, position, 8) and, if known, its sums (2, channel) → c (m, n, position, k)"""
         prepared = prepared or Prepared(self.entries, training, x.device)
         if not training and self.whole is not None:
             return self._evaluate(x, prepared, *self.whole), None
@@ -172,7 +172,7 @@ class FusedLevel:
         return c, memory
 
     def _input(self, file: str, memory: Memory, layer: Layer, norm: nn.Module | None, update: bool) -> Any:
-        """What a layer reads: the level's input where it has a stride or the block has none; then what has grown."""
+        """The input of a layer: the level's input if it has a stride or the block has none; then the added channels."""
         own = STRUCTURES[file]
         from_x = layer.stride > 1 or self.stride == 1
         before_sums = memory.x_sums if from_x else memory.base_sums
@@ -217,7 +217,7 @@ class FusedLevel:
             out_square=sums.square,
             out_capsule=sums.capsule,
         )
-        alike = not layer.earlier and (layer.stride > 1 or self.stride == 1)  # what all capsules read
+        alike = not layer.earlier and (layer.stride > 1 or self.stride == 1)  # the same input for all capsules
         each = layer.even * 64 if norm else 0
         most = (LARGEST_SHARED - 4096 - tile.positions * layer.pitch) // each if each else 4
         together = next(c for c in (4, 2, 1) if c == 1 or (alike and self.n % c == 0 and c <= most))
@@ -263,13 +263,13 @@ class FusedLevel:
         kept = [dz, gradients.sums, *memory.tensors()]
 
         def weigh(layer: Layer, norm: nn.Module | None, dy: Where, *read: Tensor) -> None:
-            """As soon as dy is there: what it waits for in memory, others spend on their products."""
+            """Launched as soon as dy is available: it waits for memory while other kernels compute."""
             with self.aside.work(*kept, *read):
                 self._weigh(memory, gradients, layer, norm, dy)
 
         weigh(self.trans, self.blocks.trans.conv_plus.norm, capsule_layout(dz))
 
-        # Dense Layers, last to first: each pulls its gradient from all that read it.
+        # Dense layers, last to first: each pulls its gradient from all of its readers.
         made = torch.empty_like(memory.grown)
         pending = torch.empty((chunks, images, n, positions, 8), dtype=torch.bfloat16, device=dz.device)
         spare = torch.empty_like(pending)
@@ -286,7 +286,7 @@ class FusedLevel:
                 first_chunk=self.channels // 8 + index * chunks,
             )  # fmt: skip
             pending, spare = spare, pending
-            if index + 1 < self.depth:  # which this has finished
+            if index + 1 < self.depth:  # finished by this kernel
                 weigh_layer(index + 1)
 
         base_chunks = self.channels // 8
@@ -343,7 +343,7 @@ class FusedLevel:
         fresh: Tensor | None, x: Where, g: Where, sums: SumsAt, channel: int, channels: int, first_chunk: int,
     ) -> None:  # fmt: skip
         """G of some channels, from the layers `readers` and CapsTrans; without dz, of the level's input, which the
-        first layers of all capsules see as patches."""
+        first layers of all capsules read as patches."""
         file, chunks, own = "pull.cu", self.grown_chunks, STRUCTURES["pull.cu"]
         of_patches = dz is None
         stride, taps, repeats = (self.stride, 2, self.n) if of_patches else (1, 3, 1)
@@ -366,7 +366,7 @@ class FusedLevel:
         own_chunks = -(-channels // 8)
         every = len(layers) * repeats + 1
         fresh_planes = int("fresh" in extra)
-        for together in (3, 2, 1):  # chunks that a block pulls
+        for together in (3, 2, 1):  # chunks pulled by one thread block
             if own_chunks % together or (together > 1 and every * together >= 128):
                 continue
             groups, width_of = own_chunks // together, 8 * together
@@ -404,8 +404,8 @@ class FusedLevel:
         kernel((tile.blocks, capsules, blocks_deep), tile.threads, shared, arguments)
 
     def _through_shortcut(self, memory: Memory, d_base: Tensor) -> Tensor:
-        """The shortcuts' part of dx: from the channels of all capsules to the places of a patch, one product; or of
-        some capsules after the other, where a row of the map with all of them finds no room."""
+        """The shortcuts' part of dx: from the channels of all capsules to the positions of a patch, in one product;
+        or in groups of capsules, if a row of the map with all of them does not fit."""
         whole = torch.empty_like(memory.x)
         for first in range(0, self.n, self.through_at_once):
             part = torch.empty_like(whole) if first else whole
@@ -417,7 +417,7 @@ class FusedLevel:
     def _through_some(self, memory: Memory, d_base: Tensor, first: int, through: Tensor) -> None:
         file, own, layer = "convolve.cu", STRUCTURES["convolve.cu"], self.shortcut
         read = self._through_layer(len(d_base))
-        columns = min(layer.chunks, 12)  # the tile is large: better loaded once than several rows at a time
+        columns = min(layer.chunks, 12)  # the tile is large: load it once rather than process several rows at a time
         groups = -(-layer.chunks // columns)
         tile = tiling(memory.images, self.height, self.width, 1, groups, read.pitch, 1)
         arguments = build(
@@ -447,7 +447,7 @@ class FusedLevel:
         return Layer(capsules * self.channels, 8, 0, self.shortcut.chunks * 8, 1, 0, 1)
 
     def _through_at_once(self) -> int:
-        """Capsules of one product, an even number where they are not all: their chunks come in pairs."""
+        """Capsules per product, an even number unless it is all of them: their chunks come in pairs."""
         at_once = self.n
         while at_once > 2:
             try:
@@ -470,7 +470,7 @@ def launch_convolve(
     tile: Tiling, layer: Layer, low: int, columns: int, groups: int, out_stride: int, epilogue: int, arguments: Any,
     norm: nn.Module | None = None, capsules: int = 1, together: int = 1,
 ) -> None:  # fmt: skip
-    """`together`: capsules that share a tile."""
+    """`together`: number of capsules that share a tile."""
     affine = 0 if norm is None else together * layer.even * 64
     shared = tile.positions * layer.pitch + affine + tile.threads // 32 * 64 * columns
     kernel = Kernel(
@@ -484,7 +484,7 @@ def launch_convolve(
 def launch_weigh(
     layer: Layer, norm: nn.Module | None, images: int, size: tuple[int, int], capsules: int, at_once: int, **more: Any
 ) -> None:
-    """The sums of a weight's gradient, by so many blocks that a multiprocessor holds `at_once`: each adds all of it."""
+    """The sums of a weight's gradient, with `at_once` thread blocks per multiprocessor: each adds to all of it."""
     file = "weigh.cu"
     steps, columns = layer.even // 2, layer.columns
     room = layer.pitch + 16 * columns
@@ -496,7 +496,7 @@ def launch_weigh(
     stage = tile.positions * layer.pitch + tile.made_positions * columns * 16
     stages = 2 if 2 * stage <= min(TWO_STAGES, largest_shared() - 4096) else 1
     shared = stages * stage + layer.even * 64
-    if warps_a_pair > 1:  # which add up there
+    if warps_a_pair > 1:  # which are summed in shared memory
         shared = max(shared, together * layer.taps**2 * columns * 512)
     at_once = max(1, min(at_once, 200 * 1024 // (shared + 1024)))
     grid = max(1, min(tile.blocks, at_once * MULTIPROCESSORS // (capsules * deep)))
@@ -531,7 +531,7 @@ def finish(
 
 
 class Memory:
-    """What a forward pass writes and a backward pass reads."""
+    """Written by the forward pass, read by the backward pass."""
 
     def __init__(self, level: FusedLevel, x: Tensor, training: bool, x_sums: Tensor | None, prepared: Prepared):
         self.level, self.x, self.training, self.prepared = level, x, training, prepared
@@ -582,13 +582,13 @@ class Memory:
 
 
 class Gradients:
-    """Of all parameters of a level; where kernels add to them, zeros at first."""
+    """Gradients of all parameters of a level, initialised with zeros where kernels add to them."""
 
     def __init__(self, level: FusedLevel, memory: Memory):
         self.level, self.memory = level, memory
         parameters = level.parameters()
         device = memory.x.device
-        matrices = [p.numel() if p.dim() > 2 else 0 for p in parameters]  # written whole by `gather`
+        matrices = [p.numel() if p.dim() > 2 else 0 for p in parameters]  # fully written by `gather`
         vectors = [p.numel() if p.dim() <= 2 else 0 for p in parameters]
         self.of_matrices = torch.empty(sum(matrices), device=device)
         of_matrices = self.of_matrices.split(matrices)

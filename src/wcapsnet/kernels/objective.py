@@ -1,4 +1,4 @@
-"""Eq. 15 and its gradient on the kernels (objective.py is the slow truth)."""
+"""Eq. 15 and its gradient with the kernels (reference: objective.py)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .decoder import mean_square
 from .layout import STRUCTURES, build
 
 STRUCTURES["objective.cu"] = structures("objective.cu")
-# The loss terms with a kernel, in the order in which it adds them up.
+# The loss terms with a kernel, in the order of summation.
 FUSED_TERMS = {"cross_entropy": cross_entropy, "wasserstein": wasserstein, "reconstruction": reconstruction}
 
 
@@ -58,7 +58,7 @@ class _Objective(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         own, images = STRUCTURES["objective.cu"], ctx.facts["images"]
-        gradient = gradients[0][:1].contiguous()  # of the total: the rest is for looking at
+        gradient = gradients[0][:1].contiguous()  # of the total; the other terms are only reported
         dlogits = torch.empty_like(ctx.facts["logits"])
         answers = [torch.empty_like(one) for one in ctx.judged]
         levels = [
@@ -74,7 +74,7 @@ def objective(
     output: Output, images: Tensor, labels: Tensor, weights: Mapping[str, float], classes: int,
     sums: Tensor | None = None,
 ) -> Terms:  # fmt: skip
-    """The paper's three terms, those without a weight by zero; `sums` (float64: total, terms, accuracy, 1) grows."""
+    """The paper's three terms, with weight 0 if absent; adds total, terms, accuracy and 1 to `sums` (float64)."""
     error = mean_square(output.reconstruction, images)
     if error is None:
         error = F.mse_loss(output.reconstruction.float(), images.float())

@@ -1,4 +1,4 @@
-"""torch.optim.SGD with Nesterov momentum, its step by a launch or two."""
+"""torch.optim.SGD with Nesterov momentum, with one or two launches per step."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from .compile import Kernel, structures
 from .layout import build
 
 NESTEROV = structures("nesterov.cu")
-AT_ONCE = 96  # parameters of a launch (PARAMETERS in the source)
+AT_ONCE = 96  # parameters per launch (PARAMETERS in the source)
 
 
 class FusedNesterov(torch.optim.SGD):
-    """For float32 parameters whose momentum buffers are there from the start."""
+    """For float32 parameters whose momentum buffers exist from the start."""
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
-            moved = [(p, p.grad.contiguous()) for p in group["params"] if p.grad is not None]  # kept until the launch
+            moved = [(p, p.grad.contiguous()) for p in group["params"] if p.grad is not None]  # until the launch
             parameters = [
                 build(
                     NESTEROV["Parameter"],

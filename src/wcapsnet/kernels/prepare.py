@@ -1,4 +1,4 @@
-"""Before a pass: all weights in the order of the tensor cores, and one piece of zeros for all that is summed up."""
+"""Before a pass: all weights in tensor-core order, and one zeroed buffer for all sums."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .compile import Kernel, structures
 from .layout import MULTIPROCESSORS, Layer, build
 
 PREPARE = structures("prepare.cu")
-AT_ONCE = 24  # layers of a launch (LAYERS in the source)
+AT_ONCE = 24  # layers per launch (LAYERS in the source)
 
 
 class Zeros:
-    """Sums start at zero: one piece of memory is cleared for a whole pass, forward and backward, and handed out."""
+    """Sums start at zero: one buffer is cleared for a whole pass, forward and backward, and shared out."""
 
     def __init__(self) -> None:
         self.used = self.size = 0
@@ -37,13 +37,13 @@ class Zeros:
 
 @dataclass(frozen=True)
 class Entry:
-    """A weight (n, out, channels, kernel, kernel) and the orders it is wanted in."""
+    """A weight (n, out, channels, kernel, kernel) and the orders in which it is needed."""
 
     weight: Tensor
     layer: Layer
     capsules: int = 1
-    channels: int | None = None  # where they are fewer than the layer's chunks have room for
-    sigma: Callable[[], int] | None = None  # where σ lies, by which it is divided
+    channels: int | None = None  # if fewer than the layer's chunks can hold
+    sigma: Callable[[], int] | None = None  # address of σ, by which it is divided
     backward: bool = False
     transposed: bool = False
 
@@ -73,7 +73,7 @@ class Entry:
 
 
 class Prepared:
-    """Weights as the kernels take them, for one pass."""
+    """Weights as needed by the kernels, for one pass."""
 
     def __init__(self, entries: list[Entry], training: bool, device: torch.device):
         sizes = []
@@ -115,7 +115,7 @@ class Prepared:
 
 
 def gather(entries: list[Entry], sums: list[int], dw: list[Tensor], dots: list[int] | None = None) -> None:
-    """The gradients of weights, as `weigh` left them, brought home."""
+    """The gradients of weights, reordered from the layout that `weigh` writes."""
     structures_ = [
         entry.structure(sums=place, dw=d, dot=dots[index] if dots else 0)
         for index, (entry, place, d) in enumerate(zip(entries, sums, dw, strict=True))

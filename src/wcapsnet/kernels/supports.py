@@ -1,4 +1,4 @@
-"""What the kernels implement: exactly these parts. A subclass, another function or a hook is something else."""
+"""What the kernels implement: exactly these parts. Subclasses, other functions and hooks are not supported."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .compile import Unavailable
 NORMALIZED: dict[Callable[..., Any], bool] = {softmax_weights: False, normalized_weights: True}
 SQUASHED: dict[Callable[..., Any], bool] = {tilt: False, squash: True}
 CRITICS = (BlockCritic, VectorCritic)
-GIVEN = (ConstantFitness, RandomFitness)  # no gradient reaches them, so any kernel can read what they answer
+GIVEN = (ConstantFitness, RandomFitness)  # they have no gradient, so any kernel can read their output
 EPSILON = 1e-5  # of every batch norm
 
 
@@ -33,7 +33,7 @@ def check_network(network: WCapsNet) -> None:
 
 
 def unsupported_routing(network: WCapsNet) -> str | None:
-    """Why PyTorch has to route; None where the kernels can."""
+    """Why PyTorch must do the routing; None if the kernels can."""
     routers: list[Any] = list(network.routers)
     try:
         for router in routers:
@@ -48,17 +48,17 @@ def unsupported_routing(network: WCapsNet) -> str | None:
     except Unavailable as reason:
         return str(reason)
     if len({isinstance(router.critic, CRITICS) for router in routers}) > 1:
-        return "some levels have a critic and some have none"
+        return "some levels have a critic and some do not"
     if any(level.capsules > 64 for level in network.config.levels):
         return "a level has more than 64 capsules"
     return None
 
 
 def unsupported_decoder(network: WCapsNet) -> str | None:
-    """Why PyTorch has to decode; None where the kernels can."""
+    """Why PyTorch must do the decoding; None if the kernels can."""
     config, decoder = network.config, network.decoder
     if config.channels > 8 or any(width % 8 for width in config.decoder_channels):
-        return "its widths are no multiples of 8"
+        return "its widths are not multiples of 8"
     try:
         exactly(decoder, Decoder)
         exactly(decoder.linear, nn.Linear)
@@ -71,7 +71,7 @@ def unsupported_decoder(network: WCapsNet) -> str | None:
 
 
 def exactly(module: nn.Module, *types: type) -> None:
-    """`module` is of one of these types, not of a subclass, and nobody has hooked or replaced its methods."""
+    """`module` has one of these types, not a subclass, and its methods are neither hooked nor replaced."""
     if type(module) not in types:
         raise Unavailable(f"no kernel for {_name(type(module))}")
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)

@@ -20,11 +20,11 @@ class ConvPlus(nn.Module):
         self.conv = PerCapsuleConv2d(capsules, channels, out_channels, kernel, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.conv(F.relu_(self.norm(x)))  # the norm does not need its result again
+        return self.conv(F.relu_(self.norm(x)))  # in place: the norm does not need its result again
 
 
 class DenseBlock(nn.Module):
-    """n_D Dense Layers: each adds g channels computed from all before it. The first one carries the stride (Fig. 2)."""
+    """n_D dense layers: each adds g channels computed from all earlier ones. The first has the stride (Fig. 2)."""
 
     def __init__(self, capsules: int, channels: int, growth: int, layers: int, stride: int):
         super().__init__()

@@ -1,6 +1,6 @@
-"""f, the critics: what says how fit a capsule is (Section IV-B), and the two indifferent ones of Table IV.
+"""f, the critics, which score the fitness of a capsule (Section IV-B), and the two untrained ones of Table IV.
 
-Each answers c (m, n, k, i, j) with a fitness in [0, 1]: (m, n) for whole blocks, (m, n, i, j) for single vectors.
+Each maps c (m, n, k, i, j) to a fitness in [0, 1]: (m, n) for whole blocks, (m, n, i, j) for single vectors.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .per_capsule import BatchNorm, shared_over_capsules
 
 
 class SpectralConv2d(nn.Module):
-    """Convolution with w / σ(w): the kernel, reshaped to (out, in·3·3), has largest singular value one (D9)."""
+    """Convolution with w / σ(w): the kernel, reshaped to (out, in·3·3), has a largest singular value of 1 (D9)."""
 
     u: Tensor
     v: Tensor
@@ -41,7 +41,7 @@ class SpectralConv2d(nn.Module):
         return u, v
 
     def normalized_weight(self) -> Tensor:
-        """w / σ,  σ = uᵀ w v,  one power iteration a training step"""
+        """w / σ,  σ = uᵀ w v,  with one power iteration per training step"""
         with torch.autocast(self.weight.device.type, enabled=False):  # σ in half precision would drift from 1
             u, v = self._power_iteration() if self.training else (self.u, self.v)
             sigma = torch.dot(u, self.weight.flatten(1) @ v)
@@ -52,7 +52,7 @@ class SpectralConv2d(nn.Module):
 
 
 class Critic(nn.Module):
-    """Convolutions with ReLU and dropout; the last to one channel; batch norm and sigmoid on what it says."""
+    """Convolutions with ReLU and dropout, the last one to a single channel; then batch norm and sigmoid."""
 
     def __init__(self, channels: list[int], kernel: int, stride: int, dropout: float):
         super().__init__()
@@ -72,12 +72,12 @@ class Critic(nn.Module):
         return F.dropout(x, self.dropout, self.training)
 
     def forward(self, c: Tensor) -> Tensor:
-        # Detached: a critic judges the capsules, it does not change them. Shared: it sees one capsule at a time.
+        # Detached: a critic judges the capsules but does not train them. Shared: it sees one capsule at a time.
         return shared_over_capsules(self.judge, c.detach()).squeeze(2)  # (m, n, i', j')
 
 
 class BlockCritic(Critic):
-    """3×3 convolutions of stride 2 until one value is left of a block: a (m, n)"""
+    """3×3 convolutions of stride 2 until one value per block is left: a (m, n)"""
 
     def __init__(self, dimension: int, height: int, width: int, base: int, dropout: float):
         layers = max(1, (max(height, width) - 1).bit_length())  # each halves the side, rounding up
@@ -95,7 +95,7 @@ class VectorCritic(Critic):
 
 
 class ConstantFitness(nn.Module):
-    """Every capsule is as good as any other (*Uniform* in Table IV)."""
+    """Every capsule has the same fitness (*Uniform* in Table IV)."""
 
     def __init__(self, *shape: int):
         super().__init__()
@@ -106,10 +106,10 @@ class ConstantFitness(nn.Module):
 
 
 class RandomFitness(nn.Module):
-    """Fitness drawn from U(0, 1), anew for every sample in training (*Random* in Table IV).
+    """Fitness drawn from U(0, 1), redrawn for every sample in training (*Random* in Table IV).
 
-    Evaluation uses one draw, made with the weights and kept with them: an answer must not depend on when it is asked
-    for, nor on the other images of its batch (D16).
+    Evaluation uses one draw, made at initialisation and saved with the weights: a prediction must not depend on when it
+    is made, or on the other images in its batch (D16).
     """
 
     drawn: Tensor

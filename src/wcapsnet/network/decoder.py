@@ -1,4 +1,4 @@
-"""The best capsule of the last level, and the image it decodes to (Section IV-C)."""
+"""The best capsule of the last level, and the image decoded from it (Section IV-C)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .routing import heaviest, predict
 
 
 class BestCapsule(NamedTuple):
-    """The capsule vector of the last level that is decoded, and its position."""
+    """The decoded capsule vector of the last level, and its position."""
 
     vector: Tensor  # (m, k)
     position: Tensor  # (m, 2): x and y in [-1, 1]
@@ -21,7 +21,7 @@ class BestCapsule(NamedTuple):
 
 
 def best_capsule(b: Tensor, c: Tensor, w: Tensor) -> BestCapsule:
-    """c_nij for (n, i, j) = argmax b_nij; of several heaviest, the one that adds most to the predicted class (D36)
+    """c_nij for (n, i, j) = argmax b_nij; among ties, the one that adds most to the predicted class (D36)
 
     b (m, n, i, j) are the weights without noise, w (k, r) the projection to the real classes.
     """
@@ -44,12 +44,12 @@ def _best_place(b: Tensor, c: Tensor, w: Tensor) -> Tensor:
 
 
 def _coordinate(index: Tensor, size: int) -> Tensor:
-    """0 … size-1 → -1 … 1, and 0 where there is only one place to be"""
+    """0 … size-1 → -1 … 1, and 0 if there is only one position"""
     return 2 * index / max(size - 1, 1) - (1 if size > 1 else 0)
 
 
 class Decoder(nn.Module):
-    """One linear layer to a patch a quarter of the image wide and high, two transposed convolutions to the image."""
+    """A linear layer to a patch with a quarter of the image's sides, then two transposed convolutions to the image."""
 
     def __init__(self, dimension: int, channels: int, height: int, width: int, widths: tuple[int, int]):
         super().__init__()
@@ -66,4 +66,4 @@ class Decoder(nn.Module):
         x = self.linear(torch.cat([best.vector, best.position], dim=1)).unflatten(1, self.patch)
         x = self.conv1(F.relu_(self.norm1(x)))
         x = self.conv2(F.relu_(self.norm2(x)))
-        return x[:, :, : self.height, : self.width]  # the patch is rounded up where 4 does not divide the image
+        return x[:, :, : self.height, : self.width]  # the patch is rounded up if 4 does not divide the image

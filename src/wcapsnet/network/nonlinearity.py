@@ -1,4 +1,4 @@
-"""The vector non-linearities of a CapsTrans layer (Section III-A). Vectors lie along axis 2 of (m, n, k, i, j)."""
+"""The vector non-linearities of a CapsTrans layer (Section III-A). Vectors are along axis 2 of (m, n, k, i, j)."""
 
 from __future__ import annotations
 

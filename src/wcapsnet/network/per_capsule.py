@@ -1,7 +1,7 @@
-"""How one layer serves all N capsules of a level at once: the only place that knows of speed.
+"""One layer for all N capsules of a level at once: the only module concerned with speed.
 
-A layer is either *per capsule* (every capsule has weights of its own) or *shared over capsules* (all have the same).
-Tensors that carry capsules are (m, n, …) everywhere; for a layer, the n axis is merged with a neighbour here only.
+A layer is either *per capsule* (every capsule has its own weights) or *shared over capsules* (all use the same ones).
+Tensors with capsules are (m, n, …) everywhere; only here is the n axis merged with a neighbour for a layer.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class PerCapsuleConv2d(nn.Module):
 
     def _convolve(self, x: Tensor, padding: int) -> Tensor:
         n = x.shape[1]
-        if x.stride(1) == 0:  # all capsules see the same: one convolution with all of their kernels
+        if x.stride(1) == 0:  # all capsules have the same input: one convolution with all kernels
             y = F.conv2d(x[:, 0], self.weight.flatten(0, 1), None, self.stride, padding)
-        elif self.kernel == self.stride == 1 and x.is_cpu:  # a product for each capsule; faster there
+        elif self.kernel == self.stride == 1 and x.is_cpu:  # one matrix product per capsule; faster on CPUs
             return (self.weight.flatten(2) @ x.flatten(3)).unflatten(3, x.shape[3:])
         else:
             x = x.flatten(1, 2)  # (m, n·c, i, j): capsules become the groups of a grouped convolution
@@ -42,9 +42,9 @@ class PerCapsuleConv2d(nn.Module):
 
 
 class PerCapsuleShortcut(PerCapsuleConv2d):
-    """The same with a kernel as large as the stride, so that every value is seen once (Fig. 2, dotted).
+    """The same with a kernel as large as the stride, so that every value is used once (Fig. 2, dotted).
 
-    Where s does not divide h, zeros below and to the right bring it to ⌈h/s⌉ too: the two are concatenated (D18).
+    If s does not divide h, zero padding below and to the right gives ⌈h/s⌉ as well: the two are concatenated (D18).
     """
 
     def __init__(self, capsules: int, channels: int, stride: int):
@@ -58,7 +58,7 @@ class PerCapsuleShortcut(PerCapsuleConv2d):
 
 
 class BatchNorm(nn.Module):
-    """y = γ·(x − μ)/√(σ² + ε) + β over axis 1, or over axes 1 and 2 when `shape` is (capsules, channels)."""
+    """y = γ·(x − μ)/√(σ² + ε) + β over axis 1, or over axes 1 and 2 if `shape` is (capsules, channels)."""
 
     running_mean: Tensor
     running_var: Tensor
@@ -73,7 +73,7 @@ class BatchNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = x.flatten(1, len(self.shape))
-        # One value per channel has no variance to divide by: then the running statistics serve.
+        # One value per channel has no variance: then the running statistics are used.
         estimate = self.training and y.numel() > y.shape[1]
         y = F.batch_norm(
             y,
@@ -89,11 +89,11 @@ class BatchNorm(nn.Module):
 
 
 def shared_over_capsules(layer: Callable[[Tensor], Tensor], c: Tensor) -> Tensor:
-    """The same layer for every capsule: capsules count as samples, so each is treated alone (and by one statistic)."""
+    """The same layer for every capsule: capsules count as samples, so each is processed alone (with one statistic)."""
     m, n = c.shape[:2]
     return layer(c.flatten(0, 1)).unflatten(0, (m, n))
 
 
 def for_each_capsule(x: Tensor, capsules: int) -> Tensor:
-    """(m, c, i, j) → (m, n, c, i, j): every capsule of a level sees the same input."""
+    """(m, c, i, j) → (m, n, c, i, j): every capsule of a level has the same input."""
     return x.unsqueeze(1).expand(-1, capsules, -1, -1, -1)

@@ -12,10 +12,10 @@ from ..parts import weighting
 
 
 class Routing(NamedTuple):
-    """What one critic said of one level. (m, n) for a feature level, (m, n, i, j) for the last."""
+    """The routing of one level: (m, n) for a feature level, (m, n, i, j) for the last."""
 
-    fitness: Tensor  # a, as the critic gave it, without noise
-    weights: Tensor  # b, over all capsules of a sample they sum to 1
+    fitness: Tensor  # a, from the critic, without noise
+    weights: Tensor  # b, sums to 1 over all capsules of a sample
 
 
 @weighting("softmax")
@@ -27,34 +27,34 @@ def softmax_weights(a: Tensor) -> Tensor:
 @weighting("normalized")
 def normalized_weights(a: Tensor) -> Tensor:
     """Eq. 7:  b_n = a_n / Σ_n a_n"""
-    # Noise can push a fitness below zero, and Eq. 7 needs weights that sum to one: negative counts as none,
-    # and where nothing is left the ε makes the weights equal.
+    # Noise can push a fitness below zero, and Eq. 7 needs weights that sum to one: negative values count as zero,
+    # and if nothing is left the ε makes the weights equal.
     a = a.clamp_min(0) + 1e-6
     return a / a.flatten(1).sum(1).view(-1, *[1] * (a.dim() - 1))
 
 
-EQUAL = 0.99  # of the largest weight
+EQUAL = 0.99  # a weight of at least this share of the largest ties with it
 
 
 def heaviest(b: Tensor) -> Tensor:
-    """Which of the weights b (…, n) are the largest or, but for a hundredth, as large (D31)"""
+    """Which of the weights b (…, n) are within 1 % of the largest (D31)"""
     return b >= EQUAL * b.amax(-1, keepdim=True)
 
 
 def block_weights(b: Tensor) -> Tensor:
-    """(…, n): the weight of every block; in the last level (m, n, i, j) the sum over its positions"""
+    """(…, n): the weight of every block; in the last level (m, n, i, j), the sum over its positions"""
     return b.float().flatten(2).sum(2) if b.dim() > 2 else b.float()
 
 
 def winners(weights: Sequence[Tensor]) -> tuple[tuple[int, ...], ...]:
-    """The heaviest blocks of each level, for one sample: b is (n,), and (n, i, j) in the last level."""
+    """The winning blocks of each level for one sample: b is (n,), and (n, i, j) in the last level."""
     return tuple(tuple(heaviest(block_weights(b[None])[0]).nonzero().flatten().tolist()) for b in weights)
 
 
 def kept(b: Tensor, keep: Tensor) -> Tensor:
-    """b_n / Σ_kept b_n for capsules that are kept, 0 for those that are switched off
+    """b_n / Σ_kept b_n for kept capsules, 0 for those switched off
 
-    `keep` is (n,), or (m, n) where every sample has its own; in the last level a block goes with all its positions.
+    `keep` is (n,), or (m, n) with a mask per sample; in the last level a block is switched off at all positions.
     """
     b = b * keep.view(*keep.shape, *[1] * (b.dim() - 2)).to(b.dtype)
     return b / b.flatten(1).sum(1).view(-1, *[1] * (b.dim() - 1))
@@ -82,7 +82,7 @@ class Router(nn.Module):
         return Routing(fitness=a, weights=self.weights(noisy, keep))
 
     def weights(self, a: Tensor, keep: Tensor | None = None) -> Tensor:
-        """b, over the capsules that are kept"""
+        """b, over the kept capsules"""
         b = self.weighting(a)
         return b if keep is None else kept(b, keep)
 
@@ -94,5 +94,5 @@ def route(b: Tensor, c: Tensor) -> Tensor:
 
 def predict(b: Tensor, c: Tensor, w: Tensor) -> Tensor:
     """Eq. 14:  p_r = Σ_nij b_nij Σ_k c_nijk W_kr"""
-    with torch.autocast(c.device.type, enabled=False):  # the logits are worth their full precision
+    with torch.autocast(c.device.type, enabled=False):  # the logits need full precision
         return torch.einsum("mnij,mnkij,kr->mr", b.float(), c.float(), w.float())

@@ -33,19 +33,19 @@ class Level:
 
 @dataclass(frozen=True)
 class RoutingConfig:
-    """How fitness becomes weights, and what disturbs it in training (Sections III-C and III-F)."""
+    """How fitness becomes weights, and how it is perturbed in training (Sections III-C and III-F)."""
 
-    fitness: str = "critic"  # who judges: critic, random, constant
+    fitness: str = "critic"  # source of the fitness: critic, random, constant
     weighting: str = "softmax"  # Eq. 6 (softmax) or Eq. 7 (normalized)
     stop_gradient: bool = False  # True: the cross entropy does not train the critics (WS in Table IV)
-    noise_share: float = 0.05  # share of the fitness values that noise is added to
+    noise_share: float = 0.05  # share of the fitness values with added noise
     noise_std: float = 0.5  # its standard deviation, in units of the largest fitness (D8)
     dropout: float = 0.1  # on b
 
 
-MIN_SIDE = 8  # pixels, of which the levels of Table I leave a 2×2 map
+MIN_SIDE = 8  # pixels; the levels of Table I reduce this to a 2×2 map
 
-# Table I. The CIFAR-10 column serves SVHN and MNIST too (D11).
+# Table I. The CIFAR-10 column is also used for SVHN and MNIST (D11).
 CIFAR10_LEVELS = (Level(16, 8, 16, 2), Level(8, 8, 32, 1), Level(4, 8, 64, 2), Level(2, 8, 8, 1))
 CIFAR100_LEVELS = (*CIFAR10_LEVELS[:3], Level(2, 8, 24, 1))
 
@@ -53,7 +53,7 @@ CIFAR100_LEVELS = (*CIFAR10_LEVELS[:3], Level(2, 8, 24, 1))
 @architecture("wcapsnet")
 @dataclass(frozen=True)
 class WCapsNetConfig:
-    """Everything that shapes the network. The defaults are the paper's CIFAR-10 network."""
+    """The configuration of the network. The defaults are the paper's CIFAR-10 network."""
 
     classes: int = 10
     channels: int = 3
@@ -147,12 +147,12 @@ class WCapsNetConfig:
 
 
 class Output(NamedTuple):
-    """What every forward pass returns."""
+    """The output of a forward pass."""
 
-    logits: Tensor  # p  (m, r): the N classes, then "none of these" where the configuration has it
+    logits: Tensor  # p  (m, r): the N classes, then "none of these" if configured
     reconstruction: Tensor  # (m, ch, h, w)
     routings: tuple[Routing, ...]  # a and b of each level
-    best: BestCapsule  # what the reconstruction was made from
+    best: BestCapsule  # the source of the reconstruction
     capsules: tuple[Tensor, ...]  # c of each level: (m, n, k, i, j)
 
 
@@ -216,13 +216,13 @@ class WCapsNet(nn.Module):
             yield level, cast(CapsuleBlocks, blocks), cast(Router, router)
 
     def handed_on(self, level: int, b: Tensor, c: Tensor) -> Tensor:
-        """What the next level sees (Eq. 13) if b weighs the capsules c; of the last level, the logits (Eq. 14)."""
+        """The next level's input (Eq. 13) for capsules c with weights b; for the last level, the logits (Eq. 14)."""
         return route(b, c) if level < len(self.capsules) - 1 else predict(b, c, self.projection)
 
     def keeping(self, keep: Sequence[Tensor | None] | None) -> Routes:
-        """Routes that switch capsules off: for each level None or a mask of those kept, (n,) or (m, n).
+        """Routes that switch capsules off: for each level None or a mask of the kept ones, (n,) or (m, n).
 
-        Their weights go to the kept ones in proportion, so at least one must be kept.
+        Their weights are redistributed to the kept ones in proportion, so at least one must be kept.
         """
         if keep is None:
             return by_critics
@@ -230,7 +230,7 @@ class WCapsNet(nn.Module):
         return lambda level, router, c: router(c, keep[level])
 
     def applied(self, b: Tensor) -> Tensor:
-        """b as it weighs capsules: with dropout, and for WS cut off from the cross entropy (III-F, Table IV)."""
+        """b as applied to capsules: with dropout, and for WS detached from the cross entropy (III-F, Table IV)."""
         if self.config.routing.stop_gradient:
             b = b.detach()
         return F.dropout(b, self.config.routing.dropout, self.training)
@@ -245,16 +245,16 @@ class WCapsNet(nn.Module):
         return self.projection[:, : self.config.classes]
 
     def class_logits(self, output: Output) -> Tensor:
-        """The N real classes, without "none of these": what predictions and probabilities are made of (D5)."""
+        """The N real classes, without "none of these": the basis of predictions and probabilities (D5)."""
         return output.logits[:, : self.config.classes]
 
     def decayed_parameters(self) -> list[nn.Parameter]:
-        """What L₂ falls on: the convolution kernels outside the critics (III-F, D10)."""
+        """The parameters in L₂: the convolution kernels outside the critics (III-F, D10)."""
         outside = [self.init_conv, self.capsules, self.decoder]
         return [p for part in outside for name, p in part.named_parameters() if p.dim() >= 4 and "weight" in name]
 
     def parameter_counts(self) -> dict[str, int]:
-        """As Table I counts them: W goes with the critics."""
+        """Counted as in Table I: W belongs to the critics."""
 
         def total(*parts: nn.Module) -> int:
             return sum(p.numel() for part in parts for p in part.parameters())
@@ -310,7 +310,7 @@ def constant_fitness(config: WCapsNetConfig, level: Level, size: tuple[int, int]
 
 
 def judged(level: Level, size: tuple[int, int], last: bool) -> tuple[int, ...]:
-    """The shape of a level's fitness: one for each block, in the last level one for each vector"""
+    """The shape of a level's fitness: one per block; in the last level, one per vector"""
     return (level.capsules, *size) if last else (level.capsules,)
 
 

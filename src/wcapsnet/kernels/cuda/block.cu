@@ -2,7 +2,7 @@
 // all in shared memory. With running statistics no layer waits for other images.
 //
 // BEFORE chunks of channels come in (from patches of STRIDE×STRIDE positions), DEPTH layers add GROWN chunks each, and
-// 8·VECTOR elements a vector go out. Norm and ReLU are done in registers, so the channels lie in memory once, as they are.
+// vectors of 8·VECTOR elements go out. Norm and ReLU happen in registers, so the channels are stored once, unmodified.
 #define SHIFT 1
 #define TAPS 3
 #define TILE_ROWS (((HEIGHT + ROWS - 1) / ROWS) * ROWS)
@@ -34,8 +34,8 @@ struct Block {
 };
 
 constexpr int PLACES = HEIGHT * WIDTH, CHUNKS = BEFORE + DEPTH * GROWN;
-constexpr int PITCH = (CHUNKS | 1) * 16;  // bytes of a position: odd, so that no two rows meet in a bank
-constexpr int PATCH = STRIDE * STRIDE;  // places of a patch; one chunk of each comes in at a time
+constexpr int PITCH = (CHUNKS | 1) * 16;  // bytes of a position: odd, to avoid bank conflicts between rows
+constexpr int PATCH = STRIDE * STRIDE;  // positions of a patch; one chunk of each is loaded at a time
 constexpr int PATCH_PITCH = ((PATCH + 1) / 2 * 2 | 1) * 16;
 
 // Where a layer's norm begins in the table of all of them, in chunks rounded up to pairs: the layers', then CapsTrans'.
@@ -63,7 +63,7 @@ KERNEL(THREADS, BLOCKS) block(ARGUMENTS(Block) a) {
     SHARED_MEMORY(memory);
     const int m = blockIdx.x, n = blockIdx.y, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     constexpr int places = PLACES * PITCH + 16, patches = STRIDE > 1 ? PLACES * PATCH_PITCH : 0;
-    char* raw = memory;  // [position][chunk], and one chunk more, which the last odd one reads along
+    char* raw = memory;  // [position][chunk], and one more chunk, read together with the last odd one
     Affine* affine = (Affine*)(memory + (places > patches ? places : patches));
     const bool busy = warp * 2 < UNITS;
     const Spot named = locate(warp * 2 + (lane >> 3 & 1), lane & 7);
@@ -73,7 +73,7 @@ KERNEL(THREADS, BLOCKS) block(ARGUMENTS(Block) a) {
         if (got[half].inside && got[half].row + row < HEIGHT)
             *(unsigned*)(raw + ((got[half].row + row) * WIDTH + got[half].x) * PITCH + chunk * 16 + lane % 4 * 4) = pack(low, high);
     };
-    // Channels that no layer has made yet are read along in pairs: they must be numbers.
+    // Channels not yet computed are read as halves of pairs: they must be finite.
     auto clear_grown = [&] {
         for (int i = threadIdx.x; i < PLACES * (CHUNKS - BEFORE); i += blockDim.x)
             *(uint4*)(raw + i % PLACES * PITCH + (BEFORE + i / PLACES) * 16) = make_uint4(0, 0, 0, 0);
@@ -82,7 +82,7 @@ KERNEL(THREADS, BLOCKS) block(ARGUMENTS(Block) a) {
 
     for (int layer = 0, begins = 0; layer <= DEPTH; layer++) {
         const int chunks = BEFORE + layer * GROWN, even = (chunks + 1) / 2 * 2;
-        // Threads are dealt out anew for each layer, so that all of them are fetched at once.
+        // Threads are reassigned for each layer, so that all weights are fetched at once.
         for (int i = (threadIdx.x + blockDim.x - begins * 4 % blockDim.x) % blockDim.x; i < even * 4; i += blockDim.x)
             affine[begins * 4 + i] = running_norm(a.norm[layer], a.eps, n, a.growth, i / 4, chunks, i % 4);
         begins += even;
@@ -97,7 +97,7 @@ KERNEL(THREADS, BLOCKS) block(ARGUMENTS(Block) a) {
     clear_grown();
     copies_done();
 #else
-    // The first layer and the shortcut: chunk by chunk of x, all places of its patches at once.
+    // The first layer and the shortcut: chunk by chunk of x, all positions of its patches at once.
     float grown[ROWS][GROWN][4] = {}, base[ROWS][BEFORE][4] = {};
     // A lane's half of the fragment that the weights of a chunk are in.
     auto weights_of = [&](const uint2* weights, int chunk, int taps, int columns, int tap, int c) {
@@ -121,7 +121,7 @@ KERNEL(THREADS, BLOCKS) block(ARGUMENTS(Block) a) {
         if (!busy) continue;
         const Affine f = affine[q * 4 + lane % 4];
 #pragma unroll 1
-        for (int two = 0; two < PATCH; two += 2) {  // places of a patch
+        for (int two = 0; two < PATCH; two += 2) {  // positions of a patch
             const int chunk = two * BEFORE + q, next = two + 1 < PATCH ? chunk + BEFORE : -1;
             unsigned to_base[BEFORE][2], to_grown[4][GROWN][2];
 #pragma unroll
@@ -140,7 +140,7 @@ KERNEL(THREADS, BLOCKS) block(ARGUMENTS(Block) a) {
             for (int line = 0; line < ROWS + 1; line++)
 #pragma unroll
                 for (int dx = 0; dx < 2; dx++) {
-                    // What is not on the map is masked below; here it only must not be beside the memory.
+                    // Positions outside the map are masked below; here they only must be valid addresses.
                     const int y = min(max(named.row + line - 1, 0), HEIGHT - 1), x = min(max(named.x + dx - 1, 0), WIDTH - 1);
                     unsigned v[4];
                     load_matrices<false>(v, raw + (y * WIDTH + x) * PATCH_PITCH + (two + (lane >> 4)) * 16);
@@ -183,7 +183,7 @@ KERNEL(THREADS, BLOCKS) block(ARGUMENTS(Block) a) {
 #endif
     __syncthreads();
 
-    // Rows above and below the map, and places beside it, name a neighbour, to be masked or ignored.
+    // Positions outside the map refer to a neighbour, to be masked or ignored.
     const char* origin = raw + min(named.x, WIDTH - 1) * PITCH + (lane >> 4) * 16;
     const Affine* own = affine + norm_begins(first) * 4 + lane % 4;
 #pragma unroll 1
@@ -219,7 +219,7 @@ KERNEL(THREADS, BLOCKS) block(ARGUMENTS(Block) a) {
                                              w[dy * 3 + i / GROWN][i % GROWN].y);
                 }
             }
-            // (Who still reads along the channels that are written now multiplies them by zero.)
+            // (Threads that still read the channels being written multiply them by zero.)
 #pragma unroll
             for (int row = 0; row < ROWS; row++)
 #pragma unroll

@@ -1,13 +1,13 @@
 // y_n = relu(norm(x_n)) ∗ w_n for all capsules n: a convolution of TAPS×TAPS taps to 8·out_chunks channels.
-// COLUMNS chunks of output are computed at once, ROWS rows by a warp: an input row, once in registers, serves all rows
-// of output it touches. OUT_STRIDE above 1: output chunks are the places of patches
+// COLUMNS chunks of output are computed at once, ROWS rows per warp: an input row in registers is used for all rows
+// of output it touches. OUT_STRIDE above 1: output chunks are the positions of patches
 // of a larger map (a transposed convolution). EPILOGUE: what happens to y before it is written. CAPSULES that all read
 // the same are computed one after the other from one tile.
 #define AS_IT_IS 0
-#define ACTIVATED 1  // dropout(relu(y + bias)), which critics do
+#define ACTIVATED 1  // dropout(relu(y + bias)), for critics
 #define BIASED 3  // y + bias
-#define NORMED 4  // the way back through relu(norm(x)): γy where it was open; the sums are Σy and Σxy of that y
-#define MASKED 2  // and the way back through that: nothing where the activation was zero
+#define NORMED 4  // backward through relu(norm(x)): γy where x passed; the sums are Σy and Σxy of that y
+#define MASKED 2  // backward through ACTIVATED: zero where the activation was zero
 #include "input.cuh"
 
 struct Convolve {
@@ -17,7 +17,7 @@ struct Convolve {
     int out_chunks;
     int out_height;
     int out_width;
-    int out_place_chunks;  // chunks of one place of a patch
+    int out_place_chunks;  // chunks of one position of a patch
     const float* bias;
     int out_channels;
     float keep;  // 1 − the probability of dropout
@@ -29,7 +29,7 @@ struct Convolve {
     const float* mask_beta;
     float mask_count;
     float mask_eps;
-    float* out_sum;  // null: no statistics are wanted
+    float* out_sum;  // null: no statistics
     float* out_square;
     int out_capsule;
 };
@@ -40,13 +40,13 @@ KERNEL(THREADS, BLOCKS) convolve(ARGUMENTS(Convolve) a) {
     const int image0 = blockIdx.x / TILES * PER_BLOCK, row0 = blockIdx.x % TILES * TILE_ROWS;
     const int column0 = blockIdx.z * COLUMNS, n0 = blockIdx.y * CAPSULES;
     constexpr int steps = EVEN / 2, taps = TAPS * TAPS;
-    // Zeros around the map: in shared memory, or put into registers where a norm would change them.
+    // Zero padding: in shared memory, or in registers where a norm would change it.
     constexpr bool all_inside = TAPS == 1 && (STRIDE == 1 || DIVIDED), zeros_in_memory = !all_inside && !NORM;
     char* tile = memory;
     Affine* affine = (Affine*)(tile + POSITIONS * PITCH);  // [capsule][pair of channels]
     float* sums = (float*)(affine + (NORM ? CAPSULES * EVEN * 4 : 0));  // [warp][Σy, Σy²][8·COLUMNS]
-    // Which row of a product a lane names to the tensor core, and which it gets back.
-    const bool busy = warp * 2 < UNITS;  // warps beyond only help to load
+    // Which row of a product a lane addresses for the tensor core, and which it receives.
+    const bool busy = warp * 2 < UNITS;  // further warps only help with loading
     const Spot named = locate(warp * 2 + (lane >> 3 & 1), lane & 7);
     const Spot got[2] = {locate(warp * 2, lane / 4), locate(warp * 2 + 1, lane / 4)};
 
@@ -58,7 +58,7 @@ KERNEL(THREADS, BLOCKS) convolve(ARGUMENTS(Convolve) a) {
     }
     load_chunks(a.in, 0, a.in.chunks, image0, row0, n0, tile);
 #if NORM
-    for (int i = 0; i < CAPSULES; i++) prepare_norm(a.in, n0 + i, affine + i * EVEN * 4);  // while the tile comes
+    for (int i = 0; i < CAPSULES; i++) prepare_norm(a.in, n0 + i, affine + i * EVEN * 4);  // while the tile is loading
 #endif
     copies_done();
     __syncthreads();
@@ -66,12 +66,12 @@ KERNEL(THREADS, BLOCKS) convolve(ARGUMENTS(Convolve) a) {
 #pragma unroll 1
     for (int n = n0; n < n0 + CAPSULES; n++) {
 
-    constexpr int apart = SHIFT ? TAPS : 1;  // sums for the taps of a row, brought together in the end
+    constexpr int apart = SHIFT ? TAPS : 1;  // sums for the taps of a row, combined at the end
     float parts[apart][ROWS][COLUMNS][4] = {};
     if (busy) {
         const char* origin = tile + place_in_tile(named) * PITCH + (lane >> 4) * 16;
         const uint2* weights = a.weights + ((long long)n * steps * taps * a.out_chunks + column0) * 32 + lane;
-        constexpr bool ahead = !SHIFT;  // whose sums leave registers for it
+        constexpr bool ahead = !SHIFT;  // only if the sums leave enough registers
         uint2 w[taps][COLUMNS], next[taps][COLUMNS];
         auto fetch = [&](uint2 (&to)[taps][COLUMNS], const uint2* from) {
 #pragma unroll
@@ -214,7 +214,7 @@ KERNEL(THREADS, BLOCKS) convolve(ARGUMENTS(Convolve) a) {
         }
     }
     if (!a.out_sum) continue;
-    if (CAPSULES > 1) __syncthreads();  // who still adds up the last capsule's
+    if (CAPSULES > 1) __syncthreads();  // some threads may still be summing the last capsule
 #pragma unroll
     for (int c = 0; c < COLUMNS; c++)
 #pragma unroll

@@ -1,4 +1,4 @@
-// The two ends of the decoder: the linear layer that begins a patch, and the mean square of what came out.
+// The two ends of the decoder: the linear layer to the patch, and the mean squared error of the output.
 #include "primitives.cuh"
 
 struct Linear {
@@ -26,7 +26,7 @@ KERNEL(256, 4) linear_forward(ARGUMENTS(Linear) a) {
     const int m = blockIdx.x, width = a.k + 2, chunks = a.channels / 8;
     for (int q = threadIdx.x; q < width; q += blockDim.x) in[q] = q < a.k ? a.vector[m * a.k + q] : a.position[m * 2 + q - a.k];
     __syncthreads();
-    // Threads are dealt out so that each sees one chunk of channels only: the block takes a multiple of `chunks`.
+    // Each thread handles only one chunk of channels: the block uses a multiple of `chunks` threads.
     const int active = blockDim.x / chunks * chunks;
     float sum[8] = {}, square[8] = {};
     if ((int)threadIdx.x < active)
@@ -78,7 +78,7 @@ KERNEL(256, 4) linear_backward(ARGUMENTS(Linear) a) {
     }
 }
 
-// dw and db: a thread is an output for some images; zeros at first.
+// dw and db: one thread per output, for some images; initialised with zeros.
 KERNEL(64, 4) linear_weights(ARGUMENTS(Linear) a) {
     const int outputs = a.channels * a.positions, i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= outputs) return;
@@ -99,9 +99,9 @@ KERNEL(64, 4) linear_weights(ARGUMENTS(Linear) a) {
 }
 
 struct Square {
-    const bf16* y;  // (m, position of a map that may be larger, 8)
+    const bf16* y;  // (m, position in a map that may be larger, 8)
     const float* images;  // (m, channels, height, width)
-    float* loss;  // grows
+    float* loss;  // added to
     const float* gradient;
     bf16* dy;
     int count;

@@ -1,4 +1,4 @@
-// What a critic says, one number for every capsule, through its norm and a sigmoid (Eq. 5); or a fitness that is given.
+// A critic's output, one number per capsule, through its norm and a sigmoid (Eq. 5); or a given fitness.
 #include "primitives.cuh"
 
 template <class Said>

@@ -1,4 +1,4 @@
-// A batch out of a data set that lives on the device: taken, normalised, mirrored and shifted; and an image's channels
+// A batch from a dataset on the device: taken, normalised, mirrored and shifted; and an image's channels
 // as a chunk of eight.
 #include "primitives.cuh"
 
@@ -14,7 +14,7 @@ struct Images {
     int height;
     int width;
     int mirror;
-    int shift;  // up to so many pixels in each direction
+    int shift;  // up to this many pixels in each direction
     const long long* seed;
     int salt;
 };
@@ -29,7 +29,7 @@ KERNEL(256, 4) take(ARGUMENTS(Images) a) {
     if (threadIdx.x == 0) a.chosen[m] = a.labels[from];
     for (int i = threadIdx.x; i < count; i += blockDim.x) {
         int c = i / area, y = i % area / a.width - down, x = i % a.width - right;
-        float value = 0;  // comes in from outside
+        float value = 0;  // padding
         if (y >= 0 && y < a.height && x >= 0 && x < a.width) {
             if (mirrored) x = a.width - 1 - x;
             value = (a.data[from * count + c * area + y * a.width + x] * (1.f / 255) - a.mean[c]) / a.std[c];

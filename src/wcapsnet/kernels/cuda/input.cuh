@@ -1,12 +1,12 @@
-// What a layer reads: BEFORE chunks of channels from before the block (as patches of STRIDE×STRIDE positions, where the
+// The input of a layer: BEFORE chunks of channels from before the block (as patches of STRIDE×STRIDE positions, where the
 // layer has a stride), then those that the block's layers have grown. Chunks are eight channels; what a layer grows is
 // filled up to GROWN whole ones. LOW is the offset of the first tap. EVEN is the number of chunks, rounded up to pairs.
 // NORM: batch norm and ReLU, done to what has come from shared memory into registers; outside of the map is zero, which
 // they would change, so that is masked there. DIVIDED: the stride divides the map.
 #include "tiles.cuh"
 
-constexpr int SPLIT = BEFORE * STRIDE * STRIDE;  // chunks of `before`, all places of a patch counted
-constexpr int PITCH = (EVEN + 1) * 16;  // bytes of a position in shared memory: odd, so that no two rows meet in a bank
+constexpr int SPLIT = BEFORE * STRIDE * STRIDE;  // chunks of `before`, counting all positions of a patch
+constexpr int PITCH = (EVEN + 1) * 16;  // bytes of a position in shared memory: odd, to avoid bank conflicts
 
 struct Input {
     View before;
@@ -31,7 +31,7 @@ struct Input {
     float momentum;
 };
 
-// The layer's channel for element e of chunk q, -1 where there is none.
+// The layer's channel for element e of chunk q, -1 if there is none.
 device_function int real_channel(const Input& in, int q, int e) {
     if (q >= in.chunks) return -1;
     if (q < SPLIT) return q % BEFORE * 8 + e;
@@ -39,7 +39,7 @@ device_function int real_channel(const Input& in, int q, int e) {
     return w < in.growth ? in.channels + (q - SPLIT) / GROWN * in.growth + w : -1;
 }
 
-// What norm and ReLU do to the pairs of channels.
+// Norm and ReLU of pairs of channels.
 device_function void prepare_norm(const Input& in, int n, Affine* affine) {
     for (int i = threadIdx.x; i < EVEN * 4; i += blockDim.x) {
         float gamma_r[2] = {}, mean[2] = {}, beta[2] = {};
@@ -65,7 +65,7 @@ device_function void prepare_norm(const Input& in, int n, Affine* affine) {
     }
 }
 
-// Whether a place of the tile lies inside of the map that chunk q comes from.
+// Whether a position of the tile is inside the map that chunk q comes from.
 device_function bool on_map(const Input& in, int y, int x, int q) {
     int height = HEIGHT, width = WIDTH;
     if (STRIDE > 1 && !DIVIDED && q < SPLIT) {
@@ -93,7 +93,7 @@ device_function void clear_tile(const Input& in, int image0, int row0, char* til
     }
 }
 
-// Chunks `from` … `to` − 1 of the tile's input, as (position, channel); what lies outside the map is left to `clear_tile`.
+// Chunks `from` … `to` − 1 of the tile's input, as (position, channel); positions outside the map are left to `clear_tile`.
 device_function void load_chunks(const Input& in, int from, int to, int image0, int row0, int n, char* tile) {
     const int low = row0 + LOW;  // the map's row that is the tile's first
     const int images = min(PER_BLOCK, in.images - image0);

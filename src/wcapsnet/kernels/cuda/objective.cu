@@ -1,5 +1,5 @@
 // Eq. 15 and its gradient: cross entropy, the Wasserstein loss of every level (Eq. 4, 8–12), reconstruction.
-// A warp is an image. N_p and N_h are sums over all images, so it takes two launches to the terms.
+// One warp per image. N_p and N_h are sums over all images, so the terms need two launches.
 #include "primitives.cuh"
 
 #define LEVELS 16
@@ -17,12 +17,12 @@ struct Objective {
     int levels;
     const float* logits;  // (m, outputs)
     const long long* labels;
-    const float* reconstruction;  // the mean square already
+    const float* reconstruction;  // the mean squared error
     float* cos;  // (m,)
-    float* added;  // cross entropy, N_p, N_h, right answers, Wasserstein: zeros at first
+    float* added;  // cross entropy, N_p, N_h, correct predictions, Wasserstein: initialised with zeros
     float* terms;  // total, cross entropy, Wasserstein, reconstruction
     double* sums;  // the terms, accuracy, 1: added up; or null
-    const float* gradient;  // of the total; null: only the terms are wanted
+    const float* gradient;  // of the total; null: compute only the terms
     float* dlogits;
     int images;
     int outputs;
@@ -62,7 +62,7 @@ KERNEL(256, 4) objective_images(ARGUMENTS(Objective) a) {
 #pragma unroll
         for (int distance = 1; distance < 32; distance *= 2) best = max(best, shuffle_xor(best, distance));
         if (lane == 0) {
-            // cos θ = p_t / ‖p‖, and rounding does not carry it beyond 1
+            // cos θ = p_t / ‖p‖, clamped to 1 against rounding
             const float cos = min(__expf(row[label] - largest) * rsqrt_of(square), 1.f);
             a.cos[m] = cos;
             entropy = __logf(sum) + largest - row[label];
@@ -83,7 +83,7 @@ KERNEL(256, 4) objective_images(ARGUMENTS(Objective) a) {
     }
 }
 
-// What F_s and F_ns of an image count in the loss (Eq. 12); the denominators are guarded (D3).
+// The weights of F_s and F_ns of an image in the loss (Eq. 12); the denominators are guarded (D3).
 device_function void shares(const Objective& a, int m, int n, float& selected, float& not_selected) {
     const float cos = a.cos[m], right = max(a.added[1], 1.17549435e-38f), wrong = max(a.added[2], 1.17549435e-38f);
     selected = n > 1 ? (1 - cos) / (2 * wrong) - cos / right : 0.f;

@@ -1,10 +1,10 @@
 // The last level: every vector at every position has a fitness and a weight (Eq. 5–7), their weighted sum is projected
-// to the classes (Eq. 14), and the best vector is chosen (D36). A block is an image.
+// to the classes (Eq. 14), and the best vector is chosen (D36). One block per image.
 #include "fitness.cuh"
 
 struct Predict {
     const bf16* raw;  // (m, vectors, 8): the critic's last convolution, the first of eight
-    const float* given;  // (m, vectors): the fitness, where no critic is learned
+    const float* given;  // (m, vectors): the fitness, if there is no critic
     const bf16* c;  // (m, vectors, k)
     const float* w;  // (k, outputs)
     float* a;  // (m, vectors)
@@ -68,14 +68,14 @@ device_function float weight_of(const Predict& a, float fitness, float most) {
     return a.normalized ? at_least_none(fitness) : __expf(fitness - most);
 }
 
-// The index of the largest value of a block, the first of equals; 0 where no value is a number.
+// The index of the largest value of a block, the first if tied; 0 if no value is finite.
 device_function int index_of_largest(float value, int index, int count, float* kept) {
     const float largest = largest_of_block(value, kept);
     const float first = -largest_of_block(value == largest ? -(float)index : -3e38f, kept);
     return first >= 0 && first < count ? (int)first : 0;
 }
 
-// sum[k] = Σ_v weight[v] c_vk, with dropout on c. Warps share out the elements.
+// sum[k] = Σ_v weight[v] c_vk, with dropout on c. Warps divide the elements between them.
 device_function void weighted_sum(const Predict& a, long long row, const float* weight, float keep_c, float* sum) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     for (int k = warp * 2; k < a.k; k += (int)blockDim.x / 32 * 2) {
@@ -102,7 +102,7 @@ device_function float projected(const Predict& a, const float* sum, int r) {
     return x;
 }
 
-// D36: of the heaviest vectors, by weights without noise, the one that adds most to the predicted class.
+// D36: of the vectors with the largest weight, without noise, the one that adds most to the predicted class.
 device_function int best_vector(const Predict& a, long long row, float most, float* value, float* sum, float* kept) {
     float total = 0;
     for (int v = threadIdx.x; v < a.vectors; v += blockDim.x) total += weight_of(a, a.a[row + v], most);

@@ -1,4 +1,4 @@
-// Weights in the order in which tensor cores take them, as bf16; and sums over a map for its statistics.
+// Weights in tensor-core order, as bf16; and sums over a map for its statistics.
 #include "primitives.cuh"
 
 #define LAYERS 24
@@ -9,8 +9,8 @@ struct Weights {
     unsigned* forward;  // [n][pair of chunks][tap][chunk of output][lane][2], or null
     unsigned* backward;  // [n][chunk][chunk of output, even for one tap][tap][lane], or null
     unsigned* transposed;  // [pair of chunks of all capsules' output][tap][chunk][lane][2], or null
-    const float* sigma;  // weights are divided by this, where it is not null
-    float* dot;  // grows by Σ dw∘w, where it is not null
+    const float* sigma;  // weights are divided by this, if not null
+    float* dot;  // Σ dw∘w is added to this, if not null
     const float* sums;  // the gradient as `weigh` leaves it: [n][pair of chunks][chunk of output][tap][4][lane]
     float* dw;
     int capsules;
@@ -68,7 +68,7 @@ KERNEL(256, 2) prepare(ARGUMENTS(Prepare) all) {
         for (int i = first; i < a.capsules * a.chunks * made * taps * 32; i += stride) {
             int lane = i % 32, rest = i / 32, tap = rest % taps;
             int o = rest / taps % made * 8 + lane % 4 * 2, q = rest / taps / made % a.chunks, n = rest / taps / made / a.chunks;
-            // What a tap took from p + d it gives back to p from p − d: the other way round.
+            // A tap that reads p + d in the forward pass reads p − d in the backward pass: reverse the taps.
             int dy = a.low + a.taps - 1 - tap / a.taps, dx = a.low + a.taps - 1 - tap % a.taps;
             a.backward[i] = pack(weight(a, n, o, q, lane / 4, dy, dx) * by, weight(a, n, o + 1, q, lane / 4, dy, dx) * by);
         }
@@ -82,7 +82,7 @@ KERNEL(256, 2) prepare(ARGUMENTS(Prepare) all) {
         }
 }
 
-// The gradients of all weights, brought home.
+// The gradients of all weights, in the weights' own order.
 KERNEL(256, 2) gather(ARGUMENTS(Prepare) all) {
     const Weights& a = all.layer[blockIdx.y];
     SHARED_MEMORY(memory);
@@ -102,7 +102,7 @@ KERNEL(256, 2) gather(ARGUMENTS(Prepare) all) {
             e = w % 8;
         }
         int tap = (dy - a.low) * a.taps + dx - a.low;
-        const bool used = dy >= a.low && dx >= a.low;  // else a tap that only ever sees the border
+        const bool used = dy >= a.low && dx >= a.low;  // otherwise a tap that only sees padding
         float value = !used ? 0.f : a.sums[(((((long long)n * steps + q / 2) * a.out_chunks + o / 8) * taps + tap) * 4 + q % 2 * 2 + o % 2) * 32 +
                          e * 4 + o % 8 / 2];
         a.dw[i] = value;

@@ -1,4 +1,4 @@
-// What the kernels need of the machine: bf16, tensor cores, sums over a warp. No header of CUDA is included, so that
+// Hardware primitives: bf16, tensor cores, sums over a warp. No CUDA header is included, so that
 // NVRTC alone, which comes with PyTorch, compiles everything. (EMULATED: the same for a CPU, tests/emulator.)
 #ifndef EMULATED
 
@@ -18,7 +18,7 @@ device_function unsigned pack(float low, float high) {
     return packed;
 }
 
-// the same of max(0, ·)
+// the same for max(0, ·)
 device_function unsigned pack_positive(float low, float high) {
     unsigned packed;
     asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
@@ -54,7 +54,7 @@ device_function unsigned bytes_of(unsigned a, unsigned numbers) { return __byte_
 
 device_function float rsqrt_of(float x) { return rsqrtf(x); }
 
-// Four 8×8 matrices; lanes 8i … 8i+7 name the rows of matrix i. `transposed`: rows become columns.
+// Four 8×8 matrices; lanes 8i … 8i+7 address the rows of matrix i. `transposed`: rows become columns.
 template <bool transposed>
 device_function void load_matrices(unsigned (&r)[4], const void* row) {
     unsigned address = (unsigned)__cvta_generic_to_shared(row);
@@ -66,7 +66,7 @@ device_function void load_matrices(unsigned (&r)[4], const void* row) {
                      : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address));
 }
 
-// Two of them, named by lanes 0 … 15.
+// Two of them, addressed by lanes 0 … 15.
 template <bool transposed>
 device_function void load_matrices(unsigned (&r)[2], const void* row) {
     unsigned address = (unsigned)__cvta_generic_to_shared(row);
@@ -99,18 +99,18 @@ device_function void multiply_add(float (&d)[4], const unsigned (&a)[2], unsigne
                  : "r"(a[0]), "r"(a[1]), "r"(b));
 }
 
-// 16 bytes into shared memory that nobody waits for until `copies_done`. (.ca: with .cg, which passes by the L1 cache, a
+// Copy 16 bytes into shared memory asynchronously, until `copies_done`. (.ca: with .cg, which bypasses the L1 cache, a
 // sector of 32 bytes travels once for each of its halves.)
 device_function void copy_async(void* to, const void* from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from) : "memory");
 }
 device_function void copies_done() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-// What was asked for up to here belongs together; all but the last so many of such groups are there.
+// Close a group of copies; wait until all but the last given number of groups are done.
 device_function void copies_asked() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int last>
 device_function void copies_done_but() { asm volatile("cp.async.wait_group %0;" ::"n"(last) : "memory"); }
 
-// an 8×8 matrix of bf16, a row to four lanes, turned over
+// an 8×8 matrix of bf16, one row per four lanes, transposed
 device_function unsigned transpose(unsigned two) {
     unsigned turned;
     asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(two));
@@ -139,12 +139,12 @@ device_function uint4 pack(const float (&x)[8]) {
     return make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
 }
 
-// Where eight channels of a tensor with capsules lie: chunk q of image m, capsule n, position p.
+// The location of eight channels of a tensor with capsules: chunk q of image m, capsule n, position p.
 struct View {
     bf16* data;
     long long chunk;  // all in elements
     long long image;
-    long long capsule;  // 0: every capsule sees the same
+    long long capsule;  // 0: the same for every capsule
     long long position;
 };
 
@@ -154,7 +154,7 @@ device_function bf16* at(const View& v, int q, int m, int n) { return v.data + q
 struct Statistics {
     const float* sum;
     const float* square;
-    int capsule;  // 0: every capsule has the same
+    int capsule;  // 0: the same for every capsule
 };
 
 device_function void mean_and_rstd(const Statistics& s, int n, int channel, float count, float eps, float& mean, float& rstd) {
@@ -162,7 +162,7 @@ device_function void mean_and_rstd(const Statistics& s, int n, int channel, floa
     rstd = rsqrt_of(max(s.square[n * s.capsule + channel] / count - mean * mean, 0.f) + eps);
 }
 
-// What a batch norm remembers of a batch: running statistics, the variance without bias.
+// Update of a batch norm's running statistics, with the unbiased variance.
 device_function void remember(float* running_mean, float* running_var, float mean, float rstd, float count, float eps, float momentum) {
     const float var = max(1 / (rstd * rstd) - eps, 0.f) * (count / max(count - 1, 1.f));
     *running_mean += momentum * (mean - *running_mean);
@@ -199,7 +199,7 @@ device_function Affine one_of(const Affine& f, int which) {
     return {twice(f.scale), twice(f.high), twice(f.low), 0};
 }
 
-// 32 random bits for a place: the same whenever they are asked for again.
+// 32 random bits for a position, reproducible.
 device_function unsigned hashed(long long seed, unsigned salt, unsigned place) {
     unsigned x = place * 0x9e3779b9u ^ (unsigned)seed, y = salt * 0x85ebca6bu ^ (unsigned)(seed >> 32);
 #pragma unroll
@@ -234,7 +234,7 @@ device_function float over_block(float x, float* kept) {
 
 device_function float sigmoid(float x) { return 1 / (1 + __expf(-x)); }
 
-// What Eq. 7 makes of a fitness that noise may have pushed below zero (normalized_weights in routing.py).
+// Eq. 7 for a fitness that noise may have pushed below zero (normalized_weights in routing.py).
 device_function float at_least_none(float noisy) { return max(noisy, 0.f) + 1e-6f; }
 
 device_function float uniform(unsigned random) { return (random >> 8) * (1.f / 16777216); }

@@ -1,9 +1,9 @@
-// The gradient of eight channels of a Dense Block, pulled from all layers that read them.
+// The gradient of eight channels of a Dense Block, collected from all layers that read them.
 //
 // All of them normalise a channel by the same statistics, x̂ = (x − μ)r, and differ in γ and β only. With
 // du_l = the gradient behind layer l's ReLU and G = Σ_l γ_l du_l, the gradient of the channel is
 //     r (G − mean(G) − x̂ mean(G x̂)),      Σ G = Σ_l γ_l dβ_l,   Σ G x̂ = Σ_l γ_l dγ_l.
-// The means need all images, so this kernel leaves G, dβ and dγ behind, and who reads G next finishes it.
+// The means need all images, so this kernel leaves G, dβ and dγ behind, and the next kernel that reads G finishes it.
 #undef SHIFT
 #define SHIFT 0
 #define A_LANE 4
@@ -11,13 +11,13 @@
 #include "tiles.cuh"
 
 struct Pull {
-    Means of;  // the channels: their statistics and those who read them
+    Means of;  // the channels: their statistics and readers
     Reader trans;  // CapsTrans, which reads them too (gradient null: not here)
     View x;  // CHUNKS chunks of these are pulled; of patches, where the readers have a stride
     View g;
     int height;
     int width;
-    int chunks;  // of one place of a patch
+    int chunks;  // of one position of a patch
     int images;
     int first_chunk;  // in the readers' numbering
     View made;  // strides of the readers' gradients
@@ -26,7 +26,7 @@ struct Pull {
     int fresh;  // 1: the first reader's gradient is still a G, to be finished by
     Means finish;
     View fresh_x;
-    View finished;  // and kept here
+    View finished;  // and stored here
     int at_once;  // readers whose gradients are in shared memory together
 };
 
@@ -40,7 +40,7 @@ KERNEL(THREADS, BLOCKS) pull(ARGUMENTS(Pull) a) {
     const int down = place_in_patch / STRIDE, right = place_in_patch % STRIDE, across = STRIDE == 1 ? WIDTH : a.width;
     constexpr int low = TAPS == 3 ? -1 : 0, taps = TAPS * TAPS, plane = POSITIONS * 16, own = 8 * CHUNKS;
     char* tiles = memory;
-    char* values = tiles + a.at_once * GROWN * plane;  // the x of what is to be finished
+    char* values = tiles + a.at_once * GROWN * plane;  // the x of the gradient to be finished
     Affine* affine = (Affine*)(values + a.fresh * GROWN * plane);  // [reader][pair of channels], the last is CapsTrans
     unsigned* gamma = (unsigned*)(affine + all * own / 2);  // [reader][channel], as two bf16 that add up to it
     float* stats = (float*)(gamma + all * own);  // [mean, rstd][8·CHUNKS]
@@ -48,7 +48,7 @@ KERNEL(THREADS, BLOCKS) pull(ARGUMENTS(Pull) a) {
     const int fresh_size = a.fresh ? GROWN * 8 : 0;
     float* sums = fresh + 3 * fresh_size;  // [warp][reader][dβ, dγ][8·CHUNKS]
 
-    // Everything that is loaded as it is comes while norms are prepared and CapsTrans has its say.
+    // Unmodified data is loaded while norms are prepared and CapsTrans is processed.
     const int y0 = max(row0 + low, 0), y1 = min(row0 + low + HIGH, HEIGHT), images = min(PER_BLOCK, a.images - image0);
     const int origin_of_tile = ((row0 + low) * WIDE + low) * 16;
     auto stage = [&](int l0, int now) {
@@ -102,14 +102,14 @@ KERNEL(THREADS, BLOCKS) pull(ARGUMENTS(Pull) a) {
         fresh[2 * fresh_size + i] = rstd * (mean * rstd * gx - g);
     }
 
-    // The lane's places: two positions in each of ROWS rows, two channels of each chunk.
+    // The lane's positions: two positions in each of ROWS rows, two channels of each chunk.
     const int e = lane % 4 * 2;
-    const bool busy = warp * 2 < UNITS;  // warps beyond only help to load
+    const bool busy = warp * 2 < UNITS;  // further warps only help with loading
     const Spot got[2] = {locate(warp * 2, lane / 4), locate(warp * 2 + 1, lane / 4)};
     unsigned x[CHUNKS][ROWS][2];
     float sum[CHUNKS][ROWS][4] = {};  // G
     constexpr bool full = STRIDE == 1 && PER_BLOCK == 1 && WIDTH % 8 == 0 && TILES * TILE_ROWS == HEIGHT && UNITS % 2 == 0;
-    unsigned inside = 0;  // a bit for each row and half, where not all are
+    unsigned inside = 0;  // one bit per row and half, if not all are inside
     int place[2];  // of the half's first row in the map behind x
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -130,7 +130,7 @@ KERNEL(THREADS, BLOCKS) pull(ARGUMENTS(Pull) a) {
     }
     __syncthreads();
 
-    // Pairs of bf16 at the lane's places, of a map or a patch's chunks.
+    // Pairs of bf16 at the lane's positions, of a map or a patch's chunks.
     auto store = [&](const View& to, int c, const float (&values)[ROWS][4]) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -142,7 +142,7 @@ KERNEL(THREADS, BLOCKS) pull(ARGUMENTS(Pull) a) {
         }
     };
 
-    unsigned over[CHUNKS][ROWS][2];  // x with positions one below the other
+    unsigned over[CHUNKS][ROWS][2];  // x with positions in rows
 #pragma unroll
     for (int i = 0; i < CHUNKS * ROWS * 2; i++) over[i / 2 / ROWS][i / 2 % ROWS][i % 2] = transpose(x[i / 2 / ROWS][i / 2 % ROWS][i % 2]);
     // The lane's part of a matrix that has γ on its diagonal, out of the bytes of one γ.
@@ -150,7 +150,7 @@ KERNEL(THREADS, BLOCKS) pull(ARGUMENTS(Pull) a) {
     const bool mine = column / 2 == lane % 4;
     const unsigned highs = !mine ? 0x4444u : column % 2 ? 0x1044u : 0x4410u, lows = !mine ? 0x4444u : column % 2 ? 0x3244u : 0x4432u;
 
-    // What reader l says: du = its gradient where its ReLU let x through.
+    // The gradient from reader l: du, where its ReLU passed x.
     auto add = [&](int l, const int c, const float (&du)[ROWS][4]) {
         const Affine f = affine[(l * CHUNKS + c) * 4 + lane % 4];
         const unsigned of_channel = gamma[(l * CHUNKS + c) * 8 + column];
@@ -181,7 +181,7 @@ KERNEL(THREADS, BLOCKS) pull(ARGUMENTS(Pull) a) {
         }
     };
 
-    // One product per position with a gradient that lies in memory, two of its chunks at a time.
+    // One product per position with a gradient in memory, two of its chunks at a time.
     auto straight = [&](const bf16* gradient, const View& made, int chunks, const unsigned* weights, int apart,
                         float (&du)[CHUNKS][ROWS][4]) {
         const int position = (int)made.position;

@@ -1,11 +1,11 @@
-// Those who read some channels, and what follows from their gradients.
+// The readers of some channels, and the statistics of their gradients.
 #include "primitives.cuh"
 
 #define LAYERS 16
 
-// One that reads the channels.
+// One layer that reads the channels.
 struct Reader {
-    const bf16* gradient;  // of what it made of them
+    const bf16* gradient;  // of its output
     const unsigned* weights;  // [n][chunk read][chunk made][tap][lane]
     const float* gamma;  // (n, channels)
     const float* beta;
@@ -15,7 +15,7 @@ struct Reader {
     int chunks;  // it reads
 };
 
-// What Σ G and Σ G x̂ of some channels come from.
+// The sources of Σ G and Σ G x̂ of some channels.
 struct Means {
     Reader reader[LAYERS];
     int readers;
@@ -25,7 +25,7 @@ struct Means {
     Statistics statistics;
     float count;
     float eps;
-    float* dgamma;  // not null: the reader's dγ is Σ x du still, and what it comes to is kept here
+    float* dgamma;  // not null: the reader's dγ is still Σ x du, and its final value is stored here
 };
 
 device_function void means(const Means& a, int n, int channel, float& mean, float& rstd, float& g, float& gx) {

@@ -1,4 +1,4 @@
-// From what a critic says of an image's N capsules to what the next level sees: norm and sigmoid (Eq. 5), noise,
+// From a critic's output for an image's N capsules to the next level's input: norm and sigmoid (Eq. 5), noise,
 // weights b (Eq. 6 or 7), dropout, x = Σ_n b_n c_n (Eq. 13); and all of it backward.
 #include "fitness.cuh"
 
@@ -6,7 +6,7 @@
 
 struct Route {
     const bf16* raw;  // (m, n, 8): the critic's last convolution, the first of eight
-    const float* given;  // (m, n): the fitness, where no critic is learned
+    const float* given;  // (m, n): the fitness, if there is no critic
     const bf16* c;  // (m, n, values)
     bf16* x;  // (chunk, m, position, 8)
     float* a;  // (m, n)
@@ -19,7 +19,7 @@ struct Route {
     const float* da;  // from the loss; null: nothing
     const float* db;
     bf16* dc;
-    float* noisy_gradient;  // (m, n): db̃, added up by parts
+    float* noisy_gradient;  // (m, n): db̃, summed over parts
     bf16* g;  // (m, n, 8): γ · the gradient behind the norm
     float* dgamma;
     float* dbeta;
@@ -30,8 +30,8 @@ struct Route {
     int running;
     int update;
     int normalized;  // Eq. 7, else Eq. 6
-    int detach;  // 1: the weights are not trained by what comes after
-    float share;  // of the fitness values that noise is added to
+    int detach;  // 1: the weights receive no gradient from later levels
+    float share;  // share of the fitness values with added noise
     float std;
     float keep;
     const long long* seed;
@@ -46,7 +46,7 @@ struct Route {
     float momentum;
 };
 
-// A block is a part of an image; every block works out the image's weights for itself.
+// One block per part of an image; every block computes the image's weights itself.
 KERNEL(256, 4) route_forward(ARGUMENTS(Route) a) {
     SHARED_MEMORY(memory);
     float* b = (float*)memory;  // [CAPSULES] as applied
@@ -89,7 +89,7 @@ KERNEL(256, 4) route_forward(ARGUMENTS(Route) a) {
     __syncthreads();
     const int vectors = a.values / 8, chunks = a.k / 8, positions = vectors / chunks;
     float sum[8] = {}, square[8] = {};
-    // Threads are dealt out so that each sees one chunk of channels only: the block takes a multiple of `chunks`.
+    // Each thread handles only one chunk of channels: the block uses a multiple of `chunks` threads.
     const int active = blockDim.x / chunks * chunks, step = active * gridDim.y;
     if ((int)threadIdx.x < active)
         for (int i = blockIdx.y * active + threadIdx.x; i < vectors; i += step) {
@@ -113,7 +113,7 @@ KERNEL(256, 4) route_forward(ARGUMENTS(Route) a) {
     add_by_chunk(sum, square, active, chunks, kept, a.x_sum, a.x_square);
 }
 
-// dc = b̃ dx;  db̃_n = Σ dx c_n: a block is a part of an image.
+// dc = b̃ dx;  db̃_n = Σ dx c_n: one block per part of an image.
 KERNEL(256, 4) route_backward(ARGUMENTS(Route) a) {
     SHARED_MEMORY(memory);
     float* kept = (float*)memory;  // [warp][CAPSULES]
@@ -149,7 +149,7 @@ KERNEL(256, 4) route_backward(ARGUMENTS(Route) a) {
     }
 }
 
-// Back through dropout, weights, noise and sigmoid: a thread is a capsule of an image.
+// Back through dropout, weights, noise and sigmoid: one thread per capsule of an image.
 KERNEL(256, 4) weights_backward(ARGUMENTS(Route) a) {
     SHARED_MEMORY(memory);
     float* kept = (float*)memory;
@@ -159,7 +159,7 @@ KERNEL(256, 4) weights_backward(ARGUMENTS(Route) a) {
     if (i < total) {
         const int m = i / a.capsules;
         const long long row = (long long)m * a.capsules;
-        // b̃ = b·s with s = 0 or 1/keep. What comes after trains b unless that is switched off; the loss always does.
+        // b̃ = b·s with s = 0 or 1/keep. Later levels train b unless `detach` is set; the loss always does.
         float along = 0, own = 0, sum = 0;
         for (int k = 0; k < a.capsules; k++) {
             float b = a.b[row + k], s = a.keep < 1 ? (a.applied[row + k] != 0 ? 1 / a.keep : 0.f) : 1.f;

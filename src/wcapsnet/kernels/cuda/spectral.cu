@@ -1,4 +1,4 @@
-// The spectral norms of all critics' kernels at once, a block for each: w (rows, columns), σ = uᵀ w v.
+// The spectral norms of all critics' kernels at once, one block each: w (rows, columns), σ = uᵀ w v.
 #include "primitives.cuh"
 
 #define MATRICES 32
@@ -22,7 +22,7 @@ struct Spectral {
 KERNEL(512, 1) spectral(ARGUMENTS(Spectral) all) {
     SHARED_MEMORY(memory);
     const Matrix& a = all.matrix[blockIdx.x];
-    float* kept = (float*)memory;  // a float a warp
+    float* kept = (float*)memory;  // one float per warp
     float* u = kept + 32;
     float* v = u + a.rows;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;

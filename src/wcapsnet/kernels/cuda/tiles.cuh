@@ -1,6 +1,6 @@
-// How a block of threads covers maps, and how a tile of input comes into shared memory: activated, with its border.
+// How a block of threads covers maps, and how a tile of input is loaded into shared memory: activated, with its border.
 //
-// Given at compile time, so that places in shared memory are constants: HEIGHT and WIDTH of the maps, TAPS, TILE_ROWS
+// Given at compile time, so that addresses in shared memory are constants: HEIGHT and WIDTH of the maps, TAPS, TILE_ROWS
 // (of a tile, a multiple of ROWS; a higher map takes several), PER_BLOCK images in a block. SHIFT: taps of one row are
 // brought together by shifting, so a tile has whole strips and no border to the left and right (maps up to 16 wide).
 //
@@ -11,7 +11,7 @@
 constexpr int STRIP_LOG = WIDTH > 4 ? 3 : WIDTH > 2 ? 2 : WIDTH > 1 ? 1 : 0;  // positions of one image in a strip
 constexpr int STRIPS = STRIP_LOG == 3 ? (WIDTH + 7) / 8 : 1;  // in a row
 constexpr int GROUPS = TILE_ROWS / ROWS;
-constexpr int TILES = (HEIGHT + TILE_ROWS - 1) / TILE_ROWS;  // a map takes
+constexpr int TILES = (HEIGHT + TILE_ROWS - 1) / TILE_ROWS;  // tiles per map
 constexpr int UNITS = (PER_BLOCK >> (3 - STRIP_LOG)) * STRIPS * GROUPS;
 constexpr int HIGH = TILE_ROWS + TAPS - 1, WIDE = SHIFT ? STRIPS << STRIP_LOG : WIDTH + TAPS - 1;  // with the border
 constexpr int POSITIONS = PER_BLOCK * HIGH * WIDE;
@@ -19,13 +19,13 @@ constexpr int LINES = HIGH < HEIGHT ? HIGH : HEIGHT;  // of the map, at most, th
 #ifndef A_LANE
 constexpr int A_LANE = PER_BLOCK * LINES * WIDTH > 128 ? 8 : 4;  // positions that a lane loads at once
 #endif
-constexpr int PARTS = (PER_BLOCK * LINES * WIDTH + 32 * A_LANE - 1) / (32 * A_LANE);  // in which a plane is loaded
+constexpr int PARTS = (PER_BLOCK * LINES * WIDTH + 32 * A_LANE - 1) / (32 * A_LANE);  // parts in which a plane is loaded
 
 struct Spot {
     int image;  // within the block
     int x;
     int row;  // first row of the unit, within the tile
-    bool inside;  // not a filling place
+    bool inside;  // not padding
 };
 
 device_function Spot locate(int unit, int place) {
@@ -39,7 +39,7 @@ device_function Spot locate(int unit, int place) {
     return s;
 }
 
-// The spot's place in a tile with its border; filling places name a neighbour, to be ignored.
+// The spot's position in a tile with its border; padding refers to a neighbour, to be ignored.
 device_function int place_in_tile(const Spot& s) {
     return (s.image * HIGH + s.row) * WIDE + (SHIFT ? s.x : min(s.x, WIDTH - 1));
 }
@@ -48,12 +48,12 @@ device_function int place_in_tile(const Spot& s) {
 device_function void bring_together(const float (&left)[4], float (&middle)[4], const float (&right)[4]) {
     const int lane = threadIdx.x % 32, g = lane / 4, before = (lane - 4) & 31, after = (lane + 4) & 31;
     const int x = g & ((1 << STRIP_LOG) - 1);
-    const bool begins = x == 0, ends = STRIPS == 1 && x == WIDTH - 1;  // nothing comes from beyond the map
+    const bool begins = x == 0, ends = STRIPS == 1 && x == WIDTH - 1;  // nothing comes from outside the map
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const float l0 = shuffle_from(left[i], before), l1 = shuffle_from(left[2 + i], before);
         const float r0 = shuffle_from(right[i], after), r1 = shuffle_from(right[2 + i], after);
-        if (STRIPS == 2) {  // the second unit goes on where the first ends
+        if (STRIPS == 2) {  // the second unit continues where the first ends
             middle[i] += (g > 0 ? l0 : 0.f) + (g < 7 ? r0 : r1);
             middle[2 + i] += (g > 0 ? l1 : l0) + (g < 7 && g + 8 < WIDTH - 1 ? r1 : 0.f);
         } else {
@@ -93,7 +93,7 @@ device_function void load_part(int part, int images, int y0, int y1, int columns
     }
 }
 
-// The same as it is: nothing waits for it until `copies_done`.
+// The same without a change, asynchronously until `copies_done`.
 template <int TO_IMAGE, int TO_ROW, int TO_COLUMN>
 device_function void copy_part(int part, int images, int y0, int y1, int columns, const bf16* from, long long from_image,
                                int from_row, int from_column, char* to) {

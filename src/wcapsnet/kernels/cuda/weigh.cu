@@ -1,6 +1,6 @@
 // The gradient of a convolution's weights: dw[o][c][tap] = Σ_positions dy[p][o] · relu(norm(x))[p + tap][c].
-// A block goes through many images of one capsule, in STAGES buffers, and keeps its sums in registers. They are left in the order of the
-// tensor cores, so that adding them up touches whole lines of memory (`gather` in prepare.cu brings them home).
+// A block processes many images of one capsule, in STAGES buffers, and keeps its sums in registers. They are written in
+// tensor-core order, so that summing them touches whole lines of memory (`gather` in prepare.cu reorders them).
 #include "input.cuh"
 
 struct Weigh {
@@ -8,8 +8,8 @@ struct Weigh {
     View dy;
     int dy_chunks;
     float* dw;  // [n][pair of chunks][chunk of output][tap][4][lane]
-    int groups;  // of images, dealt out to the blocks
-    int dy_norm;  // 1: dy is normalised and goes through a ReLU first (where the roles of x and dy are exchanged)
+    int groups;  // of images, distributed over the blocks
+    int dy_norm;  // 1: dy is normalised and goes through a ReLU first (if x and dy have exchanged roles)
     Statistics dy_statistics;
     const float* dy_gamma;
     const float* dy_beta;
@@ -25,7 +25,7 @@ KERNEL(THREADS, BLOCKS) weigh(ARGUMENTS(Weigh) a) {
     constexpr int border = SHIFT ? 1 : 0, made_wide = (STRIPS << STRIP_LOG) + 2 * border;
     constexpr int made_positions = PER_BLOCK * TILE_ROWS * made_wide;
     constexpr int tile_bytes = POSITIONS * PITCH, made_bytes = made_positions * COLUMNS * 16;
-    constexpr int stage_bytes = tile_bytes + made_bytes;  // x, then dy: [chunk][position], zeros where there is none
+    constexpr int stage_bytes = tile_bytes + made_bytes;  // x, then dy: [chunk][position], zeros outside the map
     const int column_groups = (a.dy_chunks + COLUMNS - 1) / COLUMNS;
     const int column0 = blockIdx.z % column_groups * COLUMNS;
 
@@ -79,7 +79,7 @@ KERNEL(THREADS, BLOCKS) weigh(ARGUMENTS(Weigh) a) {
         copies_asked();
     };
 
-    // While one tile is worked on, the next one comes.
+    // While one tile is processed, the next one is loading.
     fetch(blockIdx.x, 0);
     for (int group = blockIdx.x, stage = 0; group < a.groups; group += gridDim.x) {
         const int row0 = group % TILES * TILE_ROWS, next = group + gridDim.x;
@@ -93,7 +93,7 @@ KERNEL(THREADS, BLOCKS) weigh(ARGUMENTS(Weigh) a) {
         const char *tile = memory + stage * stage_bytes, *made = tile + tile_bytes;
 #pragma unroll 1
         for (int pair = warp % WARPS_A_PAIR; block < steps && pair < (UNITS + 1) / 2; pair += WARPS_A_PAIR) {
-            // Positions are the depth of this product. x: lanes name those of the 8 channels lane>>3&1; dy likewise.
+            // Positions are the depth of this product. x: lanes address those of the 8 channels lane>>3&1; dy likewise.
             const Spot in = locate(pair * 2 + (lane >> 4), lane & 7), out = locate(pair * 2 + (lane >> 3 & 1), lane & 7);
             const char* from = tile + place_in_tile(in) * PITCH + (block * 2 + (lane >> 3 & 1)) * 16;
             const char* with = made + ((out.image * TILE_ROWS + out.row) * made_wide + out.x + 2 * border) * 16;
@@ -150,7 +150,7 @@ KERNEL(THREADS, BLOCKS) weigh(ARGUMENTS(Weigh) a) {
         else if (next < a.groups)
             fetch(next, 0);
     }
-    // The warps that share channels add up before they touch memory.
+    // Warps that share channels sum up before they access memory.
     if (WARPS_A_PAIR > 1) {
         float* kept = (float*)memory + (warp / WARPS_A_PAIR * taps * COLUMNS * 4) * 32 + lane;
 #pragma unroll 1
