@@ -46,7 +46,7 @@ def test_a_panel_for_each_axis_and_a_name_at_each_line():
         ((), "Name the records to draw"),
         (("batch.json",), "Name the records to draw"),
         (("--out", "figure.svg"), "Name the records to draw"),
-        (("batch.json", "--out", "figure.txt"), "ending with .svg"),
+        (("batch.json", "--out", "figure.txt"), "end with .svg"),
         (("none.json", "--out", "figure.svg"), "There is no file none.json"),
         (("flat.json", "--out", "figure.svg"), "no axis to draw"),
         (("batch.json", "--out", "nowhere/figure.svg"), "There is no folder"),

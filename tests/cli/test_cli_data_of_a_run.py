@@ -1,4 +1,4 @@
-"""A run stays with the images it was begun with, and in a folder of its own."""
+"""A run keeps to the images it was started with, and to its own folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`wcapsnet explore`: from the command to the page, and what is said where there is none."""
+"""`wcapsnet explore`: from the command to the page, and the errors when there is no page."""
 
 import json
 import re

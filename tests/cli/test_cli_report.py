@@ -155,7 +155,7 @@ def test_a_moved_data_set_is_said_on_the_page(toy, monkeypatch):
     answer = call("report", "mine")
     assert answer.code == 2
     assert answer.err.startswith("No pictures: ")
-    assert "mine/report.html is kept" in answer.err
+    assert "mine/report.html was not replaced" in answer.err
     assert text("mine/report.html") == whole
     assert call("report", "mine", "--out", "other.html").code == 0
     assert "The pictures cannot be shown." in text("other.html")

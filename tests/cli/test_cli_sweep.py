@@ -235,9 +235,9 @@ def test_of_other_runs_in_the_folder_only_those_of_the_same_settings_that_are_ov
     (folder / "seed=2/failed.json").write_text('{"failure": "Training diverged."}')
     (folder / "seed=4/experiment.json").write_text("broken")
     answer = call("sweep", "toy", "--epochs", 1, "-q")
-    assert (answer.code, answer.err) == (0, ""), "what was asked for went well"
+    assert (answer.code, answer.err) == (0, ""), "the requested runs succeeded"
     assert lines_of(folder) == [("seed=0", "finished"), ("seed=1", "finished"), ("seed=2", "failed")]
-    assert re.search(r"│ 2 of 3 +│", answer.out), "the mean says of whom it is"
+    assert re.search(r"│ 2 of 3 +│", answer.out), "the mean says how many runs it covers"
     (folder / "seed=2/failed.json").write_text("broken")
     assert call("sweep", "toy", "--epochs", 1, "-q").code == 0, "somebody else's trouble"
     assert lines_of(folder) == [("seed=0", "finished"), ("seed=1", "finished")]
@@ -401,7 +401,7 @@ def test_ablate_holds_rows_against_the_reference_row(toy):
     (failed / "test.json").unlink()
     (failed / "failed.json").write_text('{"failure": "Training diverged."}')
     answer = call("ablate", "nonlinearity", "toy", "--seeds", 1, "--epochs", 1)
-    assert re.search(r"squash +│ 1, 1 failed +│", answer.out), "the mean says whom it leaves out"
+    assert re.search(r"squash +│ 1, 1 failed +│", answer.out), "the mean says how many runs it leaves out"
 
 
 def test_the_papers_figures_stand_beside_its_experiments_in_full_length_alone(toy, monkeypatch):
@@ -438,7 +438,7 @@ def test_the_row_that_tables_share_is_trained_once(toy):
     assert call("evaluate", one, "--json").code == 0
     again = call("ablate", "weighting", "toy", "--seeds", 2)
     assert "4 runs in runs/toy-weighting, 4 of them already finished" in again.out
-    assert "taken from there" not in again.out
+    assert "was already trained as" not in again.out
 
 
 def test_a_run_on_other_images_or_one_that_cannot_be_read_is_not_taken(toy, monkeypatch):
@@ -447,7 +447,7 @@ def test_a_run_on_other_images_or_one_that_cannot_be_read_is_not_taken(toy, monk
     change_images(monkeypatch, "train")
     answer = call("ablate", "weighting", "toy", "--seeds", 1, "--epochs", 1)
     assert answer.code == 0, answer
-    assert "taken from there" not in answer.out
+    assert "was already trained as" not in answer.out
     assert all(run["state"] == "finished" for run in content("runs/toy-weighting")["runs"])
 
 

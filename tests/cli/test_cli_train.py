@@ -337,7 +337,7 @@ def test_a_learning_rate_beyond_all_measure_stops_with_one_sentence(toy, batch_s
     answer = call("train", "toy", "--out", "mine", "-q", "--lr", "1e6", "--batch-size", batch_size, "--epochs", 3)
     said = sentence(answer)
     assert "Training diverged in epoch 1 " in said
-    assert "checkpoint is kept" not in said  # there is none yet
+    assert "checkpoint is kept" not in said  # no checkpoint yet
     assert not list(Path("mine").glob("*.safetensors"))
 
 

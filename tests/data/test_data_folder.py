@@ -172,7 +172,7 @@ def test_broken_files_are_skipped_and_listed(picture_folder: MakeFolder) -> None
     [
         ({"a": 3, "b": 0}, r"class folder .*b holds no pictures: fill it"),
         ({"a": 3, "b/1.png": b"no", "b/2.png": b"no"}, r"None of the pictures of class 'b' .*b/1\.png: it is not"),
-        ({"a": 3}, "single class, 'a'"),
+        ({"a": 3}, "only one class, 'a'"),
         ({}, r"holds no pictures: expected one folder for each class, such as pictures/cats/1\.jpg"),
         ({"1.png": noise(1), "2.png": noise(2)}, r"outside class folders, such as 1\.png: expected one"),
         ({"a": 0, "b": 0}, "holds no pictures: expected"),
@@ -188,7 +188,7 @@ def test_broken_files_are_skipped_and_listed(picture_folder: MakeFolder) -> None
             {"train/a": 3, "train/b": 3, "train/stray.png": noise(1), "bus": 3},
             r"train holds pictures both in subfolders and outside them \(stray\.png\)",
         ),
-        ({"train/a": 3, "train/stray.png": noise(1)}, r"single class, 'a', .*\(train/stray\.png lies outside"),
+        ({"train/a": 3, "train/stray.png": noise(1)}, r"only one class, 'a', .*\(train/stray\.png is outside"),
         ({"train/a": 3, "train/b": 3, "test": 3}, r"test holds pictures only outside class folders, such as 0\.png"),
         ({"train": 3, "test": 3}, r"train holds pictures only outside class folders, such as 0\.png"),
         ({"test/a": 3, "test/b": 3}, "has a test folder but no train folder"),

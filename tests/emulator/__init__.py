@@ -25,7 +25,7 @@ OPTIONS = ("-O0", "-std=c++17", "-fPIC", "-w", "-U_FORTIFY_SOURCE")
 
 
 class Emulator:
-    """A backend of `wcapsnet.kernels.compile`. What it compiled lies in `folder`, named by its source."""
+    """A backend of `wcapsnet.kernels.compile`. Compiled sources are in `folder`, named after their source."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

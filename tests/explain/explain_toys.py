@@ -81,7 +81,7 @@ def toy() -> WCapsNet:
 
 
 def split_of(images: Tensor, labels: list[int]) -> DeviceSplit:
-    """Images that reach the network as they are given here, to 1/255: their values lie in [−1, 1]."""
+    """Images that reach the network as they are given here, to 1/255: their values are in [−1, 1]."""
     pixels = ((images + 1) * 127.5).round().to(torch.uint8)
     channels = images.shape[1]
     return DeviceSplit(Split(pixels, torch.tensor(labels)), (0.5,) * channels, (0.5,) * channels, torch.device("cpu"))

@@ -220,7 +220,7 @@ def test_information_worked_by_hand():
     assert normalized_information(torch.eye(3)) == pytest.approx(1)
     assert normalized_information(torch.ones(3, 5)) == pytest.approx(0, abs=1e-9)
     assert normalized_information(torch.tensor([[1.0, 0], [1, 0], [0, 1], [0, 1]])) == pytest.approx(1)
-    # four capsules, of which two are in use, for two classes: all that can be said of the class is said
+    # four capsules, two in use, for two classes: the winner says everything about the class
     assert normalized_information(torch.tensor([[1.0, 0, 0, 0], [0, 0, 1, 0]])) == pytest.approx(1)
 
 
@@ -271,7 +271,7 @@ def test_capsules_of_nearly_the_largest_weight_share_the_win():
     assert (level.leaders, level.shared) == (1.5, 0.5)
     # shares of the wins: 2, 1.5 and 0.5 of 4
     assert level.effective_chosen == pytest.approx(effective_number(torch.tensor([2, 1.5, 0.5])))
-    # whoever draws among equals learns nothing from the order in which capsules are numbered
+    # drawing among ties must not depend on the order of capsule numbers
     equal = level_of(torch.tensor([[0.45, 0.45, 0.1], [0.45, 0.1, 0.45]]).repeat(20, 1), [0, 1] * 20)
     turned = level_of(torch.tensor([[0.1, 0.45, 0.45], [0.45, 0.1, 0.45]]).repeat(20, 1), [0, 1] * 20)
     assert equal.information_chosen == pytest.approx(turned.information_chosen)
@@ -409,7 +409,7 @@ def test_whether_deeper_levels_specialise_more_is_said():
             levels.append(level_of(torch.cat([b, b.flip(1)]), [0] * 50 + [1] * 50, level=level))
         return Specialization(tuple(levels), torch.zeros(0), torch.zeros(0)).trend
 
-    # I = 1 − H(share), in bits: shares of .8, .9 and 1 say .278, .531 and 1, of which chance is some .010
+    # I = 1 − H(share), in bits: shares of .8, .9 and 1 say .278, .531 and 1, about .010 by chance
     said = found(0.8, 0.9, 1.0)
     assert said.startswith("What the winning capsule says about the class, less chance, rises with every level: 0.26")
     assert said.endswith(" → 0.990.")
@@ -426,7 +426,7 @@ def test_whether_deeper_levels_specialise_more_is_said():
 
 
 def two_levels(first, second, labels, classes=2):
-    """Of which capsule each image chooses in either"""
+    """The capsule that each image chooses in each case"""
     of = [torch.nn.functional.one_hot(torch.tensor(chosen), classes).double() for chosen in (first, second)]
     levels = tuple(level_of(b, labels, classes, level) for level, b in enumerate(of))
     return Specialization(levels, torch.zeros(0), torch.zeros(0))

@@ -148,11 +148,11 @@ PIXELS = text(torch.zeros(64, dtype=torch.uint8))
 @pytest.mark.parametrize(
     ("path", "asked", "words"),
     [
-        ("/api/explain", {}, "1×8×8 pixels"),
-        ("/api/explain", {"pixels": PIXELS[:-4]}, "1×8×8 pixels"),
-        ("/api/explain", {"pixels": "ä"}, "1×8×8 pixels"),
-        ("/api/explain", {"pixels": 7}, "1×8×8 pixels"),
-        ("/api/explain", {"pixels": None}, "1×8×8 pixels"),
+        ("/api/explain", {}, "1×8×8 bytes"),
+        ("/api/explain", {"pixels": PIXELS[:-4]}, "1×8×8 bytes"),
+        ("/api/explain", {"pixels": "ä"}, "1×8×8 bytes"),
+        ("/api/explain", {"pixels": 7}, "1×8×8 bytes"),
+        ("/api/explain", {"pixels": None}, "1×8×8 bytes"),
         ("/api/explain", {"test": 20}, "0 to 19"),
         ("/api/explain", {"test": -1}, "0 to 19"),
         ("/api/explain", {"test": "1"}, "0 to 19"),

@@ -170,7 +170,7 @@ def test_unequal_runs_pass_through_few_lanes_and_give_their_memory_back(tmp_path
     allocated = []
     for outcome in together(tmp_path, data, experiments, 2):
         assert outcome.failure is None
-        allocated.append(torch.cuda.memory_allocated())  # with one run under way beside the one that ended
+        allocated.append(torch.cuda.memory_allocated())  # with one run active besides the one that ended
     assert len(allocated) == 8
     assert max(allocated[4:7]) <= 1.1 * max(allocated[:4]) + 2**26
 

@@ -382,7 +382,7 @@ WEIGHTS = {
 
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_every_loss_term_is_computed_as_pytorch_does(name, emulator, batch, monkeypatch):
-    """By the kernels or beside them: terms, total, gradients and sums are those of objective.py on the same output."""
+    """With or without the kernels: terms, total, gradients and sums are those of objective.py on the same output."""
     register(monkeypatch, parts.loss_term, "length", length)
     weights, (images, labels) = Objective(WEIGHTS[name]), batch
     network = WCapsNet(QUIET)
@@ -563,7 +563,7 @@ def test_arguments_fit_what_a_launch_can_pass():
 # ── structures ──
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to say where the fields of a struct lie")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ to find the offsets of struct fields")
 def test_structures_lie_in_memory_as_the_compiler_has_them(tmp_path):
     program = [
         "#include <cstddef>",

@@ -169,7 +169,7 @@ def test_a_network_agrees_with_its_modules(name, monkeypatch):
 
 @pytest.mark.usefixtures("compiled", "guarded")
 def test_the_next_pass_starts_from_fresh_zeros():
-    """Sums lie in one piece of memory that is cleared for a pass: what the pass before left there is gone."""
+    """Sums are in one buffer that is cleared for every pass: nothing is left from the pass before."""
     m, config = NETWORKS["three levels"]
     network = WCapsNet(config)
     fresh = copy.deepcopy(network)

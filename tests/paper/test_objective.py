@@ -377,7 +377,7 @@ def test_the_objective_and_its_gradients_are_finite_and_of_sane_size(case, n, dt
     for term in (terms.total, *terms.named.values()):
         assert term.dtype == torch.float32
         assert term.isfinite()
-    assert terms.named["wasserstein"].abs() <= 1.01  # fitness and weights lie in [0, 1]
+    assert terms.named["wasserstein"].abs() <= 1.01  # fitness and weights are in [0, 1]
     for leaf in (logits, a, image) if n == 1 else (logits, a, b, image):  # the weight of an only capsule is 1
         assert leaf.grad.isfinite().all()
         assert leaf.grad.abs().max() <= 10

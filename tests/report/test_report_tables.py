@@ -1,4 +1,4 @@
-"""`wcapsnet tables`: the paper's figures, and ours beside them."""
+"""`wcapsnet tables`: the paper's figures next to ours."""
 
 import json
 import re

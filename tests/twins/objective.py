@@ -27,7 +27,7 @@ def wasserstein_twin(a: list[list[float]], b: list[list[float]], cos: list[float
     wrong = sum((1 - cos[m]) * f_s[m] for m in range(samples))
     right_left_out = sum(cos[m] * f_ns[m] for m in range(samples))
     right = sum(cos[m] * f_s[m] for m in range(samples))
-    # D3: an expectation over no samples is none.
+    # D3: an expectation over no samples is zero.
     e_h = (wrong / (2 * n_h) if n_h > 0 else 0.0) + (right_left_out / (2 * n_p) if n_p > 0 else 0.0)
     e_p = right / n_p if n_p > 0 else 0.0
     return e_h - e_p

@@ -137,8 +137,8 @@ def _level_facts(level: LevelSpecialization) -> Html:
         ),
         "capsules in use, by weight": f"{level.effective:.2f} of {n}",
         "capsules in use, by wins": f"{level.effective_chosen:.2f} of {n}",
-        "capsules that weigh in one image": f"{level.effective_per_image:.2f} of {n}",
-        "capsules that win one image": f"{level.leaders:.2f} of {n}",
+        "effective capsules per image": f"{level.effective_per_image:.2f} of {n}",
+        "winners per image": f"{level.leaders:.2f} of {n}",
     }
     note = (
         f"Information about the class: 1 is {level.unit:.3f} nats, the most one of {n} capsules can say. All winners "
