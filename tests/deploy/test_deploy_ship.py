@@ -477,7 +477,7 @@ def test_the_figures_on_a_card_are_those_of_the_committed_records(name):
         assert f"seeds: {mean_and_deviation([r.accuracy for r in records])} %" in text
     (own,) = [r for r in records if r.seed == training["seed"]]
     assert f"That took {clock(own.seconds)} on {own.hardware}, " in text
-    figures = json.loads((ROOT / "results" / own.place / "test.json").read_text())
+    figures = json.loads((ROOT / "results" / own.place).read_text())["test"]
     shown = re.findall(r"^\| (.+?) \| (\d+) \| ([\d.]+)% \|", text, re.MULTILINE)
     assert len(shown) == 10
     for label, images, right in shown:
