@@ -39,3 +39,23 @@ def browser():
         browser = engine.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu", *quiet])
         yield browser
         browser.close()
+
+
+# Files that take long as a whole; single tests carry the marker themselves.
+SLOW = (
+    "cli/test_cli_sweep.py",
+    "explore/test_explore_browser.py",
+    "kernels/test_kernels_level.py",
+    "kernels/test_kernels_network.py",
+    "report/test_report_browser.py",
+    "usage/test_examples.py",
+    "usage/test_extending.py",
+    "usage/test_readme.py",
+)
+
+
+def pytest_collection_modifyitems(items):
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.relative_to(here).as_posix() in SLOW:
+            item.add_marker(pytest.mark.slow)

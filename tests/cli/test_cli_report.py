@@ -134,6 +134,7 @@ def test_several_runs_are_compared(toy):
     assert "2 runs compared" in text("runs/comparison.html")
 
 
+@pytest.mark.slow
 def test_figures_are_written_beside(run, tmp_path):
     pytest.importorskip("matplotlib")
     answer = call("report", run, "--out", tmp_path / "page.html", "--figures", tmp_path / "figures")

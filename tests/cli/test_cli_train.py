@@ -282,6 +282,7 @@ def test_ctrl_c_while_data_are_read_exits_130_and_leaves_nothing(toy, monkeypatc
     assert not Path("runs").exists()
 
 
+@pytest.mark.slow
 def test_a_real_ctrl_c_in_a_process_of_its_own(pictures):
     options = ["--size", "8", "--epochs", "15", "--seed", "2", "--lr", "0.05", *SMALL]
     command = [sys.executable, "-m", "wcapsnet", "train", str(pictures), "--out", "broken", *options]

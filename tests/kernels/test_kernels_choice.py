@@ -230,6 +230,7 @@ def assert_routed_by_its_own_parts(network, plain, paper):
         assert (p.grad is None) == (q[1].grad is None), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [with_own_critics, with_own_fitness, with_hook, with_replaced_method])
 def test_routing_without_a_kernel_is_computed_by_its_own_modules(change, emulator):
     """What trains is the part that was put in: outputs and gradients are the changed network's, not the paper's."""
@@ -327,6 +328,7 @@ def gradient(network):
     return torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in network.parameters()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weighting", parts.weighting)
 @pytest.mark.parametrize("nonlinearity", parts.nonlinearity)
 @pytest.mark.parametrize("fitness", parts.fitness)

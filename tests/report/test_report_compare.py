@@ -110,6 +110,7 @@ def test_a_run_has_one_colour_in_every_figure_though_another_has_no_curves(runs)
 # ── figures ──
 
 
+@pytest.mark.slow
 def test_figures_are_written_in_three_formats(facts, tmp_path):
     pytest.importorskip("matplotlib")
     written = figures.write_figures(figures.run_figures(facts), tmp_path / "figures")
@@ -134,6 +135,7 @@ def test_figures_of_few_epochs_show_them_at_whole_numbers(epochs):
             assert all(tick == round(tick) for tick in axes.get_xticks())
 
 
+@pytest.mark.slow
 def test_figures_of_many_classes_and_of_several_runs(runs, tmp_path):
     pytest.importorskip("matplotlib")
     run, dataset = toy(tmp_path / "run", tuple(f"${r}" for r in range(25)), test=75)
