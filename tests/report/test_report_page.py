@@ -59,7 +59,7 @@ def page(facts):
 def test_the_headline_is_the_figure_of_test_json(page, finished_run):
     results = finished_run[0].results()
     assert percent(results["accuracy"]) in page.text
-    assert f"{60 - results['errors']} images of 60 right" in page.text
+    assert f"{60 - results['errors']} images of 60 correct" in page.text
     assert f"{results['cross_entropy']:.4f}" in page.text
     assert "guessing evenly among the 3 classes gives 1.10" in page.text  # ln 3, without "none of these"
 
@@ -68,10 +68,10 @@ def test_the_headline_is_the_figure_of_test_json(page, finished_run):
     ("confusion", "said"),
     [
         # 12 / (12 + 1.96²) = .7575
-        ([[4, 0, 0], [0, 4, 0], [0, 0, 4]], "12 images of 12 right; 95 % interval 75.75 % to 100.00 %"),
+        ([[4, 0, 0], [0, 4, 0], [0, 0, 4]], "12 images of 12 correct; 95 % interval 75.75 % to 100.00 %"),
         # (11 + 1.96²/2) / (12 + 1.96²) ± √(1.96² (11/12 + 1.96²/4)) / (12 + 1.96²) = .8156 ± .1695
-        ([[4, 0, 0], [1, 3, 0], [0, 0, 4]], "11 images of 12 right; 95 % interval 64.61 % to 98.51 %"),
-        ([[0, 4, 0], [0, 0, 4], [4, 0, 0]], "0 images of 12 right; 95 % interval 0.00 % to 24.25 %"),
+        ([[4, 0, 0], [1, 3, 0], [0, 0, 4]], "11 images of 12 correct; 95 % interval 64.61 % to 98.51 %"),
+        ([[0, 4, 0], [0, 0, 4], [4, 0, 0]], "0 images of 12 correct; 95 % interval 0.00 % to 24.25 %"),
     ],
 )
 def test_the_intervals_of_a_tiny_test_set_end_at_0_and_100_percent(facts, confusion, said):
