@@ -105,7 +105,7 @@ UNSUPPORTED = {
     "model.init_channels is 20": replace(SMALL, init_channels=20),
     "model.levels.1.dimension is 12": replace(SMALL, levels=(Level(2, 8, 8, 2), Level(2, 8, 12, 1))),
     "a critic has 12 channels": replace(SMALL, critic_channels=12),
-    "deeper": replace(SMALL, dense_layers=15),
+    "dense layers": replace(SMALL, dense_layers=15),
     "a map 136 wide": replace(SMALL, width=136),
     "levels.0.dimension is 264": replace(SMALL, levels=(Level(2, 8, 264, 2), Level(2, 8, 8, 1))),
     "the critics have": replace(SMALL, height=64, width=64, levels=(Level(1, 8, 8, 1),) * 7),
