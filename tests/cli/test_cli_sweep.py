@@ -308,7 +308,7 @@ BAD = {
     "seeds": (("toy", "--seeds", "some"), "--seeds must be"),
     "no seeds": (("toy", "--seeds", "0"), "--seeds must be"),
     "seed twice": (("toy", "--seeds", "1,2,1"), "names a seed twice"),
-    "a seed as a number of seeds": (("toy", "--seeds", "20261115"), "would be 20261115 runs"),
+    "a seed as a number of seeds": (("toy", "--seeds", "20261115"), "20261115 runs"),
     "network for other images": (("toy", "--grid", "model.height=8,16"), "model.height is 16"),
     "no images to train on": (("toy", "--grid", "data.validation=12,48"), "data.validation"),
     "kernels": (("toy", "--grid", "training.kernels=plain,fused"), "fused kernels cannot be used"),

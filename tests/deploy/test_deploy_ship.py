@@ -521,7 +521,7 @@ def test_a_shipped_network_has_a_report_by_its_name(made, tmp_path, monkeypatch)
     assert (code, out, err) == (0, f"The report is {NAME}-report.html.\n", "")
     page = (tmp_path / f"{NAME}-report.html").read_text(encoding="utf-8")
     right = made.facts["test"]["correct"]
-    assert f"{right} images of 60 right" in page
+    assert f"{right} images of 60 correct" in page
     assert "All numbers as a table" in page
     assert f"seed {made.run.experiment.training.seed}" in page
     assert made.run.metrics()
@@ -536,4 +536,4 @@ def test_the_report_of_a_shipped_network_says_when_its_data_are_not_there(made, 
     assert call("report", NAME)[0] == 0
     page = (tmp_path / f"{NAME}-report.html").read_text(encoding="utf-8")
     assert "The pictures cannot be shown." in page
-    assert f"{made.facts['test']['correct']} images of 60 right" in page
+    assert f"{made.facts['test']['correct']} images of 60 correct" in page
