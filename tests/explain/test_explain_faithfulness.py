@@ -145,7 +145,7 @@ def test_without_captum_its_methods_are_left_out(monkeypatch):
     [
         ({"methods": ("guess",)}, "no method 'guess'"),
         ({"baseline": "blue"}, "did you mean 'blur'"),
-        ({"steps": 0}, "at least one"),
+        ({"steps": 0}, "at least 1"),
     ],
 )
 def test_what_is_not_there_is_refused(options, words):
