@@ -20,7 +20,7 @@ import torch
 
 from wcapsnet.__main__ import keep_freed_memory
 from wcapsnet.data import Split
-from wcapsnet.data.loader import DeviceSplit
+from wcapsnet.data.device_data import DeviceSplit
 from wcapsnet.network import WCapsNet
 from wcapsnet.recipes import recipe
 from wcapsnet.training import evaluate as evaluation

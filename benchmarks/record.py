@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from wcapsnet.bench.run import environment
+from wcapsnet.bench.suite import environment
 
 
 def write(name: str, hardware: str, results: Any) -> None:

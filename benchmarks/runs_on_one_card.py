@@ -23,14 +23,13 @@ import torch
 from torch import Tensor
 
 from wcapsnet.data import Dataset, Split
-from wcapsnet.data.loader import DeviceData
+from wcapsnet.data.device_data import DeviceData
 from wcapsnet.experiment import Experiment
 from wcapsnet.models import model_config
 from wcapsnet.recipes import recipe
-from wcapsnet.training.board import Board
-from wcapsnet.training.progress import Progress
-from wcapsnet.training.run import Run
-from wcapsnet.training.together import train_together
+from wcapsnet.training.console import Board, Progress
+from wcapsnet.training.parallel import train_together
+from wcapsnet.training.run_folder import Run
 from wcapsnet.training.trainer import Trainer
 
 REPETITIONS = 3

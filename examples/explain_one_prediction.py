@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import wcapsnet
 from wcapsnet.data import DataConfig, load_dataset
-from wcapsnet.explain import explain_image
+from wcapsnet.explanations import explain_image
 
 
 def main() -> str:

@@ -13,7 +13,7 @@ import numpy as np
 
 import wcapsnet
 from wcapsnet.data import DataConfig, DatasetInfo
-from wcapsnet.data.files import Arrays, RawData
+from wcapsnet.data.formats import Arrays, RawData
 from wcapsnet.experiment import TrainingConfig
 from wcapsnet.models import model_config
 from wcapsnet.parts import dataset, recipe

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from wcapsnet.data import DATASETS
 from wcapsnet.experiment import Experiment, stored_experiment
+from wcapsnet.formatting import mean_and_deviation, percent
 from wcapsnet.network import WCapsNet
 from wcapsnet.recipes.ablations import PAPER_FIGURES
 from wcapsnet.recipes.published import PAPER_TABLES
 from wcapsnet.recipes.repeat import rebuild
-from wcapsnet.report.records import NETWORK, row_of
-from wcapsnet.rounding import mean_and_deviation, percent
-from wcapsnet.training.progress import clock
-from wcapsnet.training.run import runs_at_a_time
+from wcapsnet.reports.records import NETWORK, row_of
+from wcapsnet.training.console import clock
+from wcapsnet.training.run_folder import runs_at_a_time
 
 if TYPE_CHECKING:
     from .ship import Measured

@@ -17,19 +17,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wcapsnet import load
+from wcapsnet import load, shipped
 from wcapsnet.cli.exit import in_a_sentence
 from wcapsnet.data import Split
-from wcapsnet.data.loader import DeviceSplit
-from wcapsnet.deploy import shipped
+from wcapsnet.data.device_data import DeviceSplit
 from wcapsnet.device import choose_device
-from wcapsnet.explain import Rerouted, recalibrated
-from wcapsnet.explain.reroute import Outcome
+from wcapsnet.explanations import Rerouted, recalibrated
+from wcapsnet.explanations.reroute import Outcome
 from wcapsnet.network import WCapsNet
-from wcapsnet.report.page.look import evenly
+from wcapsnet.reports.survey_cache import evenly
 from wcapsnet.sweeps.run import dataset_of
-from wcapsnet.training.cores import good_batch
-from wcapsnet.training.evaluate import evaluate
+from wcapsnet.training.evaluate import evaluate, good_batch
 
 TRAINING_IMAGES = 5000  # σ is then known to 1 %
 

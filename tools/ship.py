@@ -26,19 +26,18 @@ from wcapsnet import __version__
 from wcapsnet.atomic import replacing, write_text
 from wcapsnet.classifier import Classifier, save_tensors, sealed
 from wcapsnet.data import DATASETS, Dataset, load_dataset
-from wcapsnet.data.loader import DeviceSplit
+from wcapsnet.data.device_data import DeviceSplit
 from wcapsnet.device import arithmetic, choose_device
 from wcapsnet.errors import InputError
 from wcapsnet.parts import model as MODELS
 from wcapsnet.recipes import RECIPES
-from wcapsnet.report import curves
-from wcapsnet.report.records import FREE, environment_of, history_of, open_run, runs_in
+from wcapsnet.reports import result_curves as curves
+from wcapsnet.reports.records import FREE, environment_of, history_of, open_run, runs_in
 from wcapsnet.settings import flat, to_dict
-from wcapsnet.training.cores import good_batch, on_every_core
-from wcapsnet.training.evaluate import Evaluation, evaluate
-from wcapsnet.training.run import PARTS, Run
+from wcapsnet.training.evaluate import Evaluation, evaluate, good_batch, on_every_core
+from wcapsnet.training.run_folder import PARTS, Run
 
-PLACE = Path("src/wcapsnet/deploy/weights")
+PLACE = Path("src/wcapsnet/shipped/weights")
 CARDS = Path("docs/model-cards")
 
 

@@ -29,24 +29,23 @@ from readings import AS_DECIDED, AS_DECIDED_PLAIN, READINGS, experiment_of, that
 from wcapsnet.atomic import write_text
 from wcapsnet.cli.exit import in_a_sentence
 from wcapsnet.data import Dataset, default_data_dir, load_dataset
-from wcapsnet.data.loader import DeviceSplit
+from wcapsnet.data.device_data import DeviceSplit
 from wcapsnet.device import arithmetic, choose_device
 from wcapsnet.errors import InputError
 from wcapsnet.experiment import Experiment
-from wcapsnet.explain.lipschitz import HIGH, LOW
+from wcapsnet.explanations.lipschitz import HIGH, LOW
+from wcapsnet.formatting import mean_and_deviation, percent
 from wcapsnet.network import WCapsNet
 from wcapsnet.network.critic import Critic
 from wcapsnet.recipes import recipe
-from wcapsnet.report.noise import LEVEL, apart, between, holm, pooled, spreads
-from wcapsnet.report.records import environment_of, in_all, open_run, runs_in
-from wcapsnet.report.tables import with_correction
-from wcapsnet.rounding import mean_and_deviation, percent
+from wcapsnet.reports.records import environment_of, in_all, open_run, runs_in
+from wcapsnet.reports.significance import LEVEL, apart, between, holm, pooled, spreads
+from wcapsnet.reports.tables import with_correction
 from wcapsnet.settings import differing, flat, to_dict
-from wcapsnet.training.board import make_board
-from wcapsnet.training.mode import evaluating
-from wcapsnet.training.progress import Progress
-from wcapsnet.training.run import Run, describe_environment, read_json
-from wcapsnet.training.together import SharedData, train_together
+from wcapsnet.training.console import Progress, make_board
+from wcapsnet.training.evaluate import evaluating
+from wcapsnet.training.parallel import SharedData, train_together
+from wcapsnet.training.run_folder import Run, describe_environment, read_json
 from wcapsnet.training.trainer import Trainer
 
 LAST = 3  # epochs whose mean is compared; the best epoch is also the luckiest

@@ -15,16 +15,17 @@ from wcapsnet.atomic import write_text
 from wcapsnet.classifier import load_tensors
 from wcapsnet.data import DATASETS
 from wcapsnet.errors import InputError
+from wcapsnet.formatting import percent
 from wcapsnet.recipes.published import PAPER_TABLES
-from wcapsnet.report import curves, tables, weight_map
-from wcapsnet.report.records import NETWORK, Record, in_order, keep, open_run, read_record, records_json, runs_in
-from wcapsnet.rounding import percent
-from wcapsnet.training.progress import clock
-from wcapsnet.training.run import read_json
+from wcapsnet.reports import result_curves as curves
+from wcapsnet.reports import tables, weight_map
+from wcapsnet.reports.records import NETWORK, Record, in_order, keep, open_run, read_record, records_json, runs_in
+from wcapsnet.training.console import clock
+from wcapsnet.training.run_folder import read_json
 
 BEGIN, END = "<!-- {}: made by tools/update_docs.py -->", "<!-- end of {} -->"
-WEIGHTS = Path("src/wcapsnet/deploy/weights")
-PACKAGED = Path("src/wcapsnet/report/records.json")
+WEIGHTS = Path("src/wcapsnet/shipped/weights")
+PACKAGED = Path("src/wcapsnet/reports/records.json")
 PAGES = (Path("README.md"), Path("docs/results.md"), Path("docs/guide.md"))
 LEVEL = 3  # whose weights are shown: as in the paper, the level that specialises
 LOOKED = {  # the figure's panels, and what `wcapsnet explain --json` said of these networks

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from . import explain
+    from . import explanations as explain
     from .api import Trained, evaluate, predict, report, sweep, train
     from .classifier import Classifier, Prediction
     from .errors import InputError
@@ -29,6 +29,7 @@ _PLACES = {
     "WCapsNetConfig": "network",
     "create": "models",
     "evaluate": "api",
+    "explain": "api",
     "list_models": "models",
     "load": "hub",
     "predict": "api",
@@ -62,8 +63,6 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """The public names, imported on first use: the command line must set options before torch is loaded."""
-    if name == "explain":
-        return import_module(".explain", __name__)
     if name not in _PLACES:
         raise AttributeError(f"module 'wcapsnet' has no attribute {name!r}")
     return getattr(import_module(f".{_PLACES[name]}", __name__), name)

@@ -11,16 +11,17 @@ import torch
 from rich.markup import escape
 from rich.progress import Progress as Bar
 
+from . import reports as report_page
+from . import shipped
 from .atomic import write_text
 from .classifier import Classifier, Picture, Prediction
 from .console import err, out, warn
 from .data import DATASETS, MAX_SIDE, Dataset, Split, default_data_dir, scan_folder
-from .data.loader import DeviceSplit
-from .deploy import shipped
+from .data.device_data import DeviceSplit
 from .device import choose_device
 from .errors import InputError
 from .experiment import Experiment
-from .explain import (
+from .explanations import (
     ImageExplanation,
     Probe,
     Specialization,
@@ -30,21 +31,19 @@ from .explain import (
     specialization,
     survey,
 )
+from .formatting import percent, plural
 from .hub import data_of_run, dataset_of, load, load_with_data, moved, remembered
 from .kernels import compile as compile_kernels
 from .network import MIN_SIDE
 from .recipes import RECIPES, quick, recipe, suggest
 from .recipes.ablations import rows_of
-from .report import page as report_page
-from .report.page.look import aside, evenly
-from .report.page.text import plural
-from .rounding import percent
+from .reports.survey_cache import aside, evenly
 from .settings import with_setting
 from .sweeps import Sweep, product, train_all, with_seeds
+from .training.console import clock, make_progress
 from .training.evaluate import Evaluation
 from .training.evaluate import evaluate as measure
-from .training.progress import clock, make_progress
-from .training.run import Run, describe_environment, read_experiment
+from .training.run_folder import Run, describe_environment, read_experiment
 from .training.trainer import Diverged, Interrupted, Trainer
 
 GLANCE = 500  # validation images in the report of a stopped run
@@ -447,7 +446,7 @@ def report(
 
     `figures` is a folder for the figures as PDF, PNG and SVG.
     """
-    from .report.page import figures as drawing  # matplotlib is needed only for figures
+    from .reports import figures as drawing
 
     chosen = choose_device(device)
     folder = Path(figures) if figures else None

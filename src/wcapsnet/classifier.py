@@ -21,13 +21,13 @@ from torch import Tensor, nn
 
 from .atomic import replacing
 from .data import read_image
-from .data.loader import normalize
+from .data.device_data import normalize
 from .device import arithmetic
 from .errors import InputError
+from .formatting import percent
 from .network import Output, WCapsNet, WCapsNetConfig
 from .network.routing import winners
 from .plugins import Plugin, plugins, require
-from .rounding import percent
 from .settings import model_from_dict, to_dict
 
 METADATA = "wcapsnet"  # the key of our metadata in a safetensors file

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .data.augment import augment
-from .data.loader import DeviceSplit
+from .data.device_data import DeviceSplit
 from .objective import Objective, Terms, objective
 
 

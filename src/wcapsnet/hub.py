@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 import torch
 
+from . import shipped
 from .classifier import Classifier
 from .console import few, warn
 from .data import DATASETS, Dataset, load_dataset
-from .deploy import shipped
 from .device import choose_device
 from .errors import InputError
 from .experiment import Experiment
-from .training.run import Run, read_json
+from .training.run_folder import Run, read_json
 
 
 def load(source: str | Path, *, device: str = "cpu") -> Classifier:

@@ -12,7 +12,7 @@ import torch
 from cli_helpers import SMALL, Answer, call, fruit
 
 from wcapsnet.data import DATASETS, DataConfig, DatasetInfo
-from wcapsnet.data.files import Arrays, MissingFilesError, RawData
+from wcapsnet.data.formats import Arrays, MissingFilesError, RawData
 from wcapsnet.experiment import Experiment, TrainingConfig
 from wcapsnet.network import Level, WCapsNetConfig
 from wcapsnet.recipes import RECIPES

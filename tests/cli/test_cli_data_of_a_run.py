@@ -19,7 +19,7 @@ from wcapsnet.data import DATASETS, datasets
 from wcapsnet.data.datasets import Archive
 from wcapsnet.experiment import Experiment
 from wcapsnet.explore import Server
-from wcapsnet.training.run import Run
+from wcapsnet.training.run_folder import Run
 
 
 @pytest.fixture

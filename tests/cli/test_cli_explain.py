@@ -7,8 +7,8 @@ import torch
 from cli_helpers import COLORS, SMALL, call, picture, sentence
 
 import wcapsnet
-from wcapsnet.explain import explain_image
-from wcapsnet.rounding import mean_and_deviation
+from wcapsnet.explanations import explain_image
+from wcapsnet.formatting import mean_and_deviation
 
 
 @pytest.fixture

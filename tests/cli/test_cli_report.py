@@ -12,7 +12,7 @@ import wcapsnet.training.step as step_module
 from wcapsnet import api
 from wcapsnet.cli import report as report_command
 from wcapsnet.data import DATASETS
-from wcapsnet.explain import Survey
+from wcapsnet.explanations import Survey
 from wcapsnet.training.trainer import Trainer
 
 

@@ -25,8 +25,7 @@ from wcapsnet.recipes import ABLATIONS, PAPER, RECIPES, ROWS
 from wcapsnet.recipes.ablations import variant
 from wcapsnet.recipes.published import PAPER_TABLES
 from wcapsnet.sweeps import product
-from wcapsnet.training.board import Board
-from wcapsnet.training.progress import Progress
+from wcapsnet.training.console import Board, Progress
 
 GRID = ("--grid", "training.lr=0.05,0.1", "--seeds", 2, "--epochs", 1)
 FOLDERS = [f"lr={lr},seed={seed}" for lr in ("0.05", "0.1") for seed in (0, 1)]

@@ -19,7 +19,7 @@ import wcapsnet.engine as engine_module
 import wcapsnet.hub as hub
 import wcapsnet.training.step as step_module
 from wcapsnet.recipes import RECIPES
-from wcapsnet.training.progress import Progress
+from wcapsnet.training.console import Progress
 
 
 def experiment(run):

@@ -16,9 +16,9 @@ from cli_helpers import COLORS, call, environment, picture, sentence
 import wcapsnet
 from wcapsnet.cli import console
 from wcapsnet.data import DATASETS
+from wcapsnet.formatting import percent
 from wcapsnet.parts import model as MODELS
 from wcapsnet.recipes import PAPER
-from wcapsnet.rounding import percent
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ import torch
 from explore_helpers import array, classifier_of, images_of, normalized, serving
 from PIL import Image
 
-from wcapsnet.explain import explain_image, over_image
-from wcapsnet.explain.shares import against_share
+from wcapsnet.explanations import explain_image, over_image
+from wcapsnet.explanations.shares import against_share
 from wcapsnet.network import Level, RoutingConfig
-from wcapsnet.report.shades import shades
+from wcapsnet.reports.shades import shades
 
 pytestmark = pytest.mark.browser
 

@@ -9,8 +9,8 @@ import torch
 from explore_helpers import classifier_of, images_of, normalized, serving
 
 from wcapsnet.data import Split
-from wcapsnet.data.loader import DeviceSplit
-from wcapsnet.explain import explain_capsule, explain_image, nearest, specialization, survey, vector_range
+from wcapsnet.data.device_data import DeviceSplit
+from wcapsnet.explanations import explain_capsule, explain_image, nearest, specialization, survey, vector_range
 from wcapsnet.explore import Explorer, favourites
 
 

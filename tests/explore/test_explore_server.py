@@ -14,7 +14,7 @@ from explore_helpers import classifier_of, images_of, serving, text
 from PIL import Image
 
 from wcapsnet.errors import InputError
-from wcapsnet.explore import Explorer, Server, answers
+from wcapsnet.explore import Explorer, Server, api
 from wcapsnet.explore.server import PAGE
 
 POSTS = ("/api/explain", "/api/block", "/api/decode", "/api/near", "/api/survey", "/api/picture")
@@ -135,7 +135,7 @@ def test_what_computes_is_not_asked_by_get(asker):
 
 @pytest.mark.parametrize(
     "path",
-    ["/nowhere", "/../answers.py", "/%2e%2e/answers.py", "//etc/passwd", "/page/app.js", "/.", "/api/test/x.txt"],
+    ["/nowhere", "/../api.py", "/%2e%2e/api.py", "//etc/passwd", "/page/app.js", "/.", "/api/test/x.txt"],
 )
 def test_there_is_nothing_else(asker, path):
     assert asker.get(path).status == 404
@@ -222,7 +222,7 @@ def test_a_small_file_with_too_many_pixels_is_refused_before_it_is_decoded(asker
 
 
 def test_a_file_that_is_too_large_is_refused_unread(asker):
-    answer = asker.post("/api/picture", b"", Content_Length=str(answers.MAX_UPLOAD + 1))
+    answer = asker.post("/api/picture", b"", Content_Length=str(api.MAX_UPLOAD + 1))
     assert answer.status == 413
     assert "20 MB" in answer.sentence
 

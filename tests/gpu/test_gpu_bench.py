@@ -7,7 +7,7 @@ import torch
 
 from twins import tiny
 from wcapsnet.bench.contenders import parse
-from wcapsnet.bench.run import Request, run
+from wcapsnet.bench.suite import Request, run
 from wcapsnet.recipes import recipe
 
 pytestmark = [

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from wcapsnet import kernels, parts
 from wcapsnet.cli import app
 from wcapsnet.data import DataConfig, Split
-from wcapsnet.data.loader import DeviceSplit
+from wcapsnet.data.device_data import DeviceSplit
 from wcapsnet.data.types import Augmentations
 from wcapsnet.device import arithmetic
 from wcapsnet.experiment import Experiment, TrainingConfig

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from wcapsnet.data import DataConfig, Dataset, Split
-from wcapsnet.data.loader import DeviceSplit
+from wcapsnet.data.device_data import DeviceSplit
 from wcapsnet.engine import Engine
 from wcapsnet.experiment import Experiment, TrainingConfig
 from wcapsnet.network import RoutingConfig, WCapsNet, WCapsNetConfig
-from wcapsnet.training.progress import Progress
-from wcapsnet.training.run import Run
+from wcapsnet.training.console import Progress
+from wcapsnet.training.run_folder import Run
 from wcapsnet.training.step import GraphedStep, Step, nesterov
 from wcapsnet.training.trainer import Trainer
 

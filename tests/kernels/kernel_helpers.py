@@ -192,9 +192,9 @@ class Guards:
 
 def fused_critic(critic: Any, height: int, width: int, salt: int = 10) -> tuple[Any, Any]:
     """With the spectral norms of its kernels, to be brought up to date before every pass."""
-    from wcapsnet.kernels.aside import Aside
     from wcapsnet.kernels.critic import FusedCritic, Spectral
     from wcapsnet.kernels.prepare import Zeros
+    from wcapsnet.kernels.side_stream import Aside
 
     spectral = Spectral(list(critic.layers))
     return FusedCritic(critic, spectral, height, width, salt, Aside(), Zeros()), spectral

@@ -14,7 +14,7 @@ from torch import nn
 
 from wcapsnet import kernels, parts
 from wcapsnet.data import DataConfig
-from wcapsnet.data.loader import DeviceSplit
+from wcapsnet.data.device_data import DeviceSplit
 from wcapsnet.data.types import Augmentations, Split
 from wcapsnet.engine import Engine
 from wcapsnet.errors import InputError

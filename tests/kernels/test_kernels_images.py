@@ -9,11 +9,11 @@ from torch import nn
 
 from wcapsnet.data import Split
 from wcapsnet.data.augment import mirror, shift
-from wcapsnet.data.loader import DeviceSplit
-from wcapsnet.kernels.aside import Aside
+from wcapsnet.data.device_data import DeviceSplit
 from wcapsnet.kernels.decoder import FusedDecoder, decoded
 from wcapsnet.kernels.images import FusedInit, first_convolution, take
 from wcapsnet.kernels.prepare import Prepared, Zeros
+from wcapsnet.kernels.side_stream import Aside
 from wcapsnet.network import BestCapsule
 from wcapsnet.network.decoder import Decoder
 

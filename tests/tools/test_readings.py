@@ -22,7 +22,7 @@ from wcapsnet.network import Level, Output, Routing, RoutingConfig, WCapsNet, WC
 from wcapsnet.network.per_capsule import BatchNorm, shared_over_capsules
 from wcapsnet.objective import objective
 from wcapsnet.settings import differing, model_from_dict, to_dict
-from wcapsnet.training.run import Run, read_json
+from wcapsnet.training.run_folder import Run, read_json
 
 ROOT = Path(__file__).parents[2]
 PLUGIN = ROOT / "tools/readings.py"

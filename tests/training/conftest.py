@@ -9,7 +9,7 @@ import pytest
 import torch
 from training_helpers import toy_experiment, trained
 
-from wcapsnet.training.run import Run
+from wcapsnet.training.run_folder import Run
 
 
 @pytest.fixture(autouse=True)

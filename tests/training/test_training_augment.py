@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from wcapsnet.data import DataConfig, Split
 from wcapsnet.data.augment import augment, mirror, shift
-from wcapsnet.data.loader import DeviceSplit, epoch_order, normalize
+from wcapsnet.data.device_data import DeviceSplit, epoch_order, normalize
 from wcapsnet.data.types import Augmentations
 from wcapsnet.errors import InputError
 from wcapsnet.parts import augmentation

@@ -24,11 +24,11 @@ import wcapsnet.engine as engine_module
 import wcapsnet.training.trainer as trainer_module
 from wcapsnet.classifier import Classifier
 from wcapsnet.data import Dataset
-from wcapsnet.data.loader import DeviceSplit
+from wcapsnet.data.device_data import DeviceSplit
 from wcapsnet.device import choose_device
 from wcapsnet.errors import InputError
+from wcapsnet.training.console import Progress
 from wcapsnet.training.evaluate import Evaluation
-from wcapsnet.training.progress import Progress
 from wcapsnet.training.trainer import Diverged, State
 
 

@@ -7,7 +7,7 @@ import torch
 from training_helpers import CPU, begin, toy_dataset, toy_experiment
 
 from twins.tiny import quiet
-from wcapsnet.data.loader import DeviceSplit
+from wcapsnet.data.device_data import DeviceSplit
 from wcapsnet.data.types import Augmentations
 from wcapsnet.engine import Engine
 from wcapsnet.experiment import Experiment, TrainingConfig

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from training_helpers import CtrlC, begin, go_on, interrupted, toy_experiment
 
-from wcapsnet.training.progress import LiveProgress, PlainProgress, Progress, clock, make_progress
+from wcapsnet.training.console import LiveProgress, PlainProgress, Progress, clock, make_progress
 
 
 def console(terminal: bool) -> Console:
@@ -45,7 +45,7 @@ def test_plain_progress_prints_a_line_an_epoch(tmp_path):
 
 def test_live_progress_shows_epoch_losses_accuracy_speed_and_time_left(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr("wcapsnet.training.progress.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("wcapsnet.training.console.time.perf_counter", lambda: now[0])
     at = console(terminal=True)
     with LiveProgress(at) as progress:
         progress.batch(0, 5, 1, 10, 64, MEANS)
@@ -61,7 +61,7 @@ def test_live_progress_shows_epoch_losses_accuracy_speed_and_time_left(monkeypat
 
 def test_live_progress_does_not_count_what_an_earlier_run_did(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("wcapsnet.training.progress.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("wcapsnet.training.console.time.perf_counter", lambda: now[0])
     at = console(terminal=True)
     with LiveProgress(at) as progress:
         now[0] = 60.0  # a slow start
@@ -102,7 +102,7 @@ def test_the_kind_of_progress_follows_the_console():
 
 def test_a_look_is_due_at_intervals(monkeypatch):
     now = [10.0]
-    monkeypatch.setattr("wcapsnet.training.progress.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("wcapsnet.training.console.time.perf_counter", lambda: now[0])
     progress = Progress()
     assert progress.due()
     assert not progress.due()

@@ -16,7 +16,7 @@ from wcapsnet.recipes import ABLATIONS, PAPER, RECIPES, recipe
 from wcapsnet.recipes.ablations import NONLINEARITY_TABLE, ROUTING_TABLE, WEIGHTING_TABLE, variant
 from wcapsnet.recipes.quick import folder
 from wcapsnet.settings import differing
-from wcapsnet.training.run import read_experiment
+from wcapsnet.training.run_folder import read_experiment
 
 RECORDS = Path(__file__).parents[2] / "results" / "first-runs"
 

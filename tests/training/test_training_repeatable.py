@@ -19,7 +19,7 @@ from training_helpers import (
 
 from wcapsnet.classifier import Classifier
 from wcapsnet.training import trainer as trainer_module
-from wcapsnet.training.run import Run
+from wcapsnet.training.run_folder import Run
 
 
 def assert_same_run(run: Run, other: Run) -> None:

@@ -15,11 +15,11 @@ from wcapsnet import __version__
 from wcapsnet.atomic import replacing, write_text
 from wcapsnet.classifier import Classifier, save_tensors
 from wcapsnet.data import Dataset, Split
-from wcapsnet.data.loader import DeviceSplit
+from wcapsnet.data.device_data import DeviceSplit
 from wcapsnet.errors import InputError
 from wcapsnet.network.routing import winners
 from wcapsnet.training.evaluate import evaluate
-from wcapsnet.training.run import Run, describe_environment, free_path, read_experiment
+from wcapsnet.training.run_folder import Run, describe_environment, free_path, read_experiment
 
 FILES = {
     "data.json",
@@ -49,9 +49,9 @@ def test_a_finished_run_holds_every_file_and_nothing_else(unbroken):
 
 
 def test_the_documentation_of_the_run_folder_lists_exactly_its_files():
-    from wcapsnet.training import run
+    from wcapsnet.training import run_folder
 
-    listed = {line.split()[0].rstrip("/") for line in run.__doc__.splitlines() if line.startswith("    ")}
+    listed = {line.split()[0].rstrip("/") for line in run_folder.__doc__.splitlines() if line.startswith("    ")}
     assert listed == FILES
 
 

@@ -17,8 +17,8 @@ from safetensors import safe_open
 from twins.tiny import tiny
 from wcapsnet.data import DataConfig, Dataset, Split
 from wcapsnet.experiment import Experiment, TrainingConfig
-from wcapsnet.training.progress import Progress
-from wcapsnet.training.run import Run
+from wcapsnet.training.console import Progress
+from wcapsnet.training.run_folder import Run
 from wcapsnet.training.trainer import Interrupted, Trainer
 
 CPU = torch.device("cpu")

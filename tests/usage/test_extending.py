@@ -16,7 +16,7 @@ import pytest
 from twins import tiny
 from wcapsnet import cli
 from wcapsnet.data import DATASETS
-from wcapsnet.data.files import Arrays, RawData
+from wcapsnet.data.formats import Arrays, RawData
 from wcapsnet.experiment import TrainingConfig
 from wcapsnet.parts import Kind
 from wcapsnet.recipes import RECIPES, quick

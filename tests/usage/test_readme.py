@@ -14,7 +14,7 @@ from PIL import Image
 from twins import tiny
 from wcapsnet import cli
 from wcapsnet.bench import contenders, measure
-from wcapsnet.bench import run as bench
+from wcapsnet.bench import suite as bench
 from wcapsnet.data import datasets
 from wcapsnet.errors import InputError
 from wcapsnet.explore import Server

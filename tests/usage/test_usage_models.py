@@ -12,7 +12,7 @@ from wcapsnet.experiment import Experiment
 from wcapsnet.models import QUICK_LEVELS
 from wcapsnet.network import CIFAR10_LEVELS, CIFAR100_LEVELS
 from wcapsnet.parts import model as MODELS
-from wcapsnet.training.run import Run
+from wcapsnet.training.run_folder import Run
 
 
 def test_the_example_of_the_requirement():

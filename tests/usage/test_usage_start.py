@@ -55,4 +55,4 @@ def test_ctrl_c_while_pytorch_is_loaded_is_no_traceback(monkeypatch):
 
 
 def test_what_explains_a_network_is_there_without_an_import_of_its_own():
-    assert callable(wcapsnet.explain.explain_image)
+    assert callable(wcapsnet.explanations.explain_image)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
-from ..training.run import read_json
+from ..training.run_folder import read_json
 
 FORMATS = (".svg", ".png", ".pdf")
 AXES = {"batch": "batch size", "capsules": "capsules in level 1", "levels": "levels"}

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..data import DATASETS, Split
 from ..data.augment import augment
-from ..data.loader import DeviceSplit, epoch_order
+from ..data.device_data import DeviceSplit, epoch_order
 from ..data.types import Augmentations
 from ..device import arithmetic
 from ..engine import Engine

@@ -11,15 +11,15 @@ import typer
 from rich.markup import escape
 
 from ..atomic import write_text
-from ..bench import show
 from ..bench.contenders import FORMULATIONS, parse
 from ..bench.plots import plot
-from ..bench.run import SCALINGS, Request, run
+from ..bench.suite import SCALINGS, Request, run
 from ..console import err, out
 from ..device import choose_device
 from ..errors import InputError
 from ..experiment import PRECISIONS
 from ..recipes import recipe
+from . import bench_console
 from .app import PROJECT, app, examples
 
 EXAMPLES = (
@@ -124,9 +124,9 @@ def bench(
         write_text(out_file, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
     if as_json:
         typer.echo(json.dumps(record, ensure_ascii=False))
-        show.warnings(record)
+        bench_console.warnings(record)
         return
-    show.tables(record)
+    bench_console.tables(record)
     if out_file is not None:
         out.print(f"The record is [bold]{escape(str(out_file))}[/].", soft_wrap=True)
 

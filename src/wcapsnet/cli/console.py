@@ -11,24 +11,24 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Column, Table
 
+from .. import shipped
 from ..api import Trained
 from ..classifier import Classifier, Prediction
 from ..console import command, err, out
 from ..data import DATASETS
-from ..deploy import shipped
 from ..errors import InputError
 from ..experiment import Experiment
+from ..formatting import mean_and_deviation, percent
 from ..network.routing import EQUAL
 from ..parts import Kind, augmentation, fitness, loss_term, model, nonlinearity, weighting
 from ..recipes import PAPER, ROWS, SMALL
 from ..recipes.published import PAPER_TABLES
-from ..report import ablation as report_ablation
-from ..report import tables as report
-from ..rounding import mean_and_deviation, percent
+from ..reports import ablation as report_ablation
+from ..reports import tables as report
 from ..sweeps import Sweep
+from ..training.console import clock
 from ..training.evaluate import Evaluation
-from ..training.progress import clock
-from ..training.run import Run
+from ..training.run_folder import Run
 
 
 def next_steps(trained: Trained, quiet: bool) -> None:

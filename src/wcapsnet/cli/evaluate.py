@@ -8,11 +8,10 @@ from typing import Annotated
 
 import typer
 
-from .. import api
+from .. import api, shipped
 from ..console import out
-from ..deploy import shipped
-from ..rounding import percent
-from ..training.run import Run
+from ..formatting import percent
+from ..training.run_folder import Run
 from . import console
 from .app import USE, app, examples
 from .options import AsJson, DataDir, Device, Download, Plugin, RunOrName, SplitName

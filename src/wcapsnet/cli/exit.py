@@ -11,7 +11,7 @@ import torch
 
 from ..console import command, err
 from ..errors import InputError
-from ..training.run import program
+from ..training.run_folder import program
 from ..training.trainer import Diverged, Interrupted
 
 

@@ -15,10 +15,10 @@ from rich.progress import Progress as Bar
 from ..api import PROBE_IMAGES, some_of, survey_of
 from ..classifier import Classifier
 from ..console import err
-from ..data.loader import DeviceSplit
+from ..data.device_data import DeviceSplit
 from ..device import choose_device
 from ..errors import InputError
-from ..explain import (
+from ..explanations import (
     critics,
     explain_capsule,
     explain_image,
@@ -29,11 +29,11 @@ from ..explain import (
     specialization,
     traverse_capsule,
 )
-from ..explain import show as show_explained
+from ..formatting import images_of
 from ..hub import load, load_with_data
 from ..parts import suggestion
-from ..report.page.look import aside
-from ..report.page.text import images_of
+from ..reports.survey_cache import aside
+from . import explain_console as show_explained
 from .app import LOOK, app, examples
 from .options import AsJson, DataDir, Device, Download, Plugin, SplitName
 

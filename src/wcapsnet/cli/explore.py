@@ -11,17 +11,16 @@ import torch
 import typer
 from rich.markup import escape
 
-from .. import cache
+from .. import cache, shipped
+from .. import reports as report_page
 from ..classifier import Classifier
 from ..console import out, warn
 from ..data import Split
-from ..deploy import shipped
 from ..device import choose_device
 from ..errors import InputError
-from ..explain import Survey
+from ..explanations import Survey
 from ..explore import Explorer, Server
 from ..hub import load, load_with_data
-from ..report import page as report_page
 from .app import LOOK, app, examples
 from .options import DataDir, Device, Download, Plugin
 

@@ -11,7 +11,7 @@ import typer
 from ..data import MAX_SIDE
 from ..network import MIN_SIDE
 from ..plugins import load_plugin
-from ..training.together import MAX_LANES
+from ..training.parallel import MAX_LANES
 
 
 def _load_plugins(paths: list[Path] | None) -> list[Path] | None:

@@ -12,8 +12,8 @@ from ..console import few, warn
 from ..errors import InputError
 from ..recipes.ablations import NUMERALS
 from ..recipes.published import PAPER_TABLES
-from ..report import tables as paper_tables
-from ..report.records import read_records, shipped_records
+from ..reports import tables as paper_tables
+from ..reports.records import read_records, shipped_records
 from . import console
 from .app import PROJECT, app, examples
 from .options import AsJson

@@ -9,7 +9,7 @@ import typer
 
 from .. import api
 from ..console import command
-from ..training.run import Run
+from ..training.run_folder import Run
 from . import console
 from .app import TRAIN, app, examples
 from .options import (

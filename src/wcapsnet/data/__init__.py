@@ -2,8 +2,8 @@
 
 from . import augment  # noqa: F401 - registers them
 from .datasets import DATASETS, Archive, DatasetInfo, default_data_dir, load_dataset, statistics
+from .decode import IMAGE_SUFFIXES, image_files, read_image
 from .folder import FolderSummary, load_folder, scan_folder
-from .images import IMAGE_SUFFIXES, image_files, read_image
 from .types import MAX_SIDE, DataConfig, Dataset, Split
 
 __all__ = [

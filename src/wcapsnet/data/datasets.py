@@ -16,7 +16,8 @@ from torch import Tensor
 from ..errors import InputError
 from ..parts import dataset
 from .download import download as fetch
-from .files import (
+from .folder import load_folder
+from .formats import (
     CIFAR10_FILES,
     CIFAR100_FILES,
     Arrays,
@@ -26,7 +27,6 @@ from .files import (
     read_mnist,
     read_svhn,
 )
-from .folder import load_folder
 from .types import DataConfig, Dataset, Split
 
 __all__ = [

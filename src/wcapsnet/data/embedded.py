@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import InputError
-from .files import Arrays, RawData, read_idx
+from .formats import Arrays, RawData, read_idx
 
 FILE = "mnist-12k.npz"
 TRAIN, TEST = 10000, 2000

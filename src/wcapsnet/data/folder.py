@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from .. import cache
 from ..atomic import replacing
 from ..errors import InputError
-from .images import (
+from .decode import (
     IMAGE_SUFFIXES,
     ImageHeader,
     UnreadableImageError,

@@ -7,7 +7,7 @@ server.py      HTTP on the loopback interface, and request checks
 page/          HTML, CSS and JavaScript served unchanged
 """
 
-from .answers import Explorer
+from .api import Explorer
 from .server import Server
 
 __all__ = ["Explorer", "Server"]

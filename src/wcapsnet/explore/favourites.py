@@ -16,9 +16,9 @@ from torch import Tensor
 
 from ..classifier import Classifier, checksum
 from ..data import Split
-from ..data.loader import DeviceSplit
+from ..data.device_data import DeviceSplit
 from ..errors import InputError
-from ..explain import Specialization, Survey, explain_capsule, nearest, specialization, survey, vector_range
+from ..explanations import Specialization, Survey, explain_capsule, nearest, specialization, survey, vector_range
 from .worker import Worker
 
 SHOWN = 12  # favourite images of a block

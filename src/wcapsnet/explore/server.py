@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 
 from .. import __version__
 from ..errors import InputError
-from .answers import MAX_UPLOAD, Explorer
+from .api import MAX_UPLOAD, Explorer
 from .worker import Superseded
 
 PAGE = Path(__file__).parent / "page"

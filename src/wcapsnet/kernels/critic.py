@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from ..network.critic import Critic, SpectralConv2d
 from ..network.routing import Router, Routing
-from .aside import Aside
 from .compile import Kernel, Unavailable, structures
 from .layout import (
     MULTIPROCESSORS,
@@ -26,6 +25,7 @@ from .layout import (
 )
 from .level import finish, launch_convolve, launch_weigh
 from .prepare import Entry, Prepared, Zeros, gather
+from .side_stream import Aside
 from .supports import NORMALIZED
 
 for _file in ("spectral.cu", "route.cu"):

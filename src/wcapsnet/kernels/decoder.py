@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from ..network import BestCapsule
 from ..network.decoder import Decoder
-from .aside import Aside
 from .compile import Kernel, Unavailable, structures
 from .critic import weigh
 from .layout import STRUCTURES, Layer, SumsAt, build, map_layout, means, norm_arguments, tiling
 from .level import finish, launch_convolve
 from .prepare import Entry, Prepared, Zeros, gather
+from .side_stream import Aside
 
 STRUCTURES["decoder.cu"] = structures("decoder.cu")
 BIASED, NORMED = 3, 4

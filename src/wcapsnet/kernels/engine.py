@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.augment import augment, random_mirror, random_shift
-from ..data.loader import DeviceSplit
+from ..data.device_data import DeviceSplit
 from ..engine import Engine
 from ..network import Output
 from ..objective import Objective, Terms

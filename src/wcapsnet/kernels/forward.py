@@ -12,7 +12,6 @@ from ..network import BestCapsule, Output, WCapsNet
 from ..network.critic import Critic
 from ..network.decoder import best_capsule
 from ..network.routing import predict, route
-from .aside import Aside
 from .compile import Unavailable, rehearse
 from .critic import FusedCritic, FusedRouter, Spectral, routed
 from .decoder import FusedDecoder, decoded
@@ -20,6 +19,7 @@ from .head import FusedHead, predicted
 from .images import FusedInit, draw, first_convolution
 from .level import FusedLevel, capsule_blocks, to_chunks
 from .prepare import Prepared, Zeros
+from .side_stream import Aside
 from .supports import check_network, unsupported_decoder, unsupported_routing
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..data.loader import DeviceSplit
+from ..data.device_data import DeviceSplit
 from .compile import Kernel, structures
 from .critic import convolution, weigh
 from .layout import MULTIPROCESSORS, STRUCTURES, Layer, SumsAt, build

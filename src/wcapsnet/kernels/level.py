@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from ..network.capsules import CapsuleBlocks
-from .aside import Aside
 from .compile import LARGEST_SHARED, Kernel, Unavailable, largest_shared
 from .layout import (
     MULTIPROCESSORS,
@@ -34,6 +33,7 @@ from .layout import (
     tiling,
 )
 from .prepare import PREPARE, Entry, Prepared, Zeros, gather
+from .side_stream import Aside
 from .supports import SQUASHED
 
 TWO_STAGES = 108 * 1024  # bytes up to which `weigh` uses two buffers: other kernels need shared memory too

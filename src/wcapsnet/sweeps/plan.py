@@ -27,7 +27,7 @@ from ..atomic import write_text
 from ..errors import InputError
 from ..experiment import Experiment
 from ..settings import differing, with_setting
-from ..training.run import Run, program, read_experiment, write_json
+from ..training.run_folder import Run, program, read_experiment, write_json
 
 MAX_NAME = 120
 FIGURES = ("validation_accuracy", "test_accuracy", "best_epoch", "epochs", "seconds")

@@ -16,10 +16,9 @@ from ..errors import InputError
 from ..hub import check_fit, dataset_of
 from ..kernels import choose as choose_engine
 from ..kernels import compile as compile_kernels
-from ..training.board import make_board
-from ..training.progress import Progress
-from ..training.run import Run, describe_environment
-from ..training.together import MAX_LANES, SharedData, train_together
+from ..training.console import Progress, make_board
+from ..training.parallel import MAX_LANES, SharedData, train_together
+from ..training.run_folder import Run, describe_environment
 from ..training.trainer import Trainer
 from .plan import Sweep, adopt, finished_twin
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from ..data.loader import DeviceSplit
+from ..data.device_data import DeviceSplit
 from ..device import arithmetic
 from ..network import WCapsNet
 from ..network.routing import block_weights, heaviest
-from .cores import good_batch, on_every_core
-from .mode import evaluating
+
+S = TypeVar("S")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -97,3 +100,39 @@ def evaluate(
 def listed_winners(mask: Tensor) -> list[str]:
     """(m, n) → the winners of each image, separated by spaces: "0 3 5" """
     return [" ".join(map(str, row.nonzero().flatten().tolist())) for row in mask]
+
+
+@contextmanager
+def evaluating(network: nn.Module) -> Iterator[None]:
+    """Switch to evaluation mode and back. A network already in it is left alone, so threads may share it."""
+    if not network.training:
+        yield
+        return
+    network.eval()
+    try:
+        yield
+    finally:
+        network.train()
+
+
+def good_batch(network: WCapsNet, device: torch.device, on_gpu: int = 500) -> int:
+    """Small batches stay in the CPU's caches. `on_gpu` assumes CIFAR-sized images; larger ones need more memory."""
+    most = 16 if device.type == "cpu" else on_gpu
+    return max(1, min(most, most * 32 * 32 // (network.config.height * network.config.width)))
+
+
+def on_every_core(work: Callable[[S], T], items: Iterable[S], device: torch.device) -> Generator[T, None, None]:
+    """The results of `work`, in order. On a CPU each core processes its own items: nearly twice as fast as using all
+    cores for one large batch after another (benchmarks/evaluation_on_cpu.py). Autograd and autocast modes are per
+    thread, so `work` must set them itself."""
+    threads = torch.get_num_threads()
+    if device.type != "cpu" or threads == 1:
+        yield from map(work, items)
+        return
+    torch.set_num_threads(1)
+    pool = ThreadPoolExecutor(threads)
+    try:
+        yield from pool.map(work, items)
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(threads)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..data.loader import DeviceSplit
+from ..data.device_data import DeviceSplit
 from ..device import arithmetic
 from ..engine import Engine
 from ..experiment import Experiment

@@ -19,12 +19,12 @@ from .. import kernels
 from ..atomic import write_text
 from ..classifier import Classifier, load_tensors, save_tensors
 from ..data import Dataset
-from ..data.loader import DeviceData, epoch_order
+from ..data.device_data import DeviceData, epoch_order
 from ..errors import InputError
 from ..objective import l2
+from .console import Progress
 from .evaluate import Evaluation, evaluate, listed_winners
-from .progress import Progress
-from .run import Run
+from .run_folder import Run
 from .step import GraphedStep, Step, nesterov
 from .tensorboard import event_writer
 

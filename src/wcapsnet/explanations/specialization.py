@@ -1,0 +1,384 @@
+"""How far blocks specialise in classes: the paper's figure of mean weights, and one number for each level."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..formatting import percent
+from .survey import Survey
+
+ALWAYS = 0.99  # a set of capsules that wins this share of the images is said to always win
+LEAST = 30  # images needed to say that a capsule always or never wins: with fewer it may do so by chance
+# The scale of all information values, in words (D29)
+SCALE = (
+    "0 says nothing about the class; 1 is the most that one of n capsules can say, ln n, or the entropy of the classes "
+    "if that is smaller"
+)
+SHUFFLES = 20
+
+
+@dataclass(frozen=True)
+class LevelSpecialization:
+    """The weights b of one level over a dataset.
+
+    All information values use one scale (D29): nats divided by `unit`, min(H(class), ln n). On it 0 says nothing about
+    the class, and 1 is the most that one of n capsules can say.
+
+    - `information`: I(class; capsule), with the capsule of an image drawn with probabilities b_n.
+    - `information_chosen`: the same, with the capsule drawn evenly from the winners of the image (weight within 1 % of
+      the largest). Trained critics saturate, so several often win (D31).
+    - `information_set`: I(class; set of winners). There are 2ⁿ − 1 sets, so this can exceed 1, up to H(class) / unit.
+      It equals `information_chosen` if every image has one winner.
+
+    `by_chance` is the mean over 20 shuffles of the labels and `most_by_chance` the largest of the 20: if classes and
+    capsules are unrelated, one value in 21 is above it. With few images for many
+    sets, much of `information_set` is chance.
+    """
+
+    level: int  # counted from 0
+    mean: Tensor  # (N, n): mean b_n over the images of a class; nan if there are none
+    margin: Tensor  # (N, n): half the 95 % confidence interval of that mean; nan for fewer than two images
+    counts: Tensor  # (N,): images of each class
+    usage: Tensor  # (n,): mean b_n over all images
+    chosen: Tensor  # (N, n): share of a class's images that it wins, alone or not; nan if there are none
+    chosen_overall: Tensor  # (n,): share of all images that it wins, alone or not
+    unit: float  # nats that correspond to 1; 0 if nothing can be told
+    information: float
+    information_by_chance: float
+    information_chosen: float
+    information_chosen_by_image: Tensor  # (m,): the contribution of each image; their mean is information_chosen
+    information_chosen_by_chance: float
+    information_chosen_most_by_chance: float
+    information_set: float
+    information_set_by_chance: float
+    information_set_most_by_chance: float
+    effective: float  # capsules in use: exp H(mean b), between 1 and n
+    effective_chosen: float  # the same for wins, shared between tied winners
+    effective_per_image: float  # mean of exp H(b) over images: effective number of capsules in one image
+    leaders: float  # mean number of winners of an image
+    shared: float  # share of images with more than one winner
+    findings: tuple[str, ...]  # collapse, in words; may be empty
+
+    @property
+    def capsules(self) -> int:
+        return self.mean.shape[1]
+
+    def summary(self) -> dict[str, Any]:
+        """Plain values, ready for JSON; unknown values are null. Rows are classes."""
+        return {
+            "level": self.level + 1,
+            "capsules": self.capsules,
+            "mean": plain(self.mean),
+            "margin": plain(self.margin),
+            "usage": plain(self.usage),
+            "chosen": plain(self.chosen),
+            "chosen_overall": plain(self.chosen_overall),
+            "unit": self.unit,
+            "information": self.information,
+            "information_by_chance": self.information_by_chance,
+            "information_chosen": self.information_chosen,
+            "information_chosen_by_chance": self.information_chosen_by_chance,
+            "information_chosen_most_by_chance": self.information_chosen_most_by_chance,
+            "information_set": self.information_set,
+            "information_set_by_chance": self.information_set_by_chance,
+            "information_set_most_by_chance": self.information_set_most_by_chance,
+            "effective": self.effective,
+            "effective_chosen": self.effective_chosen,
+            "effective_per_image": self.effective_per_image,
+            "leaders": self.leaders,
+            "shared": self.shared,
+            "findings": list(self.findings),
+        }
+
+
+class Step(NamedTuple):
+    """From one selecting level to the next: how much more its winner says about the class, less chance"""
+
+    before: int  # levels, counted from 0
+    after: int
+    change: float
+    margin: float  # half the 95 % confidence interval, over images; nan for a single image
+
+    @property
+    def told(self) -> bool:
+        """Whether it exceeds the noise"""
+        return abs(self.change) > self.margin
+
+
+@dataclass(frozen=True)
+class Specialization:
+    levels: tuple[LevelSpecialization, ...]
+    map_mean: Tensor  # (N, n, i, j): mean b of the last level at every position; nan for a class without images
+    map_margin: Tensor  # (N, n, i, j): half its 95 % confidence interval; nan for fewer than two images
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        return tuple(finding for level in self.levels for finding in level.findings)
+
+    @property
+    def selecting(self) -> list[LevelSpecialization]:
+        return [level for level in self.levels if level.capsules > 1]
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """Empty unless two levels select and the winner of each says more than chance."""
+        several = self.selecting
+        if not all(_beyond_chance(level) for level in several):
+            return ()
+        return tuple(_step(before, after) for before, after in itertools.pairwise(several))
+
+    @property
+    def trend(self) -> str:
+        """Whether deeper levels specialise more, in words and numbers. Levels with one capsule are left out."""
+        several = self.selecting
+        if len(several) < 2:
+            return "Fewer than two levels select, so nothing can be said about depth."
+        told = [_beyond_chance(level) for level in several]
+        if not any(told):
+            said = "What the winning capsule says about the class is not above chance in any level."
+        else:
+            does = _course(self.steps) if self.steps else " by level"
+            said = f"What the winning capsule says about the class, less chance,{does}: {_row(told)}."
+        if any(one.shared for one in several):
+            together = [
+                _beyond(one.information_set, one.information_set_by_chance, one.information_set_most_by_chance)
+                for one in several
+            ]
+            together_say = f", less chance: {_row(together)}" if any(together) else ": not above chance in any level"
+            said += f" All winners of an image together{together_say}."
+        return said
+
+    def summary(self) -> dict[str, Any]:
+        """Plain values, ready for JSON; unknown values are null."""
+        return {
+            "trend": self.trend,
+            "scale": f"Information in units of each level's `unit`, in nats. {SCALE}. A set of winners can exceed 1.",
+            "steps": [
+                {"from": one.before + 1, "to": one.after + 1, "change": one.change, "margin": _known(one.margin)}
+                for one in self.steps
+            ],
+            "levels": [level.summary() for level in self.levels],
+            "map_mean": plain(self.map_mean),
+            "map_margin": plain(self.map_margin),
+        }
+
+
+def _beyond(value: float, chance: float, most: float) -> float:
+    """value − chance, on the same scale; 0 if a shuffle reached the value"""
+    return max(value - chance, 0) if value > most + 1e-9 else 0.0
+
+
+def _beyond_chance(level: LevelSpecialization) -> float:
+    """What the level's winner says about the class, less chance"""
+    return _beyond(
+        level.information_chosen, level.information_chosen_by_chance, level.information_chosen_most_by_chance
+    )
+
+
+def _step(before: LevelSpecialization, after: LevelSpecialization) -> Step:
+    """A paired comparison over images, since both levels see the same ones; class frequencies and chance are fixed."""
+    mine, theirs = (level.information_chosen_by_image - level.information_chosen_by_chance for level in (after, before))
+    differences = mine - theirs
+    margin = confidence_margin(differences.var(), torch.tensor(len(differences)))
+    return Step(before.level, after.level, float(differences.mean()), float(margin))
+
+
+def _course(steps: tuple[Step, ...]) -> str:
+    """A difference within the noise is not called a change."""
+    up, down = ([one for one in steps if one.told and (one.change > 0) == rise] for rise in (True, False))
+    if not up and not down:
+        return " does not change from level to level by more than the noise"
+    if len(up) == len(steps) or len(down) == len(steps):
+        return f" {'rises' if up else 'falls'} with every level"
+    ways = [f"{does} {_places(some)}" for does, some in (("rises", up), ("falls", down)) if some]
+    rest = " (otherwise within the noise)" if len(up) + len(down) < len(steps) else ""
+    return f" {' and '.join(ways)}{rest}"
+
+
+def _places(steps: list[Step]) -> str:
+    return " and ".join(f"from level {one.before + 1} to {one.after + 1}" for one in steps)
+
+
+def _row(values: list[float]) -> str:
+    return " → ".join(f"{value:.3f}" if value else "not above chance" for value in values)
+
+
+def plain(values: Tensor) -> list[Any]:
+    """Nested lists, with null for nan"""
+    if values.dim() > 1:
+        return [plain(row) for row in values]
+    return [_known(value) for value in values.tolist()]
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def specialization(survey: Survey) -> Specialization:
+    classes = len(survey.counts)
+    levels = tuple(
+        level_specialization(index, b, wins, survey.labels, classes)
+        for index, (b, wins) in enumerate(zip(survey.weights, survey.winners, strict=True))
+    )
+    counts = survey.counts.view(-1, 1, 1, 1)
+    return Specialization(
+        levels=levels,
+        map_mean=survey.map_mean.masked_fill(counts == 0, torch.nan),
+        map_margin=confidence_margin(survey.map_variance, counts),
+    )
+
+
+def level_specialization(index: int, b: Tensor, winners: Tensor, labels: Tensor, classes: int) -> LevelSpecialization:
+    """Block weights b (m, n), winners (m, n) boolean, labels (m,)"""
+    b = b.double()
+    together = winners.sum(1)
+    wins = winners / together[:, None].double()
+    counts = labels.bincount(minlength=classes)
+    mean = _class_means(b, labels, counts)
+    squares = _class_means(b.square(), labels, counts)
+    variance = (squares - mean.square()).clamp_min(0) * (counts / (counts - 1).clamp_min(1))[:, None]
+    sets, which = winners.unique(dim=0, return_inverse=True)
+    joint, joint_chosen = _joint(b, labels, classes), _joint(wins, labels, classes)
+    generator = torch.Generator().manual_seed(0)
+    shuffled = [labels[torch.randperm(len(labels), generator=generator)] for _ in range(SHUFFLES)]
+    chosen_shuffled = [normalized_information(_joint(wins, other, classes)) for other in shuffled]
+    unit = information_unit(joint_chosen)
+    set_shuffled = [_set_information(which, other, classes, unit) for other in shuffled]
+    return LevelSpecialization(
+        level=index,
+        mean=mean.float(),
+        margin=confidence_margin(variance, counts[:, None]).float(),
+        counts=counts,
+        usage=b.mean(0).float(),
+        chosen=_class_means(winners.double(), labels, counts).float(),
+        chosen_overall=winners.double().mean(0).float(),
+        unit=unit,
+        information=normalized_information(joint),
+        information_by_chance=_mean([normalized_information(_joint(b, other, classes)) for other in shuffled]),
+        information_chosen=normalized_information(joint_chosen),
+        information_chosen_by_image=_by_image(wins, labels, joint_chosen),
+        information_chosen_by_chance=_mean(chosen_shuffled),
+        information_chosen_most_by_chance=max(chosen_shuffled),
+        information_set=_set_information(which, labels, classes, unit),
+        information_set_by_chance=_mean(set_shuffled),
+        information_set_most_by_chance=max(set_shuffled),
+        effective=effective_number(b.mean(0)),
+        effective_chosen=effective_number(wins.mean(0)),
+        effective_per_image=float(entropy(b / b.sum(1, keepdim=True)).exp().mean()),
+        leaders=float(together.double().mean()),
+        shared=float((together > 1).double().mean()),
+        findings=_findings(index, b, winners, sets, which),
+    )
+
+
+def entropy(p: Tensor) -> Tensor:
+    """H = −Σ p ln p along the last axis"""
+    return torch.special.entr(p).sum(-1)
+
+
+def effective_number(p: Tensor) -> float:
+    """exp H(p): 1 if all mass is on one entry, n if it is spread evenly over n"""
+    return float(entropy(p.double() / p.double().sum()).exp())
+
+
+def normalized_information(joint: Tensor) -> float:
+    """I(r; n) / min(H(r), ln n) of a joint distribution (r, n); 0 if nothing can be told apart"""
+    return min(_scaled(_information(joint.double() / joint.double().sum()), information_unit(joint)), 1.0)
+
+
+def information_unit(joint: Tensor) -> float:
+    """min(H(r), ln n) in nats, of a joint distribution (r, n): the value of 1 on the scale (D29)"""
+    classes = joint.double().sum(1) / joint.double().sum()
+    return min(float(entropy(classes)), math.log(joint.shape[1]))
+
+
+def _information(joint: Tensor) -> float:
+    """I = H(r) + H(n) − H(r, n)"""
+    return float(entropy(joint.sum(1)) + entropy(joint.sum(0)) - entropy(joint.flatten()))
+
+
+def _by_image(wins: Tensor, labels: Tensor, joint: Tensor) -> Tensor:
+    """Σ_n P(n | m) ln(P(r, n) / P(r)P(n)) / min(H(r), ln n), r the class of image m: their mean is the information"""
+    p, unit = joint / joint.sum(), information_unit(joint)
+    by_chance = p.sum(1, keepdim=True) * p.sum(0)
+    told = torch.where(p > 0, p / by_chance, 1.0).log()
+    return (wins * told[labels]).sum(1) / unit if unit >= 1e-12 else torch.zeros(len(wins), dtype=wins.dtype)
+
+
+def _scaled(nats: float, unit: float) -> float:
+    return max(nats / unit, 0.0) if unit >= 1e-12 else 0.0
+
+
+def _set_information(which: Tensor, labels: Tensor, classes: int, unit: float) -> float:
+    """I(r; set) / unit, where `which` (m,) is the set of each image"""
+    sets = int(which.max()) + 1
+    joint = (labels * sets + which).bincount(minlength=classes * sets).view(classes, sets).double() / len(labels)
+    return _scaled(_information(joint), unit)
+
+
+def confidence_margin(variance: Tensor, counts: Tensor) -> Tensor:
+    """Half the 95 % confidence interval of a mean:  t · s / √m,  with t of Student's distribution, m − 1 degrees"""
+    t = torch.tensor([student_t(int(count) - 1) for count in counts.flatten()], dtype=variance.dtype)
+    return t.view(counts.shape) * (variance / counts.clamp_min(1)).sqrt()
+
+
+def student_t(degrees: int) -> float:
+    """The 97.5 % quantile; nan below one degree of freedom. From three, a series in 1/degrees, accurate to 1 %."""
+    if degrees < 3:
+        return {1: 12.7062, 2: 4.3027}.get(degrees, math.nan)
+    z = 1.959964
+    first = (z**3 + z) / 4
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / degrees + second / degrees**2 + third / degrees**3
+
+
+def _class_means(values: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
+    """(m, n) → (N, n); nan for a class without images"""
+    sums = values.new_zeros(len(counts), values.shape[1]).index_add_(0, labels, values)
+    return sums / counts[:, None]
+
+
+def _joint(values: Tensor, labels: Tensor, classes: int) -> Tensor:
+    return values.new_zeros(classes, values.shape[1]).index_add_(0, labels, values)
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _findings(index: int, b: Tensor, winners: Tensor, sets: Tensor, which: Tensor) -> tuple[str, ...]:
+    level, (images, n) = f"Level {index + 1}", b.shape
+    if n == 1:
+        return ()
+    if images > 1 and float((b - b[0]).abs().max()) < 1e-6:
+        equal = float((b[0] - 1 / n).abs().max()) < 1e-6
+        how = "all capsules have the same weight" if equal else "the weights do not depend on the image"
+        return (f"{level} does not select: {how}.",)
+    if images < LEAST:
+        return ()
+    counts = which.bincount()
+    most, share = sets[counts.argmax()], int(counts.max()) / images
+    if share >= ALWAYS:
+        said = f"{percent(share, 1)}%"
+        if bool(most.all()):
+            return (f"{level} hardly selects: to within 1 %, all capsules have the same weight in {said} of images.",)
+        who = _capsules(most.nonzero().flatten().tolist(), "wins", "win together")
+        return (f"{level} has collapsed: {who} in {said} of {images:,} images.",)
+    never = (~winners.any(0)).nonzero().flatten().tolist()
+    return (f"{level}: {_capsules(never, 'never wins', 'never win')} in {images:,} images.",) if never else ()
+
+
+def _capsules(numbers: list[int], does: str, do: str) -> str:
+    return f"capsule {numbers[0]} {does}" if len(numbers) == 1 else f"capsules {_listed(numbers)} {do}"
+
+
+def _listed(numbers: list[int]) -> str:
+    *most, last = map(str, numbers)
+    return f"{', '.join(most)} and {last}" if most else last

@@ -1,0 +1,207 @@
+"""One pass over a dataset that stores what the explanations need.
+
+Maps are summed over images; each image keeps a few hundred numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..classifier import load_tensors, save_tensors
+from ..data.device_data import DeviceSplit
+from ..device import arithmetic
+from ..errors import InputError
+from ..network import Output, WCapsNet
+from ..network.routing import block_weights, heaviest, route
+from ..training.evaluate import Evaluation, evaluating, good_batch, on_every_core
+
+FORMAT = 2  # file version; increase it when a field changes its name or meaning. 2: ties in the last level (D31, D36)
+POOL = 4  # routed outputs are averaged to at most 4×4 positions for the probes
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Predictions and routing of every image of a split, in order. Tensors are float32 on the CPU."""
+
+    labels: Tensor  # (m,)
+    probabilities: Tensor  # (m, N): over the real classes
+    weights: tuple[Tensor, ...]  # block weights of each level: (m, n); in the last level summed over positions
+    tied: Tensor  # (m,): number of vectors of the last level whose weight is within 1 % of the largest
+    vectors: Tensor  # (m, k): the decoded vectors of the last level (D36)
+    places: Tensor  # (m, 3): their n, i, j
+    positions: Tensor  # (m, 2): their x and y, as given to the decoder
+    map_mean: Tensor  # (N, n, i, j): mean b of the last level over the images of a class; 0 if there are none
+    map_variance: Tensor  # (N, n, i, j): its variance over those images, unbiased; nan for fewer than two images
+    squared_error: Tensor  # (m,): of the reconstruction, mean over channels and pixels
+    cross_entropy: Tensor  # (m,)
+    routed: tuple[Tensor, ...] = ()  # optional: each level's routed output, pooled: (m, features)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def predicted(self) -> Tensor:
+        """(m,)"""
+        return self.probabilities.argmax(1)
+
+    @property
+    def winners(self) -> tuple[Tensor, ...]:
+        """For each level (m, n): whether a block wins an image, alone or with others (D31)"""
+        return tuple(heaviest(b) for b in self.weights)
+
+    @property
+    def counts(self) -> Tensor:
+        """(N,): images of each class"""
+        return self.labels.bincount(minlength=self.probabilities.shape[1])
+
+    @property
+    def accuracy(self) -> float:
+        return float((self.labels == self.predicted).double().mean())
+
+    def save(self, path: Path, **facts: Any) -> None:
+        """Write one safetensors file; `facts` describe, for example, the weights and images of the survey."""
+        named = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        for name in ("weights", "routed"):
+            named |= {f"{name}.{level}": tensor for level, tensor in enumerate(getattr(self, name))}
+        save_tensors(path, named, {"survey": facts, "format": FORMAT})
+
+    @staticmethod
+    def load(path: Path) -> tuple[Survey, dict[str, Any]]:
+        """The survey and its facts; `InputError` if the file has another format"""
+        tensors, facts = load_tensors(path)
+        if "survey" not in facts:
+            raise InputError(f"{path} does not hold a survey.")
+        if facts.get("format") != FORMAT:
+            raise InputError(f"{path} was written by another version of wcapsnet; delete it to make it again.")
+        parts: dict[str, Any] = {name: tensor for name, tensor in tensors.items() if "." not in name}
+        for name in ("weights", "routed"):
+            count = sum(key.startswith(f"{name}.") for key in tensors)
+            parts[name] = tuple(tensors[f"{name}.{level}"] for level in range(count))
+        return Survey(**parts), facts["survey"]
+
+    def evaluation(self) -> Evaluation:
+        """The same results as `evaluate`, without another pass."""
+        counts = self.counts.clamp_min(1)[:, None]
+        sums = [
+            b.new_zeros(self.probabilities.shape[1], b.shape[1]).index_add_(0, self.labels, b) for b in self.weights
+        ]
+        return Evaluation(
+            labels=self.labels,
+            predicted=self.predicted,
+            probability=self.probabilities.max(1).values,
+            winners=self.winners,
+            loss=float(self.cross_entropy.double().mean()),
+            mean_weights=tuple(total / counts for total in sums),
+            classes=self.probabilities.shape[1],
+        )
+
+
+def survey(
+    network: WCapsNet,
+    split: DeviceSplit,
+    *,
+    precision: str = "fp32",
+    batch_size: int | None = None,
+    routed: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> Survey:
+    """Every image of the split once, in order, with the plain modules; the network keeps its mode.
+
+    `routed` stores what the probes need. `progress` receives the number of finished images.
+    """
+    if len(split) == 0:
+        raise InputError("There are no images to survey.")
+    batch_size = batch_size or good_batch(network, split.labels.device)
+
+    @torch.no_grad()  # set here because the mode is per thread
+    def look(start: int) -> tuple[list[Tensor], Tensor]:
+        images, labels = split.take(slice(start, start + batch_size))
+        with arithmetic(precision, images.device):
+            output = network(images)
+        return _facts(network, images, labels, output, routed), output.routings[-1].weights
+
+    maps, parts = _MapSums(network), []
+    starts = range(0, len(split), batch_size)
+    with evaluating(network), closing(on_every_core(look, starts, split.labels.device)) as answers:
+        for start, (facts, weights) in zip(starts, answers, strict=True):
+            maps.add(weights, facts[0])
+            parts.append(facts)
+            if progress:
+                progress(min(start + batch_size, len(split)))
+    labels, probabilities, tied, vectors, places, positions, squared_error, cross_entropy, *rest = (
+        torch.cat(column).cpu() for column in zip(*parts, strict=True)
+    )
+    levels = len(network.config.levels)
+    mean, variance = maps.result()
+    return Survey(
+        labels=labels,
+        probabilities=probabilities,
+        weights=tuple(rest[:levels]),
+        tied=tied,
+        vectors=vectors,
+        places=places,
+        positions=positions,
+        map_mean=mean,
+        map_variance=variance,
+        squared_error=squared_error,
+        cross_entropy=cross_entropy,
+        routed=tuple(rest[levels:]),
+    )
+
+
+def _facts(network: WCapsNet, images: Tensor, labels: Tensor, output: Output, routed: bool) -> list[Tensor]:
+    logits = output.logits.float()
+    return [
+        labels,
+        network.class_logits(output).float().softmax(1),
+        heaviest(output.routings[-1].weights.float().flatten(1)).sum(1),
+        output.best.vector.float(),
+        output.best.place,
+        output.best.position.float(),
+        (output.reconstruction.float() - images).square().flatten(1).mean(1),
+        F.cross_entropy(logits, labels, reduction="none"),
+        *(block_weights(routing.weights) for routing in output.routings),
+        *(pooled(output) if routed else ()),
+    ]
+
+
+def pooled(output: Output) -> list[Tensor]:
+    """Each level's routed output, averaged to at most 4×4 positions and flattened: (m, features).
+
+    The last level's output is summed over positions, which W turns into the logits: (m, k).
+    """
+    *levels, (last, b) = zip(output.capsules, (routing.weights for routing in output.routings), strict=True)
+    routed = [route(weights, c).float() for c, weights in levels]
+    maps = [F.adaptive_avg_pool2d(x, (min(POOL, x.shape[2]), min(POOL, x.shape[3]))).flatten(1) for x in routed]
+    return [*maps, torch.einsum("mnij,mnkij->mk", b.float(), last.float())]
+
+
+class _MapSums:
+    """Mean and variance of the last level's weights for each class, image by image, in float64."""
+
+    def __init__(self, network: WCapsNet):
+        shape = (network.config.classes, network.config.levels[-1].capsules, *network.config.maps()[-1])
+        device = network.projection.device
+        self.count = torch.zeros(shape[0], dtype=torch.float64, device=device)
+        self.sum = torch.zeros(shape, dtype=torch.float64, device=device)
+        self.squares = torch.zeros_like(self.sum)
+
+    def add(self, b: Tensor, labels: Tensor) -> None:
+        b = b.double()
+        self.count.index_add_(0, labels, torch.ones_like(labels, dtype=torch.float64))
+        self.sum.index_add_(0, labels, b)
+        self.squares.index_add_(0, labels, b.square())
+
+    def result(self) -> tuple[Tensor, Tensor]:
+        count = self.count.view(-1, 1, 1, 1)
+        mean = self.sum / count.clamp_min(1)
+        variance = (self.squares - count * mean.square()).clamp_min(0) / (count - 1).clamp_min(0)
+        return mean.float().cpu(), variance.float().masked_fill(count.float() < 2, torch.nan).cpu()

@@ -1,0 +1,97 @@
+"""The contents of a page about one run, gathered from its folder and, if available, its weights and images.
+
+What is not available is None, and the reason is stored as a sentence for the page to show instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..classifier import Classifier
+from ..data import DATASETS, Dataset
+from ..errors import InputError
+from ..network import WCapsNet
+from ..training.run_folder import Run, read_json
+from .pictures import Pictures, choose
+from .subject import Subject
+from .survey_cache import Progress, Seen, look, saved_survey, why_no_probes
+
+
+@dataclass(frozen=True)
+class Facts:
+    subject: Subject
+    classes: tuple[str, ...]
+    parameters: dict[str, int]
+    seen: Seen | None
+    pictures: Pictures | None
+    missing: dict[str, str]  # "seen", "pictures", "probes" → why they are missing
+
+    @property
+    def figures(self) -> dict[str, Any] | None:
+        """Accuracy, confusion matrix and so on: from test.json, or from the survey."""
+        if self.subject.results and "confusion" in self.subject.results:
+            return self.subject.results
+        if self.seen:
+            return self.seen.survey.evaluation().summary(self.classes)
+        return self.subject.results
+
+
+def gather(
+    subject: Subject,
+    dataset: Dataset | None,
+    why_no_data: str,
+    device: torch.device,
+    sample: int | None = None,
+    progress: Progress | None = None,
+) -> Facts:
+    """`dataset` is the run's own, or None and the reason. `sample`: look at only this many images."""
+    missing: dict[str, str] = {}
+    classifier, why = _classifier(subject, device)
+    seen = saved_survey(subject)
+    if seen is None and classifier and dataset:
+        try:
+            seen = look(subject, classifier, dataset, device, sample, progress)
+        except InputError as error:
+            why = str(error)
+    pictures = None
+    if seen and classifier and dataset:
+        pictures = choose(classifier, dataset, seen, device)
+    else:
+        missing["pictures"] = why or why_no_data
+    if seen is None:
+        missing["seen"] = why or why_no_data
+    elif not seen.probes:
+        missing["probes"] = why_no_probes(seen)
+    classes = classifier.classes if classifier else _classes(subject, dataset)
+    network = classifier.network if classifier else WCapsNet(subject.experiment.model)
+    return Facts(subject, classes, network.parameter_counts(), seen, pictures, missing)
+
+
+def _classifier(subject: Subject, device: torch.device) -> tuple[Classifier | None, str]:
+    if subject.weights is None:
+        begun = subject.finished or subject.metrics
+        what = "folder has no best.safetensors" if begun else "first epoch is not finished"
+        return None, f"There are no weights: the run's {what}."
+    try:
+        classifier = Classifier.load(subject.weights, device)
+        if subject.folder:
+            Run(subject.folder, subject.experiment).check_weights(classifier.config, classifier.classes)
+        return classifier, ""
+    except InputError as error:
+        return None, str(error)
+
+
+def _classes(subject: Subject, dataset: Dataset | None) -> tuple[str, ...]:
+    """Class names, from wherever they are known."""
+    if dataset:
+        return dataset.classes
+    record = subject.folder / "data.json" if subject.folder else None
+    if record and record.exists():
+        return tuple(read_json(record)["classes"])
+    if subject.results and "per_class" in subject.results:
+        return tuple(subject.results["per_class"])
+    source, count = subject.experiment.data.source, subject.experiment.model.classes
+    return DATASETS[source].classes if source in DATASETS else tuple(map(str, range(count)))

@@ -1,0 +1,338 @@
+"""The records of full-length runs, one file per run:
+
+    results/table-II/DATASET/normalized/seed=N.json
+    results/table-III/DATASET/squash/seed=N.json
+    results/table-IV/DATASET/{ws,ce,random,uniform}/seed=N.json
+    results/table-V/DATASET/wcapsnet/seed=N.json    the paper's network: also softmax of II, tilt of III, WS+CE of IV
+
+A record holds the JSON files of its run folder by name: experiment, environment, test, and metrics as one list per
+column. It has no weights and no paths; losses have six digits. records.json in this folder has the figures of all
+records, for an installed package.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..atomic import write_text
+from ..data import DATASETS
+from ..errors import InputError
+from ..experiment import Experiment
+from ..objective import Objective
+from ..recipes import ABLATIONS, PAPER
+from ..recipes.ablations import TABLE_OF
+from ..settings import flat, from_dict, to_dict
+from ..training.run_folder import Run, file_names_only, read_experiment, read_json, runs_at_a_time
+
+NETWORK = "wcapsnet"  # the row that all tables share
+WITHOUT_LOSS = ("ce", "random", "uniform")  # rows with λ_WS = 0
+# How a run is computed and what it is called make it no other experiment; the seed is what it may differ in.
+FREE = ("name", "training.seed", "training.precision", "training.kernels", "training.cuda_graph")
+
+
+@dataclass(frozen=True)
+class Record:
+    """A finished run of a row, as long as the paper's."""
+
+    dataset: str
+    row: str
+    seed: int
+    epochs: int
+    best_epoch: int
+    validation_accuracy: float
+    correct: int
+    images: int
+    seconds: float
+    precision: str
+    computed_by: str | None  # fused kernels or plain PyTorch; older runs do not say
+    hardware: str
+    at_a_time: int  # runs that shared it
+    started: str
+    resumed: tuple[int, ...] = ()  # after which epochs; older runs do not say
+    summed: bool = False  # trained with the sum of L̃_WS over levels, before D7 made it the mean
+
+    @property
+    def accuracy(self) -> float:
+        return self.correct / self.images
+
+    @property
+    def place(self) -> Path:
+        table = "V" if self.row == NETWORK else TABLE_OF[self.row]
+        return Path(f"table-{table}") / self.dataset / self.row / f"seed={self.seed}.json"
+
+
+class RecordedRun(Run):
+    """A run as its record file has it: to read, not to train."""
+
+    def __init__(self, path: Path):
+        super().__init__(path, read_experiment(path))
+        self._content = read_json(path)
+
+    def file(self, name: str) -> Path:
+        """The record itself, or a path that does not exist if the record lacks that part of a run folder."""
+        return self.path if Path(name).stem in self._content else self.path / name
+
+    def facts(self, name: str) -> dict[str, Any]:
+        found = self._content.get(name)
+        if not isinstance(found, dict):
+            raise InputError(f"{self.path} is damaged: its {name} is {found!r}.")
+        return found
+
+    def metrics(self) -> list[dict[str, Any]]:
+        columns = self.facts("metrics")
+        try:
+            epochs = [zip(columns, epoch, strict=True) for epoch in zip(*columns.values(), strict=True)]
+        except (TypeError, ValueError) as error:
+            raise InputError(f"{self.path} is damaged: its metrics are not columns of one length.") from error
+        return [{name: value for name, value in epoch if value is not None} for epoch in epochs]
+
+
+def is_record(path: Path) -> bool:
+    """Whether a file begins as write_record begins one."""
+    if path.suffix != ".json" or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return re.match(rb'\s*\{\s*"experiment"\s*:', file.read(100)) is not None
+
+
+def open_run(path: Path) -> Run:
+    """A run folder or a record file."""
+    return RecordedRun(path) if is_record(path) else Run.open(path)
+
+
+def row_of(experiment: Experiment) -> tuple[str, str] | None:
+    """The data set and row of Tables II to V that an experiment is, with any seed; L̃_WS may be a sum over levels."""
+    found = _found(experiment)
+    return found and found[0]
+
+
+def _found(experiment: Experiment) -> tuple[tuple[str, str], bool] | None:
+    """The row that an experiment is, and whether with the sum of L̃_WS over levels"""
+    asked = _essence(experiment)
+    for summed in (False, True):
+        for key, wanted in _rows(summed):
+            if wanted == asked:
+                return key, summed
+    return None
+
+
+def _rows(summed: bool = False) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
+    for dataset, base in PAPER.items():
+        yield (dataset, NETWORK), _essence(_with_sum(base()) if summed else base())
+    for name, ablation in ABLATIONS.items():
+        dataset, _, row = name.rpartition("-")
+        yield (dataset, row), _essence(_with_sum(ablation()) if summed else ablation())
+
+
+def _with_sum(experiment: Experiment) -> Experiment:
+    """The same λ_WS on the sum over levels, which was the objective before D7"""
+    sums = {**experiment.objective, "wasserstein": experiment.objective["wasserstein"] * len(experiment.model.levels)}
+    return replace(experiment, objective=Objective(sums))
+
+
+def _essence(experiment: Experiment) -> dict[str, Any]:
+    return {field: value for field, value in flat(to_dict(experiment)).items() if field not in FREE}
+
+
+class Nearest(NamedTuple):
+    """The row of the tables that an experiment is most like, and the fields in which it is another."""
+
+    dataset: str
+    row: str
+    differences: tuple[str, ...]  # "training.epochs is 3, not 40"
+
+    def __str__(self) -> str:
+        shown, more = ", ".join(self.differences[:3]), len(self.differences) - 3
+        return f"nearest is {self.row} on {self.dataset}, but {shown}" + (f" and {more} more" if more > 0 else "")
+
+
+def nearest_row(experiment: Experiment) -> Nearest:
+    asked = _essence(experiment)
+
+    def differing(wanted: dict[str, Any]) -> list[str]:
+        return [field for field in {**wanted, **asked} if wanted.get(field) != asked.get(field)]
+
+    (dataset, row), wanted = min(_rows(), key=lambda item: len(differing(item[1])))
+    fields = differing(wanted)
+    return Nearest(dataset, row, tuple(f"{field} is {asked.get(field)}, not {wanted.get(field)}" for field in fields))
+
+
+def read_record(path: Path) -> Record:
+    """Of a run folder or a record file; refused unless it may stand in a table."""
+    run = open_run(path)
+    row, summed = _found(run.experiment) or (None, False)
+    if row is None and run.experiment.data.source not in DATASETS:
+        raise InputError(f"{path} is on a data set that the paper does not have.")
+    if row is None:
+        raise InputError(f"{path} is no row of the paper's tables: {nearest_row(run.experiment)}.")
+    epochs = run.experiment.training.epochs
+    if not run.finished:
+        raise InputError(
+            f"{path} is not finished: {len(run.metrics())} of {epochs} epochs are done and none is tested."
+        )
+    test, environment = run.results(), run.facts("environment")
+    done = min(test["epochs"], len(run.metrics()))
+    if done != epochs:
+        raise InputError(f"{path} ended after {done} of {epochs} epochs, so it stands in no table.")
+    if test["images"] != DATASETS[row[0]].test_images:
+        raise InputError(f"{path} was tested on {test['images']} images, not on all of {row[0]}.")
+    for name in ("hardware", "started"):
+        if not isinstance(environment.get(name), str):
+            raise InputError(
+                f"{run.file('environment.json')} is damaged: its field {name!r} is {environment.get(name)!r}."
+            )
+    again = environment.get("resumed", [])
+    if not isinstance(again, list) or not all(
+        isinstance(one, dict) and isinstance(one.get("after_epoch"), int) for one in again
+    ):
+        raise InputError(f"{run.file('environment.json')} is damaged: its field 'resumed' is {again!r}.")
+    return Record(
+        dataset=row[0],
+        row=row[1],
+        seed=run.experiment.training.seed,
+        epochs=epochs,
+        best_epoch=test["best_epoch"],
+        validation_accuracy=test["validation_accuracy"],
+        correct=test["images"] - test["errors"],
+        images=test["images"],
+        seconds=test["seconds"],
+        precision=run.experiment.training.precision,
+        computed_by=in_all(environment, "computed_by"),
+        hardware=in_all(environment, "hardware") or "",
+        at_a_time=runs_at_a_time(environment),
+        started=environment["started"],
+        resumed=tuple(one["after_epoch"] for one in again),
+        summed=summed,
+    )
+
+
+def in_all(environment: dict[str, Any], name: str) -> str | None:
+    """Of a run that was resumed elsewhere: all that it says"""
+    said = [one.get(name) for one in (environment, *environment.get("resumed", ()))]
+    return " and ".join(dict.fromkeys(word for word in said if word)) or None
+
+
+def runs_in(path: Path) -> list[Path]:
+    """A run folder or a record file itself, or all below a folder of them."""
+    if is_record(path) or Run.is_run(path):
+        return [path]
+    if not path.is_dir():
+        raise InputError(f"There is no folder {path}.")
+    folders = {found.parent for found in path.rglob("experiment.json")}
+    return sorted([*folders, *(found for found in path.rglob("*.json") if is_record(found))])
+
+
+def read_records(folder: Path) -> tuple[list[Record], list[str]]:
+    """All runs below a folder that may stand in a table, and why the others may not, a sentence each."""
+    found: dict[tuple[Path, bool], tuple[Path, Record]] = {}  # by the record's place: where it was read from
+    left_out: list[str] = []
+    paths = runs_in(folder)
+    if not paths:
+        raise InputError(f"There are no runs in {folder}.")
+    for path in paths:
+        try:
+            record = read_record(path)
+        except InputError as error:
+            left_out.append(str(error))
+            continue
+        first, _ = found.setdefault((record.place, record.summed), (path, record))
+        if first != path:
+            left_out.append(f"{path} has the row and the seed of {first}, which counts.")
+    records = comparable([record for _, record in found.values()])
+    left_out += [f"{path} {OTHER_OBJECTIVE[one.summed]}" for path, one in found.values() if one not in records]
+    return in_order(records), left_out
+
+
+OTHER_OBJECTIVE = {
+    True: "was trained with the sum of the Wasserstein loss over levels, the other runs with its mean (D7).",
+    False: "was trained with the mean of the Wasserstein loss over levels, the reference row with its sum (D7).",
+}
+
+
+def comparable(records: Sequence[Record]) -> list[Record]:
+    """For each data set the records of one objective: L̃_WS as a mean over levels or, where only such runs of the
+    network are recorded, as a sum (D7). Rows without that loss go with either."""
+
+    def sums(dataset: str) -> bool:
+        networks = {r.summed for r in records if (r.dataset, r.row) == (dataset, NETWORK)}
+        others = {r.summed for r in records if r.dataset == dataset and r.row not in WITHOUT_LOSS}
+        return False not in (networks or others)
+
+    return [r for r in records if r.row in WITHOUT_LOSS or r.summed == sums(r.dataset)]
+
+
+def in_order(records: Iterable[Record]) -> list[Record]:
+    datasets, rows = list(PAPER), [NETWORK, *TABLE_OF]
+    return sorted(records, key=lambda r: (datasets.index(r.dataset), rows.index(r.row), r.seed))
+
+
+def shipped_records() -> list[Record]:
+    """Those inside the package."""
+    content = (resources.files(__package__) / "records.json").read_text(encoding="utf-8")
+    return [from_dict(Record, record) for record in json.loads(content)]
+
+
+def records_json(records: list[Record]) -> str:
+    """A line a record."""
+    lines = ",\n".join(json.dumps(to_dict(record)) for record in records)
+    return f"[\n{lines}\n]\n" if lines else "[]\n"
+
+
+def keep(path: Path, results: Path) -> Path:
+    """Write the record of a finished run to its place below `results`."""
+    run, record = open_run(path), read_record(path)
+    place = results / record.place
+    if place.exists() and read_record(place) != record:
+        raise InputError(f"{place} holds another run with the seed {record.seed}; train {path} with another seed.")
+    facts = {"experiment": run.facts("experiment"), "environment": environment_of(run), "test": run.results()}
+    write_record(place, facts, history_of(run))
+    return place
+
+
+def write_record(path: Path, facts: dict[str, Any], metrics: list[dict[str, Any]]) -> None:
+    """One line per fact and per column of the metrics, with null where an epoch has no such value."""
+    names = dict.fromkeys(name for epoch in metrics for name in epoch)
+    columns = {name: [epoch.get(name) for epoch in metrics] for name in names}
+    lines = [f"{_compact(name)}:{_compact(fact)}" for name, fact in facts.items()]
+    lines.append('"metrics":{' + ",".join(f"\n{_compact(name)}:{_compact(column)}" for name, column in columns.items()))
+    write_text(path, "{\n" + ",\n".join(lines) + "}\n}\n")
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def history_of(run: Run) -> list[dict[str, Any]]:
+    """metrics.jsonl, to six digits."""
+    return [{name: _rounded(value) for name, value in epoch.items()} for epoch in run.metrics()]
+
+
+def _rounded(value: Any) -> Any:
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def environment_of(run: Run) -> dict[str, Any]:
+    """environment.json without paths; empty if there is none."""
+    return _without_paths(run.facts("environment")) if run.file("environment.json").exists() else {}
+
+
+def _without_paths(environment: dict[str, Any]) -> dict[str, Any]:
+    kept: list[str] = []
+    words = iter(environment.get("command", ()))
+    for word in words:
+        option, equals, _ = word.partition("=")
+        if option in ("--data-dir", "--out", "--resume"):
+            if not equals:
+                next(words, None)
+        else:
+            kept.append(word)
+    found = {**environment, "command": file_names_only(kept), "data_dir": None}
+    if "resumed" in environment:
+        found["resumed"] = [_without_paths(again) for again in environment["resumed"]]
+    return found

@@ -1,0 +1,343 @@
+"""Readers of the original files: what is written is read, what is damaged is named."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import pickle
+import struct
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.io
+from data_helpers import Cifar, Mnist, idx_bytes
+
+from wcapsnet.data import formats
+from wcapsnet.data.formats import (
+    CIFAR10_FILES,
+    CIFAR100_FILES,
+    CifarFiles,
+    MissingFilesError,
+    RawData,
+    read_cifar,
+    read_idx,
+    read_mat,
+    read_mnist,
+    read_pickle,
+    read_svhn,
+)
+from wcapsnet.errors import InputError
+
+MNIST_FOLDERS = ("MNIST/raw", "mnist", "MNIST", ".")
+
+
+def load_mnist(root: Path) -> RawData:
+    return read_mnist(root, name="mnist", folders=MNIST_FOLDERS)
+
+
+@pytest.mark.parametrize("gz", [False, True])
+@pytest.mark.parametrize("dots", [False, True])
+@pytest.mark.parametrize("folder", MNIST_FOLDERS)
+def test_mnist_in_every_layout(tmp_path: Path, mnist: Mnist, folder: str, gz: bool, dots: bool) -> None:
+    mnist.write(tmp_path / folder, gz=gz, dots=dots)
+    raw = load_mnist(tmp_path)
+    assert np.array_equal(raw.train.images[:, 0], mnist.arrays["train-images-idx3-ubyte"])
+    assert np.array_equal(raw.train.labels, mnist.arrays["train-labels-idx1-ubyte"])
+    assert np.array_equal(raw.test.images[:, 0], mnist.arrays["t10k-images-idx3-ubyte"])
+    assert raw.train.labels.dtype == np.int64
+
+
+def test_mnist_missing_files_are_all_named(tmp_path: Path, mnist: Mnist) -> None:
+    mnist.write(tmp_path / "mnist")
+    for name in ("train-labels-idx1-ubyte", "t10k-images-idx3-ubyte"):
+        (tmp_path / "mnist" / name).unlink()
+    with pytest.raises(MissingFilesError) as error:
+        load_mnist(tmp_path)
+    assert error.value.files == ("train-labels-idx1-ubyte[.gz]", "t10k-images-idx3-ubyte[.gz]")
+    assert tmp_path / "MNIST/raw" in error.value.folders
+
+
+def test_mnist_is_not_taken_for_fashion_mnist(tmp_path: Path, mnist: Mnist, monkeypatch: pytest.MonkeyPatch) -> None:
+    mnist.write(tmp_path)
+    digest = formats.hashlib.md5(mnist.arrays["t10k-labels-idx1-ubyte"].tobytes()).hexdigest()
+    monkeypatch.setitem(formats._TEST_LABELS, digest, "mnist")
+    load_mnist(tmp_path)
+    with pytest.raises(InputError, match="are mnist, not fashion-mnist"):
+        read_mnist(tmp_path, name="fashion-mnist", folders=(".",))
+
+
+@pytest.mark.parametrize("gz", [False, True])
+@pytest.mark.parametrize("damage", ["empty", "header", "cut", "more", "magic", "huge"])
+def test_damaged_idx(tmp_path: Path, gz: bool, damage: str) -> None:
+    good = idx_bytes(np.arange(24, dtype=np.uint8).reshape(2, 3, 4))
+    data = {
+        "empty": b"",
+        "header": good[:7],
+        "cut": good[:-1],
+        "more": good + b"x",
+        "magic": b"\0\0\x0d\x03" + good[4:],
+        "huge": good[:4] + struct.pack(">3I", 2**31, 2**31, 2**31) + good[16:],
+    }[damage]
+    path = tmp_path / ("x-idx3-ubyte.gz" if gz else "x-idx3-ubyte")
+    path.write_bytes(gzip.compress(data) if gz else data)
+    with pytest.raises(InputError, match=f"{path}.* is truncated or corrupt: .*delete it and download it again"):
+        read_idx(path, dimensions=3)
+
+
+@pytest.mark.parametrize("damage", ["cut", "checksum", "not gzip"])
+def test_damaged_gzip(tmp_path: Path, damage: str) -> None:
+    good = gzip.compress(idx_bytes(np.arange(200, dtype=np.uint8)))
+    flipped = bytearray(good)
+    flipped[-8] ^= 1
+    path = tmp_path / "x-idx1-ubyte.gz"
+    path.write_bytes({"cut": good[:-20], "checksum": bytes(flipped), "not gzip": b"<html>Not found</html>"}[damage])
+    with pytest.raises(InputError, match="truncated or corrupt"):
+        read_idx(path, dimensions=1)
+
+
+def test_mnist_images_and_labels_of_different_number(tmp_path: Path, mnist: Mnist) -> None:
+    mnist.arrays["train-labels-idx1-ubyte"] = mnist.arrays["train-labels-idx1-ubyte"][:-1]
+    mnist.write(tmp_path)
+    with pytest.raises(InputError, match="30 images, but train-labels-idx1-ubyte holds 29 labels"):
+        load_mnist(tmp_path)
+
+
+# --- CIFAR
+
+
+def tar(path: Path, folder: str, contents: dict[str, bytes]) -> None:
+    with tarfile.open(path, "w:gz") as archive:
+        for name, data in contents.items():
+            member = tarfile.TarInfo(f"{folder}/{name}")
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+
+
+def place(root: Path, layout: CifarFiles, kind: str, cifar: Cifar) -> Path:
+    """Write one version; the file or folder it is in."""
+    contents = cifar.binary() if "binary" in kind else cifar.python()
+    folder = layout.binary_folder if "binary" in kind else layout.python_folder
+    if "archive" in kind:
+        archive = root / (layout.binary_archive if "binary" in kind else layout.python_archive)
+        tar(archive, folder, contents)
+        return archive
+    (root / folder).mkdir()
+    for name, data in contents.items():
+        (root / folder / name).write_bytes(data)
+    return root / folder
+
+
+def load_cifar(root: Path, layout: CifarFiles = CIFAR10_FILES) -> RawData:
+    return read_cifar(root, files=layout, folders=(".", "cifar"))
+
+
+KINDS = ["binary folder", "binary archive", "python folder", "python archive"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("classes", [10, 100])
+def test_cifar_in_every_version(tmp_path: Path, rng: np.random.Generator, classes: int, kind: str) -> None:
+    layout = CIFAR10_FILES if classes == 10 else CIFAR100_FILES
+    cifar = Cifar(rng, classes)
+    (tmp_path / "cifar").mkdir()
+    place(tmp_path / "cifar", layout, kind, cifar)
+    raw = load_cifar(tmp_path, layout)
+    assert np.array_equal(raw.train.images, np.concatenate([cifar.images[n] for n in cifar.train]))
+    assert np.array_equal(raw.train.labels, np.concatenate([cifar.labels[n] for n in cifar.train]))
+    assert np.array_equal(raw.test.images, cifar.images[cifar.test])
+    assert np.array_equal(raw.test.labels, cifar.labels[cifar.test])
+    assert raw.classes == tuple(cifar.names)
+
+
+def test_cifar_without_names_and_with_a_file_missing(tmp_path: Path, rng: np.random.Generator) -> None:
+    folder = place(tmp_path, CIFAR10_FILES, "binary folder", Cifar(rng, 10))
+    (folder / "batches.meta.txt").unlink()
+    assert load_cifar(tmp_path).classes is None
+    (folder / "data_batch_3.bin").unlink()
+    with pytest.raises(MissingFilesError, match="cifar-10-batches-bin"):
+        load_cifar(tmp_path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_truncated_cifar(tmp_path: Path, rng: np.random.Generator, kind: str) -> None:
+    path = place(tmp_path, CIFAR10_FILES, kind, Cifar(rng, 10))
+    if path.is_dir():
+        path = path / ("test_batch.bin" if "binary" in kind else "test_batch")
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(InputError, match=f"{path.name}.* truncated or corrupt: .*delete it"):
+        load_cifar(tmp_path)
+
+
+def test_cifar_archive_that_lacks_a_file_or_is_none(tmp_path: Path, rng: np.random.Generator) -> None:
+    contents = Cifar(rng, 10).binary()
+    del contents["data_batch_2.bin"]
+    tar(tmp_path / "cifar-10-binary.tar.gz", "cifar-10-batches-bin", contents)
+    with pytest.raises(InputError, match=r"it lacks data_batch_2\.bin"):
+        load_cifar(tmp_path)
+    (tmp_path / "cifar-10-binary.tar.gz").write_bytes(b"<html>")
+    with pytest.raises(InputError, match="truncated or corrupt"):
+        load_cifar(tmp_path)
+
+
+def test_cifar_far_too_large(tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(formats, "MAX_BYTES", 1000)
+    for kind in ("binary folder", "binary archive"):
+        root = tmp_path / kind
+        root.mkdir()
+        place(root, CIFAR10_FILES, kind, Cifar(rng, 10))
+        with pytest.raises(InputError, match="far larger"):
+            load_cifar(root)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"data": None},
+        {"data": np.zeros((4, 5), np.uint8)},
+        {"labels": ["a"] * 4},
+        {"labels": [1, 2, 3]},
+        {"data": np.zeros((4, 3072), np.float32)},
+    ],
+)
+def test_cifar_pickles_with_other_content(tmp_path: Path, rng: np.random.Generator, change: dict[str, object]) -> None:
+    folder = place(tmp_path, CIFAR10_FILES, "python folder", Cifar(rng, 10))
+    batch = {"data": np.zeros((4, 3072), np.uint8), "labels": [1, 2, 3, 4], **change}
+    (folder / "test_batch").write_bytes(pickle.dumps(batch, protocol=2))
+    with pytest.raises(InputError, match="test_batch is truncated or corrupt"):
+        load_cifar(tmp_path)
+
+
+# --- Pickles
+
+
+@pytest.mark.parametrize("protocol", range(5))
+def test_pickled_arrays_are_read_whatever_the_protocol(protocol: int) -> None:
+    array = np.arange(256, dtype=np.uint8).reshape(4, 64)
+    content = {b"data": array, "turned": np.asfortranarray(array), "n": [1, 2]}
+    read = read_pickle(pickle.dumps(content, protocol=protocol), "x")
+    assert np.array_equal(read["data"], array)  # type: ignore[arg-type]
+    assert np.array_equal(read["turned"], array)  # type: ignore[arg-type]
+    assert read["n"] == [1, 2]
+
+
+def test_a_pickle_as_python_2_wrote_it() -> None:
+    # {'data': array([[7, 200]], uint8), 'labels': [3]} with Python 2 strings (opcode U), names as in old NumPy
+    def text(value: bytes) -> bytes:
+        return b"U" + bytes([len(value)]) + value
+
+    array = (
+        b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\x00t" + text(b"b") + b"tR"
+        b"(K\x01(K\x01K\x02tcnumpy\ndtype\n(" + text(b"u1") + b"K\x00K\x01tR"
+        b"(K\x03" + text(b"|") + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+        b"I00\n" + text(b"\x07\xc8") + b"tb"
+    )
+    data = b"\x80\x02}(" + text(b"data") + array + text(b"labels") + b"]K\x03au."
+    read = read_pickle(data, "x")
+    assert np.array_equal(read["data"], [[7, 200]])  # type: ignore[arg-type]
+    assert read["labels"] == [3]
+
+
+class Malicious:
+    def __init__(self, function: object, *arguments: object) -> None:
+        self.call = function, arguments
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return self.call
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+def test_a_malicious_pickle_runs_nothing(tmp_path: Path, rng: np.random.Generator, protocol: int) -> None:
+    proof = tmp_path / "proof"
+    folder = place(tmp_path, CIFAR10_FILES, "python folder", Cifar(rng, 10))
+    for bomb in (Malicious(os.system, f"touch {proof}"), Malicious(eval, f"open({str(proof)!r}, 'w')")):
+        (folder / "data_batch_1").write_bytes(pickle.dumps({"data": bomb}, protocol=protocol))
+        with pytest.raises(InputError, match=r"data_batch_1 asks to run .*(system|eval).*malicious"):
+            load_cifar(tmp_path)
+    assert not proof.exists()
+
+
+def test_a_malicious_pickle_within_an_archive_runs_nothing(tmp_path: Path, rng: np.random.Generator) -> None:
+    proof = tmp_path / "proof"
+    contents = Cifar(rng, 10).python()
+    contents["batches.meta"] = pickle.dumps(Malicious(os.system, f"touch {proof}"))
+    tar(tmp_path / "cifar-10-python.tar.gz", "cifar-10-batches-py", contents)
+    with pytest.raises(InputError, match="malicious"):
+        load_cifar(tmp_path)
+    assert not proof.exists()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"garbage",
+        pickle.dumps([1, 2]),
+        b"\x80\x02c_codecs\nencode\n(X\x01\x00\x00\x00aX\x03\x00\x00\x00bz2tR.",  # encode with another codec
+        b"\x80\x02cnumpy.core.multiarray\n_reconstruct\n)R}b.",  # an array of no state
+        b"\x80\x02}(U\x04datacnumpy.core.multiarray\n_reconstruct\n)R(K\x01K\x02K\x03tbu.",
+        b"\x80\x02cwcapsnet.data.files\nos\n.",
+        b"\x80\x04\x8c\x05numpy\x8c\x0bndarray.tag\x93.",  # a path below a permitted name
+    ],
+)
+def test_broken_and_odd_pickles(data: bytes) -> None:
+    with pytest.raises(InputError, match="some name"):
+        read_pickle(data, "some name")
+
+
+# --- MAT-5
+
+
+@pytest.mark.parametrize("cut", [0, 100, 200, -9])
+def test_a_damaged_mat_file_is_refused(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "x.mat"
+    scipy.io.savemat(path, {"X": np.arange(1000)}, do_compression=True)
+    path.write_bytes(path.read_bytes()[:cut])
+    with pytest.raises(InputError, match=r"x\.mat is truncated or corrupt"):
+        read_mat(path, "X")
+
+
+def test_a_mat_file_that_claims_too_much_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(formats, "MAX_BYTES", 1 << 16)
+    path = tmp_path / "x.mat"
+    scipy.io.savemat(path, {"X": np.zeros(1 << 22, np.uint8)}, do_compression=True)  # 4 MB in 4 kB
+    with pytest.raises(InputError, match="far larger than it should be"):
+        read_mat(path, "X")
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("folder", [".", "svhn", "SVHN"])
+def test_svhn(tmp_path: Path, rng: np.random.Generator, compressed: bool, folder: str) -> None:
+    place = tmp_path / folder
+    place.mkdir(exist_ok=True)
+    images = {part: rng.integers(0, 256, (32, 32, 3, 20), dtype=np.uint8) for part in ("train", "test")}
+    labels = {part: rng.integers(1, 11, (20, 1), dtype=np.uint8) for part in ("train", "test")}
+    for part in images:
+        scipy.io.savemat(place / f"{part}_32x32.mat", {"X": images[part], "y": labels[part]}, do_compression=compressed)
+    raw = read_svhn(tmp_path, folders=(".", "svhn", "SVHN"))
+    for part, arrays in (("train", raw.train), ("test", raw.test)):
+        assert arrays.images.shape == (20, 3, 32, 32)
+        assert np.array_equal(arrays.images[7, 2], images[part][:, :, 2, 7])
+        assert np.array_equal(arrays.labels, labels[part].ravel() % 10)  # 10 stands for 0
+
+
+@pytest.mark.parametrize("content", [{"X": np.zeros((32, 32, 3, 4), np.uint8)}, {"y": np.zeros((4, 1))}])
+def test_svhn_lacks_an_array(tmp_path: Path, content: dict[str, np.ndarray]) -> None:
+    for part in ("train", "test"):
+        scipy.io.savemat(tmp_path / f"{part}_32x32.mat", content)
+    with pytest.raises(InputError, match="does not hold the arrays X and y"):
+        read_svhn(tmp_path, folders=(".",))
+
+
+def test_svhn_of_another_kind(tmp_path: Path) -> None:
+    good = {"X": np.zeros((32, 32, 3, 4), np.uint8), "y": np.ones((4, 1), np.uint8)}
+    for change, what in (({"X": np.zeros((32, 32, 3, 4))}, "bytes"), ({"y": np.ones((3, 1), np.uint8)}, "3 labels")):
+        for part in ("train", "test"):
+            scipy.io.savemat(tmp_path / f"{part}_32x32.mat", {**good, **change})
+        with pytest.raises(InputError, match=what):
+            read_svhn(tmp_path, folders=(".",))
+    (tmp_path / "test_32x32.mat").unlink()
+    with pytest.raises(MissingFilesError, match=r"test_32x32\.mat"):
+        read_svhn(tmp_path, folders=(".",))

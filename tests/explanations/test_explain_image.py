@@ -1,0 +1,275 @@
+"""One image: weights, contributions, heat maps, blocks switched off."""
+
+import io
+import json
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from explain_toys import LAST, quadrants, toy
+from rich.console import Console
+
+from twins import close, quiet
+from wcapsnet import Level, RoutingConfig, WCapsNet
+from wcapsnet.cli import explain_console
+from wcapsnet.explanations import explain_image, explain_images, over_image, without_each_block
+from wcapsnet.network.routing import kept
+
+VARIANTS = {
+    "softmax": RoutingConfig(),
+    "normalized": RoutingConfig(weighting="normalized"),
+    "random": RoutingConfig(fitness="random", weighting="normalized"),
+    "uniform": RoutingConfig(fitness="constant"),
+}
+SHAPES = {
+    "one level": {"levels": (Level(3, 2, 4, 2),), "height": 9, "width": 13},
+    "one capsule a level": {"levels": (Level(1, 2, 4, 2), Level(1, 2, 3, 1))},
+    "a hundred classes": {"classes": 100, "channels": 3, "height": 12},
+    "four levels": {"levels": (Level(3, 2, 4, 2), Level(2, 2, 4, 1), Level(2, 2, 3, 2), Level(4, 2, 3, 1))},
+    "no extra class": {"classes": 2, "extra_class": False, "channels": 1},
+}
+
+
+def network_of(routing=None, **changes):
+    torch.manual_seed(1)
+    network = WCapsNet(quiet(routing, **changes))
+    torch.nn.init.normal_(network.projection, std=3.0)
+    for _ in range(3):  # statistics that are not those of a new network
+        network(torch.randn(8, network.config.channels, network.config.height, network.config.width))
+    return network.eval()
+
+
+def images_for(network, m=3):
+    torch.manual_seed(2)
+    return torch.randn(m, network.config.channels, network.config.height, network.config.width)
+
+
+both_ways = [
+    *(pytest.param({"fitness": v.fitness, "weighting": v.weighting}, {}, id=name) for name, v in VARIANTS.items()),
+    *(pytest.param(None, changes, id=name) for name, changes in SHAPES.items()),
+]
+
+
+def test_what_each_vector_adds_to_each_logit_worked_by_hand():
+    # quadrants (1 0 / 0 2), level 1 routes on 2.5 of them: q = (2.5 0 / 0 5)
+    # p_0 = (1·2.5 + 4·5)/20 = 1.125,  p_1 = (4·2.5 + 1·5)/20 = .75
+    one = explain_image(toy(), quadrants(1, 0, 0, 2))
+    close(one.logits, torch.tensor([1.125, 0.75]), 1e-6)
+    close(one.contributions[0], torch.tensor([[[0.125, 0.0], [0.0, 1.0]], [[0.0, 0.0], [0.0, 0.0]]]), 1e-6)
+    close(one.contributions[1], torch.tensor([[[0.0, 0.0], [0.0, 0.0]], [[0.5, 0.0], [0.0, 0.25]]]), 1e-6)
+    assert one.predicted == 0
+    close(one.weights[0], torch.tensor([0.25, 0.75]), 1e-6)
+    close(one.weights[1], LAST / 20, 1e-6)
+    close(one.fitness[0].exp(), torch.tensor([1.0, 3.0]), 1e-6)
+    close(one.block_weights(1), torch.tensor([0.5, 0.5]), 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("image", "name", "place", "vector"),
+    [((1, 0, 0, 2), "cat", (0, 1, 1), (5.0, 0.0)), ((2, 0, 0, 1), "dog", (1, 0, 0), (0.0, 5.0))],
+)
+def test_the_decoded_vector_worked_by_hand(image, name, place, vector):
+    # 4/20 is the largest weight: capsule 0 at the bottom right, which adds to class 0, and capsule 1 at the top left,
+    # which adds to class 1. The predicted class decides.
+    one = explain_image(toy(), quadrants(*image))
+    assert one.place == place
+    assert one.tied.nonzero().tolist() == [[0, 1, 1], [1, 0, 0]]
+    assert one.winners == ((1,), (0, 1))  # both blocks of the last level weigh ½
+    close(one.vector, torch.tensor(vector), 1e-6)
+    n, i, j = place
+    said = f"decoded: block {n}, row {i}, column {j}; one of 2 equally weighted vectors, the one that adds most to"
+    assert one.decoded(["cat", "dog"]) == f"{said} '{name}'"
+    facts = one.summary(["cat", "dog"])
+    assert facts["tied"] == {"count": 2, "places": [[0, 1, 1], [1, 0, 0]]}
+    assert (facts["best_capsule"]["capsule"], facts["best_capsule"]["row"], facts["best_capsule"]["column"]) == place
+    assert facts["best_capsule"]["chosen"] == one.decoded(["cat", "dog"])
+
+
+def test_a_single_heaviest_vector_is_not_called_one_of_several():
+    network = toy()
+    network.routers[1].critic.a = (LAST + torch.tensor([[[0.0, 9.0], [0.0, 0.0]], [[0.0, 0.0], [0.0, 0.0]]])).log()
+    one = explain_image(network, quadrants(1, 0, 0, 2))
+    assert int(one.tied.sum()) == 1
+    assert one.decoded(["cat", "dog"]).endswith("; the vector with the largest weight")
+
+
+def test_switching_each_block_off_worked_by_hand():
+    # level 1 without capsule 0 routes on 3x, without capsule 1 on x: the logits (1.125, .75) times 3/2.5 and 1/2.5
+    # level 2 without capsule 0: b_1 doubles, p = (0, 1.5); without capsule 1: p = (2.25, 0)
+    one = explain_image(toy(), quadrants(1, 0, 0, 2))
+    close(one.without_logits[0], torch.tensor([[1.35, 0.9], [0.45, 0.3]]), 1e-6)
+    close(one.without[0], torch.tensor([[1.35, 0.9], [0.45, 0.3]]).softmax(1), 1e-6)
+    close(one.without[1], torch.tensor([[0.0, 1.5], [2.25, 0.0]]).softmax(1), 1e-6)
+
+
+def test_the_weights_of_what_is_switched_off_go_to_the_others_in_proportion_worked_by_hand():
+    b = torch.tensor([[0.2, 0.3, 0.5], [0.6, 0.1, 0.3]])
+    close(kept(b, torch.tensor([True, True, False])), torch.tensor([[0.4, 0.6, 0.0], [6 / 7, 1 / 7, 0.0]]), 1e-6)
+    each = torch.tensor([[False, True, True], [True, False, True]])
+    close(kept(b, each), torch.tensor([[0.0, 0.375, 0.625], [2 / 3, 0.0, 1 / 3]]), 1e-6)
+
+
+@pytest.mark.parametrize(("routing", "changes"), both_ways)
+def test_contributions_add_up_to_every_logit(routing, changes):
+    network = network_of(routing, **changes)
+    for one in explain_images(network, images_for(network)):
+        assert one.contributions.shape == (network.config.outputs, *one.weights[-1].shape)
+        rounding = 32 * torch.finfo(torch.float32).eps * one.contributions.abs().sum((1, 2, 3))
+        assert ((one.contributions.sum((1, 2, 3)) - one.logits).abs() <= rounding).all()
+
+
+@pytest.mark.parametrize(("routing", "changes"), both_ways)
+def test_an_explanation_says_what_the_network_says(routing, changes):
+    network = network_of(routing, **changes)
+    images = images_for(network)
+    with torch.no_grad():
+        output = network(images)
+    for m, one in enumerate(explain_images(network, images)):
+        close(one.logits, output.logits[m], 1e-5, 1e-6)
+        close(one.probabilities, output.logits[m, : network.config.classes].softmax(0), 1e-5, 1e-6)
+        close(one.reconstruction, output.reconstruction[m], 1e-5, 1e-6)
+        close(one.vector, output.best.vector[m], 1e-5, 1e-6)
+        for a, b, routing_ in zip(one.fitness, one.weights, output.routings, strict=True):
+            close(a, routing_.fitness[m], 1e-6)
+            close(b, routing_.weights[m], 1e-6)
+
+
+def logits_keeping(network, images, keep):
+    return network(images, routes=network.keeping(keep)).logits
+
+
+@pytest.mark.parametrize(("routing", "changes"), both_ways)
+def test_switching_off_the_quick_way_is_switching_off_by_the_whole_network(routing, changes):
+    network = network_of(routing, **changes)
+    images = images_for(network)
+    with torch.no_grad():
+        quick = without_each_block(network, images)
+        for index, level in enumerate(network.config.levels):
+            assert quick[index].shape == (len(images), level.capsules, network.config.outputs)
+            if level.capsules == 1:
+                assert quick[index].isnan().all()
+                continue
+            for off in range(level.capsules):
+                keep = [None] * len(network.config.levels)
+                keep[index] = torch.arange(level.capsules) != off
+                output = network(images, routes=network.keeping(keep))
+                assert (output.routings[index].weights[:, off] == 0).all()
+                close(output.routings[index].weights.flatten(1).sum(1), torch.ones(len(images)), 1e-5, 1e-6)
+                close(quick[index][:, off], output.logits, 1e-4, 1e-4)
+
+
+def test_blocks_are_switched_off_one_after_another():
+    network = network_of(levels=(Level(3, 2, 4, 2), Level(2, 2, 4, 1), Level(3, 2, 3, 1)))
+    image = images_for(network)[0]
+    keep = [torch.tensor([True, False, True]), torch.tensor([False, True]), None]
+    one = explain_image(network, image, keep=keep)
+    with torch.no_grad():
+        close(one.logits, logits_keeping(network, image[None], keep)[0], 0)
+        assert one.weights[0][1] == 0
+        close(one.without_logits[0][1], one.logits, 1e-4, 1e-5)  # it was off already
+        keep[0] = torch.tensor([False, False, True])
+        close(one.without_logits[0][0], logits_keeping(network, image[None], keep)[0], 1e-4, 1e-5)
+    assert one.without_logits[1][1].isnan().all()  # none would be left
+    assert one.without_logits[1][0].isfinite().all()
+    rounding = 32 * torch.finfo(torch.float32).eps * one.contributions.abs().sum((1, 2, 3))
+    assert ((one.contributions.sum((1, 2, 3)) - one.logits).abs() <= rounding).all()
+
+
+def test_what_switching_blocks_off_does_can_be_left_out():
+    network = network_of()
+    one = explain_image(network, images_for(network)[0], without=False)
+    assert one.without == one.without_logits == ()
+    levels = json.loads(json.dumps(one.summary(["a", "b", "c"])))["levels"]
+    assert [level["probability_without"] for level in levels] == [None, None]
+
+
+def test_keeping_all_changes_nothing():
+    network = network_of()
+    images = images_for(network)
+    everything = [torch.ones(level.capsules, dtype=torch.bool) for level in network.config.levels]
+    with torch.no_grad():
+        close(logits_keeping(network, images, everything), network(images).logits, 1e-5, 1e-6)
+        assert torch.equal(logits_keeping(network, images, None), network(images).logits)
+
+
+def test_each_image_may_have_blocks_of_its_own_switched_off():
+    network = network_of()
+    images = images_for(network, 2)
+    each = torch.tensor([[True, False, True], [False, True, True]])
+    with torch.no_grad():
+        together = logits_keeping(network, images, [each, None])
+        for m in range(2):
+            close(together[m], logits_keeping(network, images[m : m + 1], [each[m], None])[0], 1e-5, 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("keep", "words"),
+    [
+        ([None], "2 levels"),
+        ([torch.zeros(3, dtype=torch.bool), None], "at least one"),
+        ([torch.tensor([[True, True, True], [False, False, False]]), None], "at least one"),
+        ([torch.ones(4, dtype=torch.bool), None], "must be boolean"),
+        ([None, torch.ones(2)], "must be boolean"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused(keep, words):
+    network = network_of()
+    with pytest.raises(ValueError, match=words):
+        network(images_for(network), routes=network.keeping(keep))
+
+
+def test_the_mode_of_the_network_is_left_as_it_was():
+    network = network_of()
+    images = images_for(network)
+    answer = explain_image(network, images[0])
+    network.train()
+    close(explain_image(network, images[0]).logits, answer.logits, 0)
+    assert network.training
+    assert all(module.training for module in network.modules())
+
+
+def test_heat_maps_are_as_large_as_the_image_and_keep_what_is_even():
+    network = network_of(height=10, width=14)
+    one = explain_image(network, images_for(network)[0])
+    assert one.heat().shape == (2, 10, 14)
+    assert one.contribution_heat().shape == (2, 10, 14)
+    assert not torch.equal(one.contribution_heat(0), one.contribution_heat(1))
+    close(over_image(torch.full((2, 5, 7), 0.3), (10, 14), 2), torch.full((2, 10, 14), 0.3), 1e-6)
+    # (0 1) over four columns: pixel centres at ¼ and ¾ of a cell
+    close(over_image(torch.tensor([[[0.0, 1.0]]]), (1, 4), 2), torch.tensor([[[0.0, 0.25, 0.75, 1.0]]]), 1e-6)
+    # a position that reaches over the border is cut there, and does not move the others
+    close(over_image(torch.tensor([[[0.0, 1.0]]]), (1, 3), 2), torch.tensor([[[0.0, 0.25, 0.75]]]), 1e-6)
+
+
+def test_every_capsule_of_an_image_is_a_line_at_80_columns(monkeypatch):
+    network = network_of(levels=(Level(16, 2, 4, 2), Level(2, 2, 3, 1)), classes=10)
+    one = explain_image(network, images_for(network)[0])
+    one = replace(one, logits=one.logits - 60, without_logits=[values - 99 for values in one.without_logits])
+    paper = io.StringIO()
+    monkeypatch.setattr(
+        explain_console, "out", Console(file=paper, width=80, highlight=False, force_terminal=True, no_color=True)
+    )
+    explain_console.image(one, [f"a class of pictures {r}" for r in range(10)], 0, "photo.png")
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in paper.getvalue().splitlines()]
+    capsules = [line for line in lines if re.match(r"│ \d\.\d+ ", line)]
+    assert [line.split()[1] for line in capsules] == [*(f"1.{n}" for n in range(16)), "2.0", "2.1"]
+    for level, n, line in zip([0] * 16 + [1] * 2, [*range(16), 0, 1], capsules, strict=True):
+        assert re.search(rf"% \([+-].*{one.without_logits[level][n, 0]:.3f} \([+-][\d.]+\) │$", line), "one line each"
+        assert ("◀" in line) == (n in one.winners[level])
+    tables = [line for line in lines if line[:1] in set("┏┃┡│├└╭╰")]
+    assert max(map(len, tables)) <= 80
+
+
+@pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
+def test_a_summary_is_plain_values(changes):
+    network = network_of(**changes)
+    names = [f"class {r}" for r in range(network.config.classes)]
+    one = explain_image(network, images_for(network)[0])
+    facts = json.loads(json.dumps(one.summary(names), allow_nan=False))
+    assert facts["class"] == names[one.predicted]
+    assert len(facts["levels"]) == len(network.config.levels)
+    assert sum(facts["probabilities"].values()) == pytest.approx(1, abs=1e-5)
+    total = torch.tensor(facts["contributions"]).sum()
+    assert float(total) == pytest.approx(facts["logits"][facts["class"]], rel=1e-4, abs=1e-4)
+    assert ("none of these" in facts["logits"]) == network.config.extra_class
