@@ -1,7 +1,7 @@
-"""What the project says of its own runs, made from `results/` and the shipped weights: the README's table,
-docs/results.md with its figures, the list of networks in docs/guide.md, and the records inside the package.
+"""Generate what the documents say about our runs, from `results/` and the shipped weights: the tables in the README and
+docs/results.md, docs/runs.md with its figures, the list of networks in docs/guide.md, and the records in the package.
 
-`python tools/update_docs.py [RUN …]` first keeps the records of finished runs, or of all runs of a sweep, in results/.
+`python tools/update_docs.py [RUN …]` first adds the records of finished runs, or of all runs of a sweep, to results/.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from wcapsnet.atomic import write_text
 from wcapsnet.classifier import load_tensors
 from wcapsnet.data import DATASETS
 from wcapsnet.errors import InputError
-from wcapsnet.formatting import percent
+from wcapsnet.formatting import percent, plural
 from wcapsnet.recipes.published import PAPER_TABLES
 from wcapsnet.reports import result_curves as curves
 from wcapsnet.reports import tables, weight_map
@@ -26,9 +26,9 @@ from wcapsnet.training.run_folder import read_json
 BEGIN, END = "<!-- {}: made by tools/update_docs.py -->", "<!-- end of {} -->"
 WEIGHTS = Path("src/wcapsnet/shipped/weights")
 PACKAGED = Path("src/wcapsnet/reports/records.json")
-PAGES = (Path("README.md"), Path("docs/results.md"), Path("docs/guide.md"))
+PAGES = (Path("README.md"), Path("docs/results.md"), Path("docs/runs.md"), Path("docs/guide.md"))
 LEVEL = 3  # whose weights are shown: as in the paper, the level that specialises
-LOOKED = {  # the figure's panels, and what `wcapsnet explain --json` said of these networks
+LOOKED = {  # the figure's panels, and the output of `wcapsnet explain --json` for these networks
     "softmax, shipped": "2026-11-15_wcapsnet-mnist_two-cpu-cores/explain.json",
     **{
         f"normalised, seed {seed}": f"2026-11-16_normalized_two-cpu-cores/mnist-normalized-seed-{seed}.json"
@@ -39,7 +39,7 @@ PLACES = ("table-II", "table-III", "table-IV", "table-V")
 
 
 def committed(results: Path) -> list[Record]:
-    """The records of the tables, each of which must be one and lie in its place."""
+    """The records of the tables; refused if one is not in its place."""
     records: list[Record] = []
     for path in [path for place in PLACES if (results / place).is_dir() for path in runs_in(results / place)]:
         record = read_record(path)
@@ -50,23 +50,21 @@ def committed(results: Path) -> list[Record]:
 
 
 def pages(root: Path) -> dict[Path, str]:
-    """Every file that is made, by its path below `root`, with what belongs into it."""
+    """Every generated file and its content, by its path below `root`."""
     for page in PAGES:
         if not (root / page).is_file():
             raise InputError(f"{root} is not a checkout of wcapsnet: it has no {page}.")
     records = committed(root / "results")
-    readme, results, guide = PAGES
+    readme, results, runs, guide = PAGES
+    headline = tables.headline(records)
     made = {
         PACKAGED: records_json(records),
-        readme: _filled(root / readme, {"results": tables.headline(records)}),
+        readme: _filled(root / readme, {"results": headline}),
         results: _filled(
             root / results,
-            {
-                "tables": tables.markdown([tables.build(n, records) for n in PAPER_TABLES]),
-                "runs": _runs(records) + _curves(records),
-                "differences": tables.differences(records),
-            },
+            {"summary": headline, "tables": tables.markdown([tables.build(n, records) for n in PAPER_TABLES])},
         ),
+        runs: _filled(root / runs, {"runs": _runs(records) + _curves(records)}),
         guide: _filled(root / guide, {"networks": _networks(root)}),
     }
     for dataset in _main(records):
@@ -87,7 +85,7 @@ def _looked(inside: Path) -> dict[str, weight_map.Panel]:
 
 
 def write(root: Path) -> list[Path]:
-    """Bring all of them up to date; those that were not."""
+    """Update all generated files; returns those that were stale."""
     stale = {path: text for path, text in pages(root).items() if _text(root / path) != text}
     for path, text in stale.items():
         write_text(root / path, text)
@@ -99,14 +97,14 @@ def _text(path: Path) -> str | None:
 
 
 def _filled(path: Path, blocks: dict[str, str]) -> str:
-    """The page, with what stands between the marks of each block replaced."""
+    """The page with each block between its marks replaced."""
     text = path.read_text(encoding="utf-8")
     for name, block in blocks.items():
         first, last = BEGIN.format(name), END.format(name)
         before, begin, rest = text.partition(first)
         _, end, after = rest.partition(last)
         if not begin or not end:
-            raise InputError(f"{path} has no place for the {name} that are made from the records: {first} … {last}.")
+            raise InputError(f"{path} has no block for the generated {name}: {first} … {last}.")
         text = f"{before}{begin}\n\n{block}\n{end}{after}"
     return text
 
@@ -115,7 +113,7 @@ def _networks(root: Path) -> str:
     files = sorted((root / WEIGHTS).glob("*.safetensors"))
     if not files:
         return "No trained network is shipped yet.\n"
-    text = ["| network | data | test images right | epochs, seed | file |", "| --- | --- | --- | --- | --- |"]
+    lines = [["network", "dataset", "correct test images", "epochs", "seed", "file"]]
     for file in files:
         _, facts = load_tensors(file)
         experiment, test = facts["experiment"], facts["test"]
@@ -124,31 +122,26 @@ def _networks(root: Path) -> str:
         right = f"{test['correct']:,} of {test['images']:,} ({percent(test['correct'] / test['images'])}%)"
         size = f"{facts['stored']}, {file.stat().st_size / 1e6:.1f} MB"
         card = f"[`{file.stem}`](model-cards/{file.stem}.md)"
-        text.append(f"| {card} | {title} | {right} | {training['epochs']}, {training['seed']} | {size} |")
-    return "\n".join([*text, ""])
+        lines.append([card, title, right, str(training["epochs"]), str(training["seed"]), size])
+    return tables.markdown_table(lines)
 
 
 def _runs(records: Sequence[Record]) -> str:
     if not records:
         return "No full-length run is recorded yet.\n"
-    text = [
-        "| data set | row | seed | epochs | best epoch | validation | test | time | runs at a time | trained |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
+    lines = [["dataset", "row", "seed", "epochs", "best", "validation", "test", "time", "parallel", "trained", "by"]]
     for r in records:
-        figures = f"{percent(r.validation_accuracy)}% | {percent(r.accuracy)}% ({r.correct:,} of {r.images:,})"
-        figures += f" | {clock(r.seconds)} | {r.at_a_time}"
-        where = f"{r.precision}{f', {r.computed_by}' if r.computed_by else ''} on {r.hardware}, {r.started[:10]}"
-        where += f", went on after epoch {' and '.join(map(str, r.resumed))}" if r.resumed else ""
-        title = DATASETS[r.dataset].title
-        text.append(f"| {title} | {r.row} | {r.seed} | {r.epochs} | {r.best_epoch} | {figures} | {where} |")
-    total = clock(sum(r.seconds for r in records))
-    runs = "1 run" if len(records) == 1 else f"{len(records)} runs"
-    return "\n".join([*text, "", f"{runs}, {total} in all. Of runs that share a card each counts in full.", ""])
+        resumed = f", resumed after epoch {' and '.join(map(str, r.resumed))}" if r.resumed else ""
+        figures = [percent(r.validation_accuracy), percent(r.accuracy), clock(r.seconds)]
+        numbers = [*map(str, (r.seed, r.epochs, r.best_epoch)), *figures, str(r.at_a_time)]
+        computed = [f"{r.started[:10]}{resumed}", ", ".join(filter(None, (r.precision, r.computed_by, r.hardware)))]
+        lines.append([DATASETS[r.dataset].title, r.row, *numbers, *computed])
+    total = f"{plural(len(records), 'run')}, {clock(sum(r.seconds for r in records))} of training in total.\n"
+    return f"{tables.markdown_table(lines)}\n{total}"
 
 
 def _main(records: Sequence[Record]) -> list[str]:
-    """Data sets on which the paper's network was trained."""
+    """Datasets on which the paper's network was trained"""
     return list(dict.fromkeys(record.dataset for record in records if record.row == NETWORK))
 
 
@@ -164,7 +157,7 @@ def _curves(records: Sequence[Record]) -> str:
         seeds = "one seed" if len(own) == 1 else f"{len(own)} seeds"
         times = " to ".join(dict.fromkeys(clock(of(r.seconds for r in own)) for of in (min, max)))
         shared = f", up to {most} runs at a time" if (most := max(r.at_a_time for r in own)) > 1 else ""
-        text += f"The paper's network on {DATASETS[dataset].title}: {seeds}, {times} a run{shared}.\n"
+        text += f"The paper's network on {DATASETS[dataset].title}: {seeds}, {times} per run{shared}.\n"
     return text
 
 
@@ -179,7 +172,7 @@ def _figure_of(results: Path, dataset: str, records: Sequence[Record]) -> str:
 
 def main(arguments: list[str], root: Path) -> int:
     try:
-        pages(root)  # nothing is kept where nothing can be made of it
+        pages(root)  # keep nothing if the pages cannot be written
         refused = 0
         for run in [run for argument in arguments for run in runs_in(Path(argument))]:
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -108,14 +109,20 @@ def _percent(value: float, deviation: float | None = None) -> str:
 
 def paper_tables(tables: list[report.Table]) -> None:
     for table in tables:
-        shown = Table(*report.header(table), title=table.title, title_justify="left", show_lines=True)
-        for row in report.body(table):
-            shown.add_row(*(escape("\n".join(cell)) for cell in row))
-        out.print(shown)
+        _grid(report.grid(table), table.title)
         for note in table.notes:
             out.print(note, markup=False, soft_wrap=True)
-    for line in report.LEGEND:
+    if compared := report.differences(tables):
+        _grid(compared, "Differences")
+    for line in report.explained(tables):
         out.print(line, markup=False, soft_wrap=True)
+
+
+def _grid(lines: list[list[str]], title: str) -> None:
+    shown = Table(*lines[0], title=title, title_justify="left")
+    for line in lines[1:]:
+        shown.add_row(*(re.sub(r"\*\*(.+?)\*\*", r"[bold]\1[/]", escape(text)) for text in line))
+    out.print(shown)
 
 
 def mean_weights(trained: Trained) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,23 +13,25 @@ from ..recipes.published import PAPER_COLUMNS, PAPER_TABLES
 from .records import NETWORK, Record, comparable
 from .significance import LEVEL, Difference, Sample, Spread, compare, holm, spreads
 
-NOT_AT_HAND = {"svhn": "not measured: data set not at hand"}
 DASH = "–"
-SUMMED = "Trained before D7, with the sum of the Wasserstein loss over levels, four times today's weight"
+REFERENCE = "reference"
+UNAVAILABLE = {"svhn": "not measured: the dataset was not available"}
+CHANGED = "2026-11-16T21:48"  # when D7 and D36 came into force; runs started before are older
+OLD = "Trained before D7 and D36 (the Wasserstein loss was a sum over levels, and another vector was decoded)"
 LEGEND = (
-    "A cell holds our test accuracy in %, mean ± standard deviation over n seeds (a dash where no full-length run is "
-    "recorded); then how far it is, in points, from the paper's figure, taken as one run; then how far from the "
-    "table's reference row.",
-    f"In brackets the 95 % interval of a difference. Larger than noise: p < {LEVEL}, two-sided, not corrected for the "
-    "number of comparisons.",
-    "t: Student's t-test, with one spread over seeds for all rows on the same data, their variances pooled; also for "
-    "rows, and the paper's figures, that are single runs, though such a row may vary more than others do.",
-    "Welch: Welch's t-test. A row whose seeds lie wider than the others' by more than chance (F-test, corrected for "
-    "the number of rows) has a spread of its own, which is taken for the paper's run of it too (t); so has Random, "
-    "whose weights at evaluation are a draw too, and none without several seeds.",
-    "z: no such row has several seeds (or they agree to the last image), so the spread over seeds is unknown; the "
-    "binomial standard error of the test set stands in for it. A difference above it asks for more seeds; it is no "
-    "finding yet.",
+    "Test accuracy in %: mean ± standard deviation (number of seeds). A dash means that no full-length run is "
+    "recorded. The paper reports single runs.",
+    f"Differences are in points, with their 95 % interval. They are larger than the noise if p < {LEVEL} (two-sided).",
+    "Student's t-test is used unless another test is named. It pools the variance over seeds of all rows of a dataset, "
+    "and takes it for single runs too, although a single run may come from a row that varies more.",
+    "Welch's t-test is used for rows with a spread of their own: Random, whose weights are drawn (D16), and rows whose "
+    "seeds vary more than the others' (F-test, corrected for the number of rows).",
+    "z: the spread over seeds is unknown, so the binomial standard error of the test set is used instead. A difference "
+    "beyond it calls for more seeds; it is not a finding.",
+)
+CORRECTED = (
+    "The reference is the paper's network: softmax, tilt, WS+CE. Corrected: p corrected by Holm for all comparisons "
+    f"with the reference (z excluded); bold if below {LEVEL}."
 )
 
 
@@ -62,9 +64,10 @@ class Table:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        cells = [(dataset, cell) for row in self.rows.values() for dataset, cell in row.items()]
-        summed = dict.fromkeys(DATASETS[dataset].title for dataset, cell in cells for r in cell.records if r.summed)
-        return (*PAPER_TABLES[self.numeral].notes, *([f"{SUMMED}: {', '.join(summed)}."] if summed else []))
+        return PAPER_TABLES[self.numeral].notes
+
+    def measured(self, dataset: str) -> bool:
+        return any(cells[dataset].records for cells in self.rows.values())
 
 
 def build(numeral: str, records: Sequence[Record], project: bool = True) -> Table:
@@ -81,10 +84,9 @@ def build(numeral: str, records: Sequence[Record], project: bool = True) -> Tabl
     for row, figures in paper.rows.items():
         rows[row] = {}
         for dataset in columns:
-            ours = [record for record in of[row] if record.dataset == dataset]
-            reference = [record for record in of[paper.reference] if record.dataset == dataset]
-            held_against = [] if row == paper.reference else reference
-            rows[row][dataset] = _cell(figures.get(dataset), ours, held_against, spread[dataset])
+            ours = [r for r in of[row] if r.dataset == dataset]
+            reference = [r for r in of[paper.reference] if r.dataset == dataset and row != paper.reference]
+            rows[row][dataset] = _cell(figures.get(dataset), ours, reference, spread[dataset])
     return Table(numeral, columns, rows, project)
 
 
@@ -113,34 +115,63 @@ def _sample(records: list[Record]) -> Sample:
     return Sample(tuple(record.accuracy for record in records), records[0].images)
 
 
-def lines(table: Table, row: str, dataset: str) -> list[str]:
-    """The text of a cell: our result, and its difference from the paper and from the reference row."""
-    cell = table.rows[row][dataset]
-    paper = "" if cell.paper is None else f"paper {cell.paper:.2f}"
-    if not cell.records:
-        measurable = row.lower() == table.reference.lower() or table.numeral != "V"
-        ours = (NOT_AT_HAND if table.project else {}).get(dataset, DASH) if measurable else ""
-        return [line for line in (ours, paper) if line] or [DASH]
-    accuracies = [record.accuracy for record in cell.records]
-    runs = f"n = {len(accuracies)}, {cell.records[0].epochs} epochs{_mixture(cell.records)}"
-    found = [f"{mean_and_deviation(accuracies)} ({runs})"]
-    if cell.from_paper:
-        found.append(f"{paper}: {verdict(cell.from_paper)}")
-    if cell.from_reference:
-        found.append(f"{table.reference}: {verdict(cell.from_reference)}")
-    return found
+def remarks(tables: Sequence[Table]) -> list[str]:
+    """What is missing, how long the runs are, which were computed differently, and which are old."""
+    rows: dict[str, dict[str, Cell]] = {}
+    for table in tables:
+        for row, cells in table.rows.items():
+            rows.setdefault(REFERENCE if row == table.reference else row, {}).update(cells)
+    places = [(row, name, cell.records) for row, cells in rows.items() for name, cell in cells.items() if cell.records]
+    columns = list(dict.fromkeys(name for table in tables for name in table.columns))
+    missing = [
+        name for name in columns if name in UNAVAILABLE and all(t.project and not t.measured(name) for t in tables)
+    ]
+    lengths: dict[int, list[str]] = {}
+    for name in columns:
+        for epochs in {records[0].epochs for _, dataset, records in places if dataset == name}:
+            lengths.setdefault(epochs, []).append(DATASETS[name].title)
+    return [
+        *(
+            [f"Full length: {'; '.join(f'{n} epochs on {_listed(on)}' for n, on in lengths.items())}."]
+            if lengths
+            else []
+        ),
+        *(f"{DATASETS[name].title} was {UNAVAILABLE[name]}." for name in missing),
+        *(
+            f"The runs of {row} on {DATASETS[name].title} were not computed alike: {kinds}."
+            for row, name, records in places
+            if (kinds := _mixture(records))
+        ),
+        *_trained_before(rows, columns),
+    ]
+
+
+def _listed(words: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 def _mixture(records: Sequence[Record]) -> str:
-    """Mention that the runs of a cell were computed in different ways."""
+    """The precisions and implementations that computed the runs of a cell, if there are several."""
     kinds = [{r.precision for r in records}, {r.computed_by for r in records if r.computed_by}]
-    return "".join(f", {' and '.join(sorted(kind))}" for kind in kinds if len(kind) > 1)
+    return ", ".join(" and ".join(sorted(kind)) for kind in kinds if len(kind) > 1)
+
+
+def _trained_before(rows: Mapping[str, Mapping[str, Cell]], datasets: Iterable[str]) -> list[str]:
+    """Datasets with runs from before D7 and D36; with the rows, if other rows are newer."""
+    old = []
+    for dataset in datasets:
+        measured = {row: cells[dataset].records for row, cells in rows.items() if dataset in cells}
+        measured = {row: records for row, records in measured.items() if records}
+        before = [row for row, records in measured.items() if any(r.summed or r.started < CHANGED for r in records)]
+        if before:
+            old.append(DATASETS[dataset].title + (f" ({_listed(before)})" if len(before) < len(measured) else ""))
+    return [f"{OLD}: {', '.join(old)}."] if old else []
 
 
 def verdict(d: Difference) -> str:
     noise = "the test set's noise" if d.test == "z" else "noise"
     said = f"larger than {noise}" if d.larger_than_noise else f"within {noise}"
-    return f"{_points(d.difference)} {_interval(d)}, {said} ({d.test}, p {_probability(d.p)})"
+    return f"{_points(d.difference)} {_interval(d)}, {said} ({d.test}, {_p(d)})"
 
 
 def _interval(d: Difference) -> str:
@@ -151,94 +182,120 @@ def _points(difference: float) -> str:
     return percent(difference, sign="+").replace("-", "−")
 
 
+def _p(d: Difference) -> str:
+    p = _probability(d.p)
+    return f"p {p}" if p.startswith("<") else f"p = {p}"
+
+
 def _probability(p: float) -> str:
     """Two decimals, or three if needed to tell p from 0.05."""
-    return f"= {p:.2f}" if p >= 0.1 else f"= {p:.3f}" if p >= 0.001 else "< 0.001"
+    return f"{p:.2f}" if p >= 0.1 else f"{p:.3f}" if p >= 0.001 else "< 0.001"
 
 
-def header(table: Table) -> list[str]:
-    columns = [
-        DATASETS[d].title if d in PAPER_COLUMNS else f"{DATASETS[d].title} (not in the paper)" for d in table.columns
-    ]
-    return ["network", "parameters", *columns] if table.parameters else ["variant", *columns]
+def _ours(cell: Cell) -> str:
+    accuracies = [record.accuracy for record in cell.records]
+    return f"{mean_and_deviation(accuracies)} ({len(accuracies)})" if accuracies else DASH
 
 
-def body(table: Table) -> list[list[list[str]]]:
-    """The cells of every row, each as a list of lines."""
+def grid(table: Table) -> list[list[str]]:
+    """The table with its header: for each dataset our accuracy, if there is one, and the paper's."""
     sizes = table.parameters
-    return [
-        [[row], *([[sizes[row]]] if sizes else []), *(lines(table, row, dataset) for dataset in table.columns)]
-        for row in table.rows
+    lines = [
+        ["network", "parameters"] if sizes else ["variant"],
+        *([row, *([sizes[row]] if sizes else [])] for row in table.rows),
     ]
+    for dataset in table.columns:
+        title, cells = DATASETS[dataset].title, [cells[dataset] for cells in table.rows.values()]
+        columns = [[title, *map(_ours, cells)]] if (measured := table.measured(dataset)) else []
+        if dataset in PAPER_COLUMNS:
+            figures = (DASH if cell.paper is None else f"{cell.paper:.2f}" for cell in cells)
+            columns.append(["paper" if measured else f"{title}, paper", *figures])
+        for column in columns:
+            for line, text in zip(lines, column, strict=True):
+                line.append(text)
+    return lines
+
+
+def differences(tables: Sequence[Table]) -> list[list[str]]:
+    """How far every row is from the paper's figure and from the reference row, with a header; empty without runs."""
+    found: dict[tuple[str, str], tuple[Cell, str]] = {}  # the cell, and what the row changes in the paper
+    for table in tables:
+        for row, cells in table.rows.items():
+            for dataset, cell in cells.items():
+                if cell.from_paper or cell.from_reference:
+                    place = dataset, REFERENCE if row == table.reference else row
+                    found.setdefault(place, (cell, _papers(cell, table.rows[table.reference][dataset])))
+    tested = {place: d.p for place, (cell, _) in found.items() if (d := cell.from_reference) and d.test != "z"}
+    corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
+    lines = []
+    for (dataset, row), (cell, change) in sorted(found.items(), key=lambda one: _place(*one[0])):
+        worth = corrected.get((dataset, row))
+        compared = *_difference(cell.from_paper), *_difference(cell.from_reference, worth)
+        lines.append([DATASETS[dataset].title, row, *compared, "" if worth is None else _probability(worth), change])
+    header = ["dataset", "row", "ours − paper", "p", "row − reference", "p", "corrected", "in the paper"]
+    return [header, *lines] if lines else []
+
+
+def _papers(cell: Cell, reference: Cell) -> str:
+    if cell is reference or cell.paper is None or reference.paper is None:
+        return ""
+    return _points((cell.paper - reference.paper) / 100)
+
+
+def _place(dataset: str, row: str) -> tuple[int, bool]:
+    return [*PAPER_COLUMNS, *DATASETS].index(dataset), row != REFERENCE
+
+
+def _difference(d: Difference | None, corrected: float | None = None) -> tuple[str, str]:
+    if d is None:
+        return "", ""
+    return with_correction(d, corrected)[0], _probability(d.p) + (f" ({d.test})" if d.test != "t" else "")
 
 
 def markdown(tables: Sequence[Table]) -> str:
     text: list[str] = []
     for table in tables:
-        names = header(table)
-        text += [f"**{table.title}**", "", f"| {' | '.join(names)} |", f"| {' | '.join(['---'] * len(names))} |"]
-        text += [f"| {' | '.join('<br>'.join(cell) for cell in row)} |" for row in body(table)]
-        text += ["", *(f"{note}\n" for note in table.notes)]
-    return "\n".join([*text, *(f"- {line}" for line in LEGEND)]) + "\n"
+        text += [f"**{table.title}**", "", markdown_table(grid(table)), *(f"{note}\n" for note in table.notes)]
+    if compared := differences(tables):
+        text += ["**Differences**", "", markdown_table(compared)]
+    return "\n".join([*text, *(f"- {line}" for line in explained(tables))]) + "\n"
+
+
+def explained(tables: Sequence[Table]) -> list[str]:
+    """Remarks on the tables and what their columns mean"""
+    return [*remarks(tables), *([CORRECTED] if differences(tables) else []), *LEGEND]
+
+
+def markdown_table(lines: Sequence[Sequence[str]]) -> str:
+    header, *rows = (f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join([header, f"|{' --- |' * len(lines[0])}", *rows, ""])
 
 
 def headline(records: Sequence[Record]) -> str:
-    """Does learned routing do better than equal weights? Table IV in short, for the README."""
-    rows = build("IV", records).rows
+    """Does learned routing do better than equal weights? Table IV in short."""
+    rows = {row: cells for row, cells in build("IV", records).rows.items() if row in ("WS+CE", "Uniform")}
     routed, equal = rows["WS+CE"], rows["Uniform"]
-    columns = [dataset for dataset in PAPER_COLUMNS if routed[dataset].records]
+    columns = [name for name in routed if routed[name].records or equal[name].records]
     if not columns:
         return "No full-length run is recorded yet.\n"
 
-    def ours(cell: Cell) -> str:
-        seeds = [record.accuracy for record in cell.records]
-        return f"{mean_and_deviation(seeds)} ({len(seeds)})" if seeds else DASH
+    def paper(cell: Cell) -> str:
+        return DASH if cell.paper is None else f"{cell.paper:.2f} (1)"
 
     def difference(cell: Cell) -> str:
-        d = cell.from_reference
-        return f"{_points(d.difference)} {_interval(d)}" if d else DASH
+        return _difference(cell.from_reference)[0] or DASH
 
-    text = [
-        ["test accuracy in % (seeds)", *(DATASETS[dataset].title for dataset in columns)],
-        ["---"] * (1 + len(columns)),
-        ["learned routing, this project", *(ours(routed[dataset]) for dataset in columns)],
-        ["learned routing, the paper", *(f"{routed[dataset].paper:.2f} (1)" for dataset in columns)],
-        ["equal weights, this project", *(ours(equal[dataset]) for dataset in columns)],
-        ["equal weights, the paper", *(f"{equal[dataset].paper:.2f} (1)" for dataset in columns)],
-        ["equal − learned, this project, 95 % interval", *(difference(equal[dataset]) for dataset in columns)],
-    ]
-    before = any(r.summed for dataset in columns for r in (*routed[dataset].records, *equal[dataset].records))
-    note = "These runs were trained before decisions [D7 and D36](docs/decisions.md) and are being rerun.\n"
-    return "\n".join([*(f"| {' | '.join(row)} |" for row in text), "", *([note] if before else [])])
-
-
-def differences(records: Sequence[Record]) -> str:
-    """The effect of every row of Tables II to IV, ours and the paper's, in points; bold if larger than the noise after
-    correction for the number of differences"""
-    made = [build(numeral, records) for numeral in ("II", "III", "IV")]
-    places = [(t, row, dataset) for t in made for row in t.rows for dataset in PAPER_COLUMNS]
-    found = {(row, dataset): d for t, row, dataset in places if (d := t.rows[row][dataset].from_reference)}
-    tested = {place: d.p for place, d in found.items() if d.test != "z"}  # a z-test is no finding
-    worth = dict(zip(tested, holm(list(tested.values())), strict=True))
-    names = [DATASETS[dataset].title for dataset in PAPER_COLUMNS]
-    text = [f"| | {' | '.join(names)} |", f"| --- |{' --- |' * len(names)}"]
-    for table in made:
-        for row in table.rows:
-            if row != table.reference:
-                cells = (_difference(table, row, dataset, worth.get((row, dataset))) for dataset in PAPER_COLUMNS)
-                text.append(f"| {row} against {table.reference} | {' | '.join(cells)} |")
-    return "\n".join([*text, ""])
-
-
-def _difference(table: Table, row: str, dataset: str, worth: float | None) -> str:
-    ours, reference = table.rows[row][dataset], table.rows[table.reference][dataset]
-    said = DASH
-    if d := ours.from_reference:
-        figure, test = with_correction(d, worth)
-        said = f"{figure}<br>{len(ours.records)} and {len(reference.records)} runs, {test}"
-    if ours.paper is not None and reference.paper is not None:
-        said += f"<br>paper {_points((ours.paper - reference.paper) / 100)}"
-    return said
+    lines = [["test accuracy in % (seeds)", *(DATASETS[name].title for name in columns)]]
+    for title, show, cells in (
+        ("learned routing, this project", _ours, routed),
+        ("learned routing, the paper", paper, routed),
+        ("equal weights, this project", _ours, equal),
+        ("equal weights, the paper", paper, equal),
+        ("equal − learned, this project, 95 % interval", difference, equal),
+    ):
+        lines.append([title, *(show(cells[name]) for name in columns)])
+    named = {"learned routing": routed, "equal weights": equal}
+    return "\n".join([markdown_table(lines), *(f"{note}\n" for note in _trained_before(named, columns))])
 
 
 def with_correction(d: Difference, worth: float | None) -> tuple[str, str]:
@@ -246,8 +303,8 @@ def with_correction(d: Difference, worth: float | None) -> tuple[str, str]:
 
     `worth`: p corrected for the others."""
     mark = "**" if worth is not None and worth < LEVEL else ""
-    corrected = f", corrected {_probability(worth).removeprefix('= ')}" if worth is not None else ""
-    return f"{mark}{_points(d.difference)}{mark} {_interval(d)}", f"{d.test}, p {_probability(d.p)}{corrected}"
+    corrected = f", corrected {_probability(worth)}" if worth is not None else ""
+    return f"{mark}{_points(d.difference)}{mark} {_interval(d)}", f"{d.test}, {_p(d)}{corrected}"
 
 
 def as_json(tables: Sequence[Table]) -> dict[str, Any]:
@@ -270,7 +327,7 @@ def as_json(tables: Sequence[Table]) -> dict[str, Any]:
 def _cell_json(cell: Cell, dataset: str, project: bool) -> dict[str, Any]:
     facts: dict[str, Any] = {"paper": cell.paper, "ours": None}
     if not cell.records:
-        return facts | ({"why": NOT_AT_HAND[dataset]} if project and dataset in NOT_AT_HAND else {})
+        return facts | ({"why": UNAVAILABLE[dataset]} if project and dataset in UNAVAILABLE else {})
     accuracies = [100 * record.accuracy for record in cell.records]
     facts["ours"] = {
         "mean": statistics.mean(accuracies),
