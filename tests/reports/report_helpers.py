@@ -14,7 +14,7 @@ from wcapsnet.recipes import recipe
 from wcapsnet.training.run_folder import Run
 
 ENVIRONMENT = {
-    "started": "2026-11-16T10:00:00+00:00",
+    "started": "2026-11-17T10:00:00+00:00",
     "command": ["wcapsnet", "train", "x", "--data-dir", "/home/me/data", "--out=/home/me/x", "/home/me/runs/x", "-q"],
     "hardware": "NVIDIA H200",
     "data_dir": "/home/me/data",

@@ -1,10 +1,7 @@
 """Which runs may stand in a table, where their records lie, and that all that is made of them is up to date."""
 
 import json
-import math
-import re
 import shutil
-import statistics
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,13 +10,8 @@ from report_helpers import figures, finished
 
 import update_docs as pages
 from update_docs import main
-from wcapsnet.classifier import load_tensors
-from wcapsnet.data import DATASETS
 from wcapsnet.errors import InputError
-from wcapsnet.formatting import mean_and_deviation, percent
-from wcapsnet.network import WCapsNet
 from wcapsnet.recipes import ABLATIONS, PAPER, recipe
-from wcapsnet.recipes.published import PAPER_TABLES
 from wcapsnet.reports.records import (
     NETWORK,
     keep,
@@ -30,8 +22,7 @@ from wcapsnet.reports.records import (
     row_of,
     shipped_records,
 )
-from wcapsnet.reports.significance import apart
-from wcapsnet.reports.tables import accuracies_of, build
+from wcapsnet.reports.tables import OLD, build, remarks
 from wcapsnet.training.run_folder import Run
 
 ROOT = Path(__file__).parents[2]
@@ -224,7 +215,7 @@ def test_what_may_not_stand_in_a_table_is_refused_in_a_sentence(tmp_path, spoil,
         ({"errors": -5}, "errors is -5"),
         ({"errors": 40.0}, "errors is 40.0"),
         ({"epochs": "40"}, "epochs is '40'"),
-        ({"seconds": math.nan}, "seconds is nan"),
+        ({"seconds": float("nan")}, "seconds is nan"),
         ({"accuracy": True}, "accuracy is True"),
         ({"errors": 39}, "contradict one another"),
         ({"accuracy": 0.9961}, "contradict one another"),
@@ -291,12 +282,12 @@ def test_sums_and_means_over_levels_are_never_seeds_or_rows_of_one_table(tmp_pat
     assert [(r.row, r.summed) for r in records] == [(NETWORK, True), (NETWORK, True), ("ce", False)]
     assert len(left_out) == 1
     assert left_out[0].startswith(f"{squash} was trained with the mean")
-    assert "Trained before D7" in build("IV", records).notes[-1]
+    assert OLD in remarks([build("IV", records)])[-1]
     finished(tmp_path / "mean", "mnist", 9970)
     records, left_out = read_records(tmp_path)
     assert [(r.row, r.correct) for r in records] == [(NETWORK, 9970), ("squash", 9950), ("ce", 9940)]
     assert [line.partition(" was trained with the sum")[0] for line in left_out] == [str(run) for run in sums]
-    assert not any("Trained before D7" in note for note in build("IV", records).notes)
+    assert not any(OLD in line for line in remarks([build("IV", records)]))
 
 
 # ── what is made of them ──
@@ -307,203 +298,6 @@ def test_everything_that_is_made_from_the_committed_records_agrees_with_them():
         assert (ROOT / path).read_text(encoding="utf-8") == text, f"{path} is stale: run python tools/update_docs.py"
 
 
-def test_the_readmes_headline_is_that_of_the_records():
-    found = [r.accuracy for r in shipped_records() if (r.dataset, r.row) == ("cifar10", NETWORK)]
-    paper = PAPER_TABLES["V"].rows["WCapsNet"]["cifar10"]
-    said = f"CIFAR-10 to {mean_and_deviation(found)} % ({len(found)} seeds; paper: {paper:.2f} %) with 0.98M parameters"
-    assert said in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-
-
-def _figures_of_rows():
-    """Of Uniform; of other rows without a difference; of normalised weights: how far from the reference row"""
-    rows = {n: build(n, shipped_records()).rows for n in ("II", "III", "IV")}
-    paper = {(n, row): PAPER_TABLES[n].rows[row] for n in rows for row in PAPER_TABLES[n].rows}
-    both = ("cifar10", "mnist")
-    uniform = [rows["IV"]["Uniform"][dataset].from_reference for dataset in both]
-    alike = {
-        dataset: [rows[n][row][dataset].from_reference for n, row in (("IV", "CE"), ("IV", "WS"), ("III", "squash"))]
-        for dataset in both
-    }
-    cifar100 = {row: rows[n][row]["cifar100"] for n, row in (("IV", "CE"), ("IV", "Uniform"), ("III", "squash"))}
-    reference = [r.accuracy for r in shipped_records() if (r.dataset, r.row) == ("cifar100", "wcapsnet")]
-    papers = [paper["III", row]["cifar100"] for row in ("tilt", "squash")]
-    return [
-        *(percent(one.difference) for one in uniform),
-        *(percent(one.margin - one.difference) for one in uniform),
-        *(f"{paper['IV', 'WS+CE'][dataset] - paper['IV', 'Uniform'][dataset]:.2f}" for dataset in both),
-        *(percent(max(abs(one.difference) + one.margin for one in alike[dataset])) for dataset in reversed(both)),
-        *(percent(rows["IV"][row]["cifar10"].from_paper.difference) for row in ("Uniform", "CE", "WS", "WS+CE")),
-        *(percent(r.accuracy) for cell in cifar100.values() for r in cell.records),
-        *(percent(accuracy) for accuracy in reference),
-        percent(-cifar100["squash"].from_reference.difference),
-        f"{papers[0] - papers[1]:.2f}",
-        percent(cifar100["squash"].from_paper.difference),
-        f"{papers[1]:.2f}",
-        *(percent(r.accuracy) for r in rows["II"]["normalized"]["cifar10"].records),
-        f"{paper['II', 'normalized']['cifar10']:.2f}",
-        *mean_and_deviation([r.accuracy for r in rows["II"]["softmax"]["cifar10"].records]).split(" ± "),
-        percent(-rows["II"]["normalized"]["mnist"].from_reference.difference),
-    ]
-
-
-def _short_runs(reading):
-    """Of normalised weights on CIFAR-10: validation accuracy of the last epochs, over seeds"""
-    found = (ROOT / "results/readings/cifar10-normalized" / reading).glob("seed=*.json")
-    return statistics.mean(json.loads(path.read_text())["validation"]["last"] for path in found)
-
-
-def _figures_inside(inside):
-    """Of networks with normalised weights beside shipped ones"""
-
-    def said_of(name):
-        (path,) = inside.glob(f"*normalized_*/{name}.json")
-        return json.loads(path.read_text())
-
-    shipped = {
-        name: json.loads(next(inside.glob(f"*_wcapsnet-{name}_*/explain.json")).read_text())
-        for name in ("cifar10", "mnist")
-    }
-    normalized, second = (said_of(f"cifar10-normalized-seed-{seed}") for seed in range(2))
-    for one, blocks in ((normalized, ["6.0", "3.0"]), (second, ["7.0", "3.0"])):
-        assert [f"{level['effective_per_image']:.1f}" for level in one["levels"][:2]] == blocks
-        assert sum(share == 0 for share in one["levels"][2]["chosen_overall"]) == 2
-    mine, theirs = (
-        [percent(probe["accuracy"], 1) for probe in one["probes"]] for one in (normalized, shipped["cifar10"])
-    )
-    first, other, shipped_one = (
-        said_of(f"reroute-{name}")["rerouted"]
-        for name in ("cifar10-normalized-seed-0", "cifar10-normalized-seed-1", "wcapsnet-cifar10")
-    )
-    both = [(one, kind) for one in (first, other) for kind in ("equal", "dropout")]
-    last = [one[kind]["one_level"][3] for one, kind in (*both, (shipped_one, "dropout"))]
-    level = [said_of(f"mnist-normalized-seed-{seed}")["levels"][2] for seed in range(3)]
-    softmax = shipped["mnist"]["levels"][2]
-
-    def span(fact, digits=2):
-        values = [one[fact] for one in level]
-        return [f"{min(values):.{digits}f}", f"{max(values):.{digits}f}"]
-
-    exchanged = [said_of(f"reroute-mnist-normalized-seed-{seed}")["rerouted"] for seed in range(3)]
-    (before,) = inside.glob("*_reroute_*/wcapsnet-mnist.json")
-    own = json.loads(before.read_text())["rerouted"]["other"]["all_levels"]
-
-    def losses(kind):
-        lost = [-one[kind]["all_levels"]["difference"] for one in exchanged]
-        return [percent(min(lost)), percent(max(lost))]
-
-    sums = build("II", shipped_records()).rows["normalized"]["cifar10"]
-    mean = open_run(ROOT / "results/readings-full-length/cifar10-normalized/mean-over-levels/seed=0.json").results()
-    return [
-        *(*mine[:3], *theirs[:3], mine[3], theirs[3]),
-        *(figure for one in last for figure in (percent(one["difference"]).replace("-", "−"), percent(one["margin"]))),
-        percent(_short_runs("mean-over-levels") - _short_runs("as-decided")),
-        *(percent(mean[fact]) for fact in ("accuracy", "validation_accuracy")),
-        *(percent(one.validation_accuracy) for one in sums.records),
-        f"{sums.paper - 100 * mean['accuracy']:.2f}",
-        *_sets_on_one_scale(softmax, *level),
-        *(*span("information"), f"{softmax['information']:.2f}"),
-        *(*span("effective_per_image", 1), f"{softmax['effective_per_image']:.1f}"),
-        *(*losses("other"), percent(-own["difference"]), percent(own["margin"]), *losses("mean")),
-        percent(-build("II", shipped_records()).rows["normalized"]["mnist"].from_reference.difference),
-    ]
-
-
-def _sets_on_one_scale(softmax, *normalized):
-    """These records have the information of sets of winners divided by H(class); the documents by ln 4 (D29)."""
-    counts = [sum(row) for row in open_run(ROOT / "results/table-V/mnist/wcapsnet/seed=0.json").results()["confusion"]]
-    entropy = -sum(n / sum(counts) * math.log(n / sum(counts)) for n in counts)
-    first, *values = (one["information_set"] * entropy / math.log(4) for one in (softmax, *normalized))
-    return [f"{value:.2f}" for value in (first, min(values), max(values))]
-
-
-def test_every_figure_in_the_words_about_the_ablations_is_one_of_the_records():
-    text = (ROOT / "docs/results.md").read_text(encoding="utf-8").partition("## What the ablations show")[2]
-    words = text.partition("<!-- end of differences -->")[2].partition("\n## ")[0]
-    inside = ROOT / "results/looking-inside"
-    of_rows = _figures_of_rows()
-    looked = _figures_inside(inside)
-    random = json.loads(next(inside.glob("*_reroute-random_*/cifar10-random-seed-0.json")).read_text())
-    (record,) = (r for r in shipped_records() if (r.dataset, r.row, r.seed) == ("cifar10", "random", 0))
-    assert random["accuracy"] == record.accuracy
-    draws, equal = random["draws"], random["rerouted"]["equal"]["all_levels"]
-    shares = (record.accuracy, draws["accuracy"], draws["deviation"], equal["accuracy"])
-    of_random = [percent(share) for share in (*shares, equal["difference"], equal["margin"])]
-    (folder,) = inside.glob("*_reroute_*")
-    shipped = ("wcapsnet-cifar100", "wcapsnet-fashion-mnist", "wcapsnet-mnist")
-    names = ("wcapsnet-cifar10", "cifar10-ce-seed-0", *shipped)
-    found = [json.loads((folder / f"{name}.json").read_text())["rerouted"] for name in names]
-    lines = {"mean": "the mean, for every image", "other": "those of another image", "equal": "equal ones"}
-    for kind, begins in lines.items():
-        cells = [one[kind]["all_levels"] for one in found]
-        points = [f"{100 * c['difference']:+.2f} ± {100 * c['margin']:.2f}".replace("-", "−") for c in cells]
-        line = f"| {begins} | {' | '.join(points)} |"
-        assert line in words
-        words = words.replace(line, "")
-    means, others = ([one[kind]["all_levels"] for one in found] for kind in ("mean", "other"))
-    at_most = [percent(c["margin"] - c["difference"], 1) for c in means]
-    assert at_most[0] == at_most[1], "both networks on CIFAR-10"
-    lost = [-c["difference"] for c in others if -c["difference"] > c["margin"]]
-    losses = [*at_most[1:], percent(min(lost), 1), percent(max(lost), 1)]
-    assert (len(lost), len(found), max(c["difference"] for c in means) < 0) == (3, 5, True)
-    gained, gone = (sum(c[fact] for c in (means[0], *means[2:])) for fact in ("gained", "lost"))
-    assert f"together gain {gained} images and lose {gone}" in words
-    paper, margins, errors = PAPER_TABLES["IV"].rows, [], []
-    for dataset, reached in paper["WS+CE"].items():
-        margins.append(f"{reached - paper['Uniform'][dataset]:.2f}")
-        share, images = reached / 100, DATASETS[dataset].test_images
-        errors.append(f"{100 * math.sqrt(share * (1 - share) / images):.2f}")
-    said = [*of_rows, *looked, *of_random, *losses, *margins, *errors]
-    assert re.findall(r"−?\d+\.\d+", words) == said, "all others are in the table that is made"
-
-
-def test_the_rows_that_stand_apart_are_named():
-    words = (ROOT / "docs/results.md").read_text(encoding="utf-8").partition("## When a difference is larger")[2]
-    rows = {dataset: accuracies_of(shipped_records(), dataset) for dataset in DATASETS}
-    assert {(dataset, row) for dataset in rows for row in apart(rows[dataset])} == {("cifar10", "normalized")}
-    assert "The first is so far normalised weights on CIFAR-10." in words
-
-
-def test_the_winners_beside_the_least_loss_are_those_of_the_records():
-    words = (ROOT / "docs/results.md").read_text(encoding="utf-8").partition("## What the Wasserstein loss asks")[2]
-    inside, shipped = "results/looking-inside", ("cifar100", "cifar10", "mnist", "fashion-mnist")
-    found = {
-        "squash on CIFAR-10, seed 0": (f"{inside}/*/cifar10-squash-seed-0.json", "table-III/cifar10/squash/seed=0"),
-        "WS on CIFAR-10, seed 0": (f"{inside}/*/cifar10-ws-seed-0.json", "table-IV/cifar10/ws/seed=0"),
-        "CE on CIFAR-10, seed 0: without this loss": (
-            f"{inside}/*_normalized_*/cifar10-ce-seed-0.json",
-            "table-IV/cifar10/ce/seed=0",
-        ),
-    }
-    normalized = {("CIFAR-10", "cifar10"): 2, ("MNIST", "mnist"): 3}
-    for title, dataset, seed in ((*names, seed) for names, seeds in normalized.items() for seed in range(seeds)):
-        place = f"table-II/{dataset}/normalized/seed={seed}"
-        found[f"normalised on {title}, seed {seed}"] = (f"{inside}/*/{dataset}-normalized-seed-{seed}.json", place)
-    for name in shipped:
-        _, facts = load_tensors(ROOT / pages.WEIGHTS / f"wcapsnet-{name}.safetensors")
-        place = f"table-V/{name}/wcapsnet/seed={facts['experiment']['training']['seed']}"
-        found[f"wcapsnet-{name}"] = (f"{inside}/*_wcapsnet-{name}_*/explain.json", place)
-    for name, (pattern, place) in found.items():
-        (path,) = ROOT.glob(pattern)
-        winners = " | ".join(f"{level['leaders']:.2f}" for level in json.loads(path.read_text())["levels"][:3])
-        term = f"{open_run(ROOT / 'results' / f'{place}.json').metrics()[-1]['wasserstein']:.3f}".replace("-", "−")
-        assert f"| {name} | {winners} | {term} |" in words
-
-
-def test_the_figures_of_small_runs_are_those_of_their_records():
-    text = (ROOT / "docs/results.md").read_text(encoding="utf-8")
-    for name in ("quick", "demo"):
-        (path,) = (ROOT / "results/first-runs").glob(f"*_{name}_*")
-        run = open_run(path)
-        facts, training = run.results(), run.experiment.training
-        (line,) = [line for line in text.splitlines() if line.startswith(f"| `{name}` |")]
-        minutes, seconds = divmod(int(facts["seconds"]), 60)
-        parameters = sum(WCapsNet(run.experiment.model).parameter_counts().values())
-        assert line.endswith(
-            f"| {parameters:,} | 1 | {training.epochs} | {facts['accuracy']:.2%} | "
-            f"{minutes} min {seconds} s on two CPU cores |".replace("%", " %")
-        )
-
-
 def test_the_records_in_the_package_are_the_committed_ones():
     assert shipped_records() == pages.committed(ROOT / "results")
 
@@ -511,10 +305,11 @@ def test_the_records_in_the_package_are_the_committed_ones():
 def test_a_record_that_is_added_or_changed_makes_readme_page_and_package_stale(checkout, tmp_path):
     assert pages.write(checkout) == []
     place = keep(finished(tmp_path / "run", "mnist", 9210, seed=40), checkout / "results")
-    figure, made = Path("docs/images/curves-mnist.svg"), {*pages.PAGES[:2], pages.PACKAGED}
+    figure, made = Path("docs/images/curves-mnist.svg"), {*pages.PAGES[:3], pages.PACKAGED}
     assert set(pages.write(checkout)) == {*made, figure}
     assert "| 92.10 (1) |" in (checkout / "README.md").read_text()
-    assert "9,210 of 10,000" in (checkout / "docs/results.md").read_text()
+    assert "| 92.10 (1) | 99.68 |" in (checkout / "docs/results.md").read_text()
+    assert "| MNIST | wcapsnet | 40 | 40 |" in (checkout / "docs/runs.md").read_text()
     assert pages.write(checkout) == []
     content = json.loads(place.read_text())
     content["test"] |= figures(9211, 10000)
@@ -578,7 +373,7 @@ def test_bad_input_is_a_sentence_and_nothing_is_kept(checkout, tmp_path, capsys)
     (checkout / "README.md").write_text("no marks")
     run = finished(tmp_path / "run", "mnist", 9960, seed=60)
     assert main([str(run)], checkout) == 2
-    assert "has no place for the results that are made" in capsys.readouterr().err
+    assert "has no block for the generated results" in capsys.readouterr().err
     assert not (checkout / "results/table-V/mnist/wcapsnet/seed=60.json").exists()
     assert main([], tmp_path / "elsewhere") == 2
     assert "is not a checkout of wcapsnet" in capsys.readouterr().err

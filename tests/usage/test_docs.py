@@ -23,9 +23,12 @@ def text(page: str) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """As GitHub makes them of headings"""
-    titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.M)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+    """As GitHub makes them of headings, and those of <a id="…"></a>"""
+    content = page.read_text(encoding="utf-8")
+    titles = re.sub(r"<[^>]+>", "", "\n".join(re.findall(r"^#+ (.*)$", content, re.M))).lower().splitlines()
+    return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in titles} | {
+        *re.findall(r'<a id="(.+?)">', content)
+    }
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -37,6 +40,14 @@ def test_every_link_leads_somewhere(page):
         found = (ROOT / page).parent / path if path else ROOT / page
         assert found.exists(), target
         assert not anchor or anchor in anchors(found), target
+
+
+def test_every_decision_that_code_or_page_names_has_its_entry():
+    entries = anchors(ROOT / "docs/decisions.md")
+    code = [path.relative_to(ROOT).as_posix() for folder in ("src", "tools") for path in (ROOT / folder).rglob("*.py")]
+    named = {(page, number) for page in (*PAGES, *code) for number in re.findall(r"\bD[1-9]\d?\b", text(page))}
+    assert len(named) > 100
+    assert [one for one in sorted(named) if one[1].lower() not in entries] == []
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in ("CHANGELOG.md", "docs/log.md")])
