@@ -232,7 +232,7 @@ def differences(tables: Sequence[Table]) -> list[list[str]]:
         worth = corrected.get((dataset, row))
         compared = *_difference(cell.from_paper), *_difference(cell.from_reference, worth)
         lines.append([DATASETS[dataset].title, row, *compared, "" if worth is None else _probability(worth), change])
-    header = ["dataset", "row", "ours − paper", "p", "row − reference", "p", "corrected", "in the paper"]
+    header = ["dataset", "row", "ours − paper", "p", "row − reference", "p", "corrected", "the same, paper"]
     return [header, *lines] if lines else []
 
 

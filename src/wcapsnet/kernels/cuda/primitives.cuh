@@ -245,7 +245,7 @@ device_function float normal(unsigned first, unsigned second) {
 }
 
 // Σ and Σ² of channels, where the first `active` threads hold eight each of chunk thread % chunks; `kept` has room for
-// sixteen floats a thread.
+// sixteen floats per thread.
 device_function void add_by_chunk(const float (&sum)[8], const float (&square)[8], int active, int chunks, float* kept, float* to_sum,
                                   float* to_square) {
 #pragma unroll

@@ -67,8 +67,8 @@ device_function void clear(char* memory, int bytes) {
     for (int i = threadIdx.x * 16; i < bytes; i += blockDim.x * 16) *(uint4*)(memory + i) = make_uint4(0, 0, 0, 0);
 }
 
-// One part of a plane: eight channels of the block's images, A_LANE positions a lane, from row y0 of the map to
-// row y1. `from` and `to` are where position (0, 0) of the first image lies or would lie; `change` is applied on the way.
+// One part of a plane: eight channels of the block's images, A_LANE positions per lane, from row y0 of the map to
+// row y1. `from` and `to` point to position (0, 0) of the first image, inside or not; `change` is applied on the way.
 template <int TO_IMAGE, int TO_ROW, int TO_COLUMN, class Change>
 device_function void load_part(int part, int images, int y0, int y1, int columns, const bf16* from, long long from_image,
                                int from_row, int from_column, char* to, Change change) {
