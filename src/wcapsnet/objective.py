@@ -58,6 +58,17 @@ def wasserstein(output: Output, images: Tensor, labels: Tensor) -> Tensor:
     return torch.stack([wasserstein_loss(routing, cos) for routing in output.routings]).mean()
 
 
+@loss_term("centred_wasserstein")
+def centred_wasserstein(output: Output, images: Tensor, labels: Tensor) -> Tensor:
+    """L̃_WS of a − ā, the fitness less each capsule's mean over the batch (D38): M Σ_n cov_m(L̃_WS's factor of a, a)
+
+    A critic that ignores the image gets 0 and no gradient; L̃_WS itself rewards such a critic for a constant mask.
+    """
+    cos = correctness(output.logits, labels).detach()
+    centred = (r._replace(fitness=r.fitness.float() - r.fitness.float().mean(0)) for r in output.routings)
+    return torch.stack([wasserstein_loss(routing, cos) for routing in centred]).mean()
+
+
 @loss_term("reconstruction")
 def reconstruction(output: Any, images: Tensor, labels: Tensor) -> Tensor:
     """L_R: mean squared error against the network's input (D12)"""

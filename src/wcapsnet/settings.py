@@ -174,6 +174,8 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
     if dataclasses.is_dataclass(hint):
         return from_dict(typing.cast(type, hint), value, path)
     if typing.get_origin(hint) is tuple:
+        if typing.get_args(hint) in ((int, Ellipsis), (float, Ellipsis)) and isinstance(value, (int, float)):
+            value = [value]  # --set training.milestones=20
         if not isinstance(value, (list, tuple)):
             raise InputError(f"{path} must be a list, for example [1, 2], not {value!r}.")
         inner = typing.get_args(hint)

@@ -25,26 +25,26 @@ from wcapsnet.network.decoder import best_capsule
 from wcapsnet.network.routing import Router, normalized_weights, predict, softmax_weights
 
 SEED = torch.tensor([-0x123456789ABCDEF])
-# images, capsules, k, height, width, outputs, weighting, stop_gradient
+# images, capsules, k, height, width, outputs, weighting, stop_gradient, sharpness
 HEADS = [
-    (4, 2, 8, 4, 4, 5, softmax_weights, False),
-    (3, 1, 24, 7, 5, 41, normalized_weights, False),
-    (5, 3, 40, 1, 2, 2, softmax_weights, True),
-    (2, 2, 16, 9, 18, 11, normalized_weights, True),
+    (4, 2, 8, 4, 4, 5, softmax_weights, False, 1.0),
+    (3, 1, 24, 7, 5, 41, normalized_weights, False, 2.0),
+    (5, 3, 40, 1, 2, 2, softmax_weights, True, 4.0),
+    (2, 2, 16, 9, 18, 11, normalized_weights, True, 1.0),
 ]
 
 
 def name_of(case):
-    m, n, k, height, width, outputs, weighting, detach = case
-    return f"{m}x{n}x{k}x{height}x{width}-{outputs}-{weighting.__name__}" + ("-stopped" if detach else "")
+    m, n, k, height, width, outputs, weighting, detach, sharpness = case
+    return f"{m}x{n}x{k}x{height}x{width}-{outputs}-{weighting.__name__}-{sharpness}" + ("-stopped" if detach else "")
 
 
 class Last(nn.Module):
     """A router and W, as the end of network/wcapsnet.py has them."""
 
-    def __init__(self, k, outputs, weighting, base=8, dropout=0.0, share=0.0, std=0.5):
+    def __init__(self, k, outputs, weighting, base=8, dropout=0.0, share=0.0, std=0.5, sharpness=1.0):
         super().__init__()
-        self.router = Router(shaken(VectorCritic(k, base, dropout)), weighting, share, std)
+        self.router = Router(shaken(VectorCritic(k, base, dropout)), weighting, share, std, sharpness)
         self.projection = nn.Parameter(torch.randn(k, outputs) * k**-0.5)
 
     def best(self, fitness, c):
@@ -73,8 +73,8 @@ class Fused:
 
 
 def play(case):
-    m, n, k, height, width, outputs, weighting, detach = case
-    fused = Fused(Last(k, outputs, weighting), height, width, detach)
+    m, n, k, height, width, outputs, weighting, detach, sharpness = case
+    fused = Fused(Last(k, outputs, weighting, sharpness=sharpness), height, width, detach)
     c = torch.zeros(m, n, height * width, k, dtype=torch.bfloat16).requires_grad_()
     fused(c)[1].sum().backward()
     fused(c, training=False)
@@ -89,8 +89,8 @@ def compiled(emulator):
 @pytest.mark.parametrize("case", HEADS, ids=name_of)
 @one_of_five
 def test_prediction_and_best_capsule_agree_with_their_modules(case):
-    m, n, k, height, width, outputs, weighting, detach = case
-    last, truth, half = three(Last(k, outputs, weighting))
+    m, n, k, height, width, outputs, weighting, detach, sharpness = case
+    last, truth, half = three(Last(k, outputs, weighting, sharpness=sharpness))
     fused = Fused(last, height, width, detach)
     c = rounded(m, n, k, height, width)
     shape = (m, n, height, width)

@@ -68,9 +68,10 @@ def agree(terms, expected, fused, truth, tolerance=2e-5):
     ("m", "outputs", "capsules"),
     [(6, 5, ((3,), (2, 2, 3))), (70, 41, ((16,), (8,), (4,), (2, 8, 8))), (2, 101, ((1, 5, 7),)), (1, 3, ((2,), (3,)))],
 )
-def test_terms_and_gradients_are_those_of_objective(monkeypatch, m, outputs, capsules):
+@pytest.mark.parametrize("ws", ["wasserstein", "centred_wasserstein"])
+def test_terms_and_gradients_are_those_of_objective(monkeypatch, m, outputs, capsules, ws):
     output, labels = example(m, outputs, capsules), torch.randint(0, outputs - 1, (m,))
-    config = Objective(cross_entropy=1.0, wasserstein=0.7, reconstruction=0.3)
+    config = Objective({"cross_entropy": 1.0, ws: 0.7, "reconstruction": 0.3})
     terms, expected, fused, truth, _ = both(monkeypatch, output, labels, config, factor=1.7)
     agree(terms, expected, fused, truth)
 

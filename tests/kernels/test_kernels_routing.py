@@ -27,20 +27,20 @@ from wcapsnet.network.critic import BlockCritic
 from wcapsnet.network.routing import Router, normalized_weights, route, softmax_weights
 
 SEED = torch.tensor([0x123456789ABCDEF])
-# images, capsules, k, height, width, critic's channels, weighting, stop_gradient
+# images, capsules, k, height, width, critic's channels, weighting, stop_gradient, sharpness
 ROUTERS = [
-    (3, 2, 16, 8, 8, 8, softmax_weights, False),
-    (2, 4, 8, 16, 16, 16, softmax_weights, False),
-    (5, 3, 24, 7, 5, 8, normalized_weights, False),
-    (4, 2, 40, 4, 3, 8, softmax_weights, True),
-    (3, 5, 8, 1, 1, 8, normalized_weights, True),
-    (7, 1, 8, 3, 18, 24, softmax_weights, False),
+    (3, 2, 16, 8, 8, 8, softmax_weights, False, 1.0),
+    (2, 4, 8, 16, 16, 16, softmax_weights, False, 5.0),
+    (5, 3, 24, 7, 5, 8, normalized_weights, False, 1.0),
+    (4, 2, 40, 4, 3, 8, softmax_weights, True, 3.0),
+    (3, 5, 8, 1, 1, 8, normalized_weights, True, 0.5),
+    (7, 1, 8, 3, 18, 24, softmax_weights, False, 1.0),
 ]
 
 
 def name_of(case):
-    m, n, k, height, width, base, weighting, detach = case
-    return f"{m}x{n}x{k}x{height}x{width}-{base}-{weighting.__name__}" + ("-stopped" if detach else "")
+    m, n, k, height, width, base, weighting, detach, sharpness = case
+    return f"{m}x{n}x{k}x{height}x{width}-{base}-{weighting.__name__}-{sharpness}" + ("-stopped" if detach else "")
 
 
 class Fused:
@@ -58,9 +58,9 @@ class Fused:
         return routing, from_chunks(x, *self.size), sums
 
 
-def make(k, height, width, base, weighting, dropout=0.0, share=0.0, std=0.5):
+def make(k, height, width, base, weighting, dropout=0.0, share=0.0, std=0.5, sharpness=1.0):
     critic = shaken(BlockCritic(k, height, width, base, dropout))
-    return Router(critic, weighting, share, std)
+    return Router(critic, weighting, share, std, sharpness)
 
 
 def plain(router, c, detach):
@@ -69,8 +69,8 @@ def plain(router, c, detach):
 
 
 def play(case):
-    m, n, k, height, width, base, weighting, detach = case
-    fused = Fused(make(k, height, width, base, weighting), height, width, detach)
+    m, n, k, height, width, base, weighting, detach, sharpness = case
+    fused = Fused(make(k, height, width, base, weighting, sharpness=sharpness), height, width, detach)
     c = torch.zeros(m, n, height * width, k, dtype=torch.bfloat16).requires_grad_()
     fused(c)[1].float().sum().backward()
     fused(c, training=False)
@@ -85,8 +85,8 @@ def compiled(emulator):
 @pytest.mark.parametrize("case", ROUTERS, ids=name_of)
 @one_of_five
 def test_critic_and_routing_agree_with_their_modules(case):
-    m, n, k, height, width, base, weighting, detach = case
-    router, truth, half = three(make(k, height, width, base, weighting))
+    m, n, k, height, width, base, weighting, detach, sharpness = case
+    router, truth, half = three(make(k, height, width, base, weighting, sharpness=sharpness))
     fused = Fused(router, height, width, detach)
     c = rounded(m, n, k, height, width)
     report = Report()

@@ -8,10 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import tensor
 
-from twins import close, correctness_twin, objective_twin, wasserstein_twin
+from twins import centred_twin, close, correctness_twin, objective_twin, wasserstein_twin
 from wcapsnet.network import BestCapsule, Output, Routing
 from wcapsnet.network.routing import normalized_weights, softmax_weights
-from wcapsnet.objective import PAPER, Objective, correctness, l2, objective, wasserstein_loss
+from wcapsnet.objective import (
+    PAPER,
+    Objective,
+    centred_wasserstein,
+    correctness,
+    l2,
+    objective,
+    wasserstein,
+    wasserstein_loss,
+)
 
 
 def routing(m=3, n=4, *position, dtype=torch.float32, grad=False):
@@ -264,6 +273,60 @@ def test_a_correctness_a_rounding_error_above_one_does_not_blow_up_the_loss(exce
     # an approximate square root or division (a compiled kernel) need not give p_t / ‖p‖ ≤ 1
     cos = torch.ones(4) + excess
     assert -1 <= wasserstein_loss(routing(4, 3), cos) <= 1
+
+
+# The centred loss (D38)
+
+SURE = tensor([[1e4, 0.0], [0.0, 1e4]])  # of the first class, of the second
+
+
+def centred(a, b, logits=SURE, labels=(0, 0)):
+    return centred_wasserstein(output(logits, Routing(a, b)), None, tensor(labels))
+
+
+def test_the_centred_loss_worked_by_hand():
+    # a − ā = ±0.2. The first answer is right, the second wrong: F_s = 0.1, 0; F_ns = −0.1, 0; L = 0 + ½(−0.1) − 0.1
+    a, b = tensor([[0.8, 0.2], [0.4, 0.6]]), tensor([[0.75, 0.25], [0.5, 0.5]])
+    close(centred(a, b), tensor(-0.15), 1e-6)
+
+
+@given(st.integers(0, 99), st.integers(2, 6), st.integers(2, 5))
+def test_a_critic_that_ignores_the_image_gains_nothing_by_the_centred_loss(seed, m, n):
+    torch.manual_seed(seed)
+    mask = torch.rand(n, requires_grad=True)
+    a = mask.expand(m, n)
+    logits, labels = torch.randn(m, 3), torch.randint(0, 3, (m,))
+    loss = centred(a, softmax_weights(a), logits, labels.tolist())
+    (slope,) = torch.autograd.grad(loss, mask)
+    close(loss, tensor(0.0), atol=1e-6)
+    close(slope, torch.zeros(n), atol=1e-6)
+    assert wasserstein_loss(Routing(a, softmax_weights(a)), correctness(logits, labels)) < 0  # the paper's rewards it
+
+
+def test_the_centred_loss_falls_when_fitness_follows_right_answers():
+    b = torch.full((2, 2), 0.5)
+    follows, opposes = tensor([[0.9, 0.9], [0.1, 0.1]]), tensor([[0.1, 0.1], [0.9, 0.9]])
+    assert centred(follows, b) < 0 < centred(opposes, b)
+
+
+@given(st.integers(0, 99), st.integers(1, 5), st.integers(1, 5))
+def test_the_centred_loss_agrees_with_its_twin(seed, m, n):
+    torch.manual_seed(seed)
+    levels = [routing(m, n), routing(m, n, 2, 1)]
+    logits, labels = torch.randn(m, 4), torch.randint(0, 4, (m,))
+    cos = correctness(logits, labels).tolist()
+    twins = [
+        wasserstein_twin(centred_twin(r.fitness.flatten(1).tolist()), r.weights.flatten(1).tolist(), cos)
+        for r in levels
+    ]
+    close(centred_wasserstein(output(logits, *levels), None, labels), tensor(sum(twins) / 2), 1e-4, 1e-5)
+
+
+def test_on_a_centred_fitness_both_losses_agree():
+    level = routing(6, 3)
+    level = level._replace(fitness=level.fitness - level.fitness.mean(0))
+    answer, labels = output(torch.randn(6, 3), level), torch.randint(0, 3, (6,))
+    close(centred_wasserstein(answer, None, labels), wasserstein(answer, None, labels), 1e-4, 1e-6)
 
 
 # Eq. 15

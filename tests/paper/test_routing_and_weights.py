@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from twins import QUIET, close, normalized_twin, predict_twin, route_twin, softmax_twin, tiny
+from wcapsnet.errors import InputError
 from wcapsnet.network import Routing, RoutingConfig, WCapsNet
 from wcapsnet.network.routing import (
     Router,
@@ -171,6 +172,26 @@ def test_the_router_reports_clean_fitness_and_noisy_weights_in_training_only(wei
 def test_without_noise_training_weights_are_the_clean_ones():
     a = torch.rand(5, 8)
     assert torch.equal(Router(Says(a), softmax_weights, 0.0, 0.5)(a).weights, softmax_weights(a))
+
+
+@pytest.mark.parametrize("weighting", [softmax_weights, normalized_weights])
+def test_the_router_weighs_the_fitness_times_the_sharpness(weighting):
+    a = torch.rand(3, 4)
+    routing = Router(Says(a), weighting, 0.0, 0.5, sharpness=6.0)(a)
+    assert torch.equal(routing.fitness, a)
+    close(routing.weights, weighting(6 * a), 1e-6)
+
+
+def test_sharpness_is_one_number_for_all_levels_or_one_for_each():
+    def sharpness(*values):
+        return [router.sharpness for router in WCapsNet(tiny(routing=RoutingConfig(sharpness=values))).routers]
+
+    levels = len(tiny().levels)
+    assert sharpness(3.0) == [3.0] * levels
+    assert sharpness(*range(1, levels + 1)) == list(range(1, levels + 1))
+    for wrong in ((1.0,) * (levels + 1), (0.0,), (math.inf,), ("2",), ()):
+        with pytest.raises(InputError, match=r"routing\.sharpness"):
+            sharpness(*wrong)
 
 
 def test_the_network_of_the_paper_adds_noise_of_half_the_largest_to_five_percent():

@@ -125,7 +125,7 @@ def test_setting_a_field_changes_that_field_alone():
         ("model.extra_class=1", "model.extra_class must be true or false, not 1"),
         ("model.extra_class=yes", "model.extra_class must be true or false"),
         ("model.nonlinearity=[1]", "model.nonlinearity must be a word"),
-        ("training.milestones=20", "training.milestones must be a list"),
+        ("training.milestones=early", "training.milestones must be a list"),
         ("training.milestones=a,b", "training.milestones must be a list"),
         ('training.milestones=["a"]', "training.milestones.0 must be a whole number"),
         ("model.decoder_channels=1,2,3", "model.decoder_channels must have 2 entries, not 3"),

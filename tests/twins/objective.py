@@ -33,6 +33,12 @@ def wasserstein_twin(a: list[list[float]], b: list[list[float]], cos: list[float
     return e_h - e_p
 
 
+def centred_twin(a: list[list[float]]) -> list[list[float]]:
+    """The fitness of one level less each capsule's mean over the batch (D38)"""
+    means = [sum(column) / len(a) for column in zip(*a, strict=True)]
+    return [[value - mean for value, mean in zip(row, means, strict=True)] for row in a]
+
+
 def objective_twin(logits, labels, fitness, weights, reconstruction, images, lambda_ws, lambda_r):
     """Eq. 15 without L₂. Nested lists; `fitness` and `weights` have one (m, n) list for each level.
 

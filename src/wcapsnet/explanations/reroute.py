@@ -28,7 +28,6 @@ from ..errors import InputError
 from ..network import WCapsNet
 from ..network.critic import Critic
 from ..network.routing import Router, Routing
-from ..parts import weighting as weightings
 from ..training.evaluate import evaluating, good_batch, on_every_core
 
 DRAWS = 8
@@ -137,10 +136,10 @@ def _others(network: WCapsNet, mean_of: DeviceSplit, seed: int) -> dict[str, Wei
         return {**kinds, "dropout": _dropping(network)} if network.config.critic_dropout else kinds
     with torch.no_grad():
         kept = [routing.fitness for routing in network(mean_of.take(slice(0, 1))[0]).routings]
-    generator, weighting = torch.Generator().manual_seed(seed), weightings[network.config.routing.weighting]
+    generator, routers = torch.Generator().manual_seed(seed), [router for _, _, router in network.levels()]
     draws = {}
     for draw in range(DRAWS):
-        drawn = [weighting(torch.rand(a.shape, generator=generator)) for a in kept]
+        drawn = [r.weights(torch.rand(a.shape, generator=generator)) for r, a in zip(routers, kept, strict=True)]
         draws[f"draw {draw + 1}"] = _given([b[0].to(a.device) for a, b in zip(kept, drawn, strict=True)])
     return {"equal": _given(_equal([a[0] for a in kept])), **draws}
 
@@ -157,7 +156,7 @@ def _anothers(level: int, own: Tensor, c: Tensor, numbers: torch.Generator) -> T
 def _dropping(network: WCapsNet) -> Weigh:
     def weigh(level: int, own: Tensor, c: Tensor, numbers: torch.Generator) -> Tensor:
         router = cast(Router, network.routers[level])
-        return router.weighting(_with_dropout(cast(Critic, router.critic), numbers)(c))
+        return router.weights(_with_dropout(cast(Critic, router.critic), numbers)(c))
 
     return weigh
 

@@ -298,6 +298,7 @@ class FusedRouter:
             "k": k,
             "running": not training,
             "normalized": self.normalized,
+            "sharpness": self.router.sharpness,
             "detach": self.detach,
             "keep": 1 - self.dropout if training else 1.0,
             "seed": seed,

@@ -16,7 +16,7 @@ from ..objective import Objective, Terms
 from ..parts import augmentation, loss_term
 from .forward import FusedNetwork
 from .images import take
-from .objective import FUSED_TERMS, objective
+from .objective import FUSED_TERMS, SUMMED_ORDERS, objective
 from .optimizer import FusedNesterov
 
 
@@ -45,7 +45,7 @@ class FusedEngine(Engine):
         if len(others) == len(weights):
             return super().terms(output, images, labels, weights, sums)
         classes = self.network.config.classes
-        if tuple(weights) == tuple(FUSED_TERMS) and not others:
+        if not others and tuple(weights) in SUMMED_ORDERS:
             return objective(output, images, labels, weights, classes, sums)
         fused = {name: value for name, value in weights.items() if name not in others}
         total, named = objective(output, images, labels, fused, classes)
@@ -72,6 +72,8 @@ class FusedEngine(Engine):
 def _without_kernel(weights: Objective) -> list[str]:
     """The loss terms computed by PyTorch. The kernel adds L_CE with weight 1; with any other weight it is not used."""
     without = [name for name in weights if loss_term[name] is not FUSED_TERMS.get(name)]
+    if {"wasserstein", "centred_wasserstein"} <= set(weights) - set(without):
+        without.append("centred_wasserstein")
     return list(weights) if "cross_entropy" in without or weights.get("cross_entropy") != 1 else without
 
 

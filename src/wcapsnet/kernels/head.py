@@ -63,6 +63,7 @@ class FusedHead:
             "classes": self.classes,
             "running": not training,
             "normalized": self.normalized,
+            "sharpness": self.router.sharpness,
             "detach": self.detach,
             "keep": 1 - self.dropout if training else 1.0,
             "keep_c": 1 - self.projection_dropout if training else 1.0,

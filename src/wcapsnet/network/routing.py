@@ -70,11 +70,19 @@ def add_noise(a: Tensor, share: float, std: float) -> Tensor:
 class Router(nn.Module):
     """c → a (Eq. 5) → noise in training → b (Eq. 6 or 7)"""
 
-    def __init__(self, critic: nn.Module, weigh: Callable[[Tensor], Tensor], noise_share: float, noise_std: float):
+    def __init__(
+        self,
+        critic: nn.Module,
+        weigh: Callable[[Tensor], Tensor],
+        noise_share: float,
+        noise_std: float,
+        sharpness: float = 1.0,
+    ):
         super().__init__()
         self.critic = critic
         self.weighting = weigh
         self.noise_share, self.noise_std = noise_share, noise_std
+        self.sharpness = sharpness
 
     def forward(self, c: Tensor, keep: Tensor | None = None) -> Routing:
         a = self.critic(c)
@@ -82,8 +90,8 @@ class Router(nn.Module):
         return Routing(fitness=a, weights=self.weights(noisy, keep))
 
     def weights(self, a: Tensor, keep: Tensor | None = None) -> Tensor:
-        """b, over the kept capsules"""
-        b = self.weighting(a)
+        """b, over the kept capsules: Eq. 6 or 7 of the fitness times the sharpness (D37)"""
+        b = self.weighting(a * self.sharpness)
         return b if keep is None else kept(b, keep)
 
 

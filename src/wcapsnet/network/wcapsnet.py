@@ -37,6 +37,7 @@ class RoutingConfig:
 
     fitness: str = "critic"  # source of the fitness: critic, random, constant
     weighting: str = "softmax"  # Eq. 6 (softmax) or Eq. 7 (normalized)
+    sharpness: tuple[float, ...] = (1.0,)  # multiplies the fitness before weighting: for all levels, or one each (D37)
     stop_gradient: bool = False  # True: the cross entropy does not train the critics (WS in Table IV)
     noise_share: float = 0.05  # share of the fitness values with added noise
     noise_std: float = 0.5  # its standard deviation, in units of the largest fitness (D8)
@@ -140,10 +141,16 @@ class WCapsNetConfig:
         for index, level in enumerate(self.levels):
             for name in ("capsules", "growth", "dimension", "stride"):
                 count(f"levels.{index}.{name}", getattr(level, name), 1)
+        sharp, number_of_levels = self.routing.sharpness, len(self.levels)
+        one_each = isinstance(sharp, tuple) and len(sharp) in (1, number_of_levels)
+        require(one_each, "routing.sharpness", sharp, f"one number, or {number_of_levels}, one for each level")
+        for index, factor in enumerate(sharp):
+            fits = number(factor) and 0 < factor < math.inf
+            require(fits, f"routing.sharpness.{index}", factor, "a finite number above zero")
         inputs = [(self.height, self.width), *self.maps()[:-1]]
         for index, (level, (height, width)) in enumerate(zip(self.levels, inputs, strict=True)):
-            fits = f"at most {min(height, width)}, the smaller side of the {height}×{width} map it strides over"
-            require(level.stride <= min(height, width), f"levels.{index}.stride", level.stride, fits)
+            needs = f"at most {min(height, width)}, the smaller side of the {height}×{width} map it strides over"
+            require(level.stride <= min(height, width), f"levels.{index}.stride", level.stride, needs)
 
 
 class Output(NamedTuple):
@@ -173,7 +180,7 @@ class WCapsNet(nn.Module):
         self.capsules = nn.ModuleList()
         self.routers = nn.ModuleList()
         channels = config.init_channels
-        for index, (level, size) in enumerate(zip(config.levels, config.maps(), strict=True)):
+        for index, level in enumerate(config.levels):
             self.capsules.append(
                 CapsuleBlocks(
                     level.capsules,
@@ -185,7 +192,7 @@ class WCapsNet(nn.Module):
                     parts.nonlinearity[config.nonlinearity],
                 )
             )
-            self.routers.append(_router(config, level, size, last=index == len(config.levels) - 1))
+            self.routers.append(_router(config, index))
             channels = level.dimension
         self.projection = nn.Parameter(torch.empty(channels, config.outputs))  # W
         nn.init.uniform_(self.projection, -(channels**-0.5), channels**-0.5)
@@ -314,7 +321,8 @@ def judged(level: Level, size: tuple[int, int], last: bool) -> tuple[int, ...]:
     return (level.capsules, *size) if last else (level.capsules,)
 
 
-def _router(config: WCapsNetConfig, level: Level, size: tuple[int, int], last: bool) -> Router:
-    routing = config.routing
-    critic = parts.fitness[routing.fitness](config, level, size, last)
-    return Router(critic, parts.weighting[routing.weighting], routing.noise_share, routing.noise_std)
+def _router(config: WCapsNetConfig, index: int) -> Router:
+    routing, last = config.routing, index == len(config.levels) - 1
+    critic = parts.fitness[routing.fitness](config, config.levels[index], config.maps()[index], last)
+    sharpness = routing.sharpness[index % len(routing.sharpness)]
+    return Router(critic, parts.weighting[routing.weighting], routing.noise_share, routing.noise_std, sharpness)

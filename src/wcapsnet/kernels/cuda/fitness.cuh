@@ -1,4 +1,4 @@
-// A critic's output, one number per capsule, through its norm and a sigmoid (Eq. 5); or a given fitness.
+// A critic's output, one number per capsule, through its norm and a sigmoid (Eq. 5), or a given fitness; and its weight.
 #include "primitives.cuh"
 
 template <class Said>
@@ -17,4 +17,10 @@ template <class Said>
 device_function float fitness_of(const Said& a, long long place, float mean, float rstd) {
     if (a.given) return a.given[place];
     return sigmoid((low_half(*(const unsigned*)(a.raw + place * 8)) - mean) * rstd * *a.gamma + *a.beta);
+}
+
+// Eq. 6 or 7 before the division by the sum over capsules; `most` is the largest fitness.
+template <class Said>
+device_function float unnormalised(const Said& a, float fitness, float most) {
+    return a.normalized ? at_least_none(fitness * a.sharpness) : __expf((fitness - most) * a.sharpness);
 }

@@ -1,5 +1,5 @@
-// Eq. 15 and its gradient: cross entropy, the Wasserstein loss of every level (Eq. 4, 8–12), reconstruction.
-// One warp per image. N_p and N_h are sums over all images, so the terms need two launches.
+// Eq. 15 and its gradient: cross entropy, the Wasserstein loss of every level (Eq. 4, 8–12), plain or centred (D38),
+// reconstruction. One warp per image. N_p, N_h and the means are sums over all images, so the terms need several launches.
 #include "primitives.cuh"
 
 #define LEVELS 16
@@ -9,6 +9,8 @@ struct Judged {
     const float* b;
     float* da;
     float* db;
+    float* mean;  // (capsules,): of a over the images, if the loss is centred; initialised with zeros
+    float* factor;  // (capsules,): the mean over the images of the factor of a in the loss; likewise
     int capsules;
 };
 
@@ -29,6 +31,7 @@ struct Objective {
     int classes;
     float lambda_ws;
     float lambda_r;
+    int centred;
 };
 
 device_function void read_image(const Objective& a, int m, float& largest, float& sum, float& square) {
@@ -90,6 +93,13 @@ device_function void shares(const Objective& a, int m, int n, float& selected, f
     not_selected = n > 1 ? cos / (2 * right) / (n - 1) : 0.f;
 }
 
+KERNEL(256, 4) objective_means(ARGUMENTS(Objective) a) {
+    const Judged& level = a.level[blockIdx.y];
+    const int m = blockIdx.x * 8 + threadIdx.x / 32, n = level.capsules;
+    if (m >= a.images) return;
+    for (int i = threadIdx.x % 32; i < n; i += 32) atomicAdd(level.mean + i, level.a[(long long)m * n + i] / a.images);
+}
+
 KERNEL(256, 4) objective_levels(ARGUMENTS(Objective) a) {
     SHARED_MEMORY(memory);
     const Judged& level = a.level[blockIdx.y];
@@ -100,7 +110,9 @@ KERNEL(256, 4) objective_levels(ARGUMENTS(Objective) a) {
         shares(a, m, n, selected, not_selected);
         for (int i = threadIdx.x % 32; i < n; i += 32) {
             const float fitness = level.a[(long long)m * n + i], b = level.b[(long long)m * n + i];
-            loss += (selected * b + not_selected * (1 - b)) * fitness;
+            const float factor = selected * b + not_selected * (1 - b);
+            loss += factor * (a.centred ? fitness - level.mean[i] : fitness);
+            if (a.centred) atomicAdd(level.factor + i, factor / a.images);
         }
     }
     loss = over_block(loss, (float*)memory);
@@ -138,8 +150,9 @@ KERNEL(256, 4) objective_backward(ARGUMENTS(Objective) a) {
     shares(a, m, n, selected, not_selected);
     for (int i = lane; i < n; i += 32) {
         const long long place = (long long)m * n + i;
-        const float fitness = level.a[place], b = level.b[place], by = *a.gradient * a.lambda_ws / a.levels;
-        level.da[place] = by * (selected * b + not_selected * (1 - b));
+        const float fitness = level.a[place] - (a.centred ? level.mean[i] : 0.f), b = level.b[place];
+        const float by = *a.gradient * a.lambda_ws / a.levels;
+        level.da[place] = by * (selected * b + not_selected * (1 - b) - (a.centred ? level.factor[i] : 0.f));
         level.db[place] = by * (selected - not_selected) * fitness;
     }
 }

@@ -31,7 +31,8 @@ struct Predict {
     int classes;
     int running;
     int update;
-    int normalized;
+    int normalized;  // Eq. 7, else Eq. 6
+    float sharpness;  // multiplies the fitness before that
     int detach;
     float share;
     float std;
@@ -62,10 +63,6 @@ device_function float largest_of_block(float x, float* kept) {
     for (int i = 1; i < (int)blockDim.x / 32; i++) x = max(x, kept[i]);
     __syncthreads();
     return x;
-}
-
-device_function float weight_of(const Predict& a, float fitness, float most) {
-    return a.normalized ? at_least_none(fitness) : __expf(fitness - most);
 }
 
 // The index of the largest value of a block, the first if tied; 0 if no value is finite.
@@ -105,9 +102,9 @@ device_function float projected(const Predict& a, const float* sum, int r) {
 // D36: of the vectors with the largest weight, without noise, the one that adds most to the predicted class.
 device_function int best_vector(const Predict& a, long long row, float most, float* value, float* sum, float* kept) {
     float total = 0;
-    for (int v = threadIdx.x; v < a.vectors; v += blockDim.x) total += weight_of(a, a.a[row + v], most);
+    for (int v = threadIdx.x; v < a.vectors; v += blockDim.x) total += unnormalised(a, a.a[row + v], most);
     total = over_block(total, kept);
-    for (int v = threadIdx.x; v < a.vectors; v += blockDim.x) value[v] = weight_of(a, a.a[row + v], most) / total;
+    for (int v = threadIdx.x; v < a.vectors; v += blockDim.x) value[v] = unnormalised(a, a.a[row + v], most) / total;
     __syncthreads();
     weighted_sum(a, row, value, 1.f, sum);
     float largest = -3e38f;
@@ -120,7 +117,7 @@ device_function int best_vector(const Predict& a, long long row, float most, flo
         }
     }
     const int predicted = index_of_largest(largest, index, a.classes, kept);
-    const float enough = 0.99f * weight_of(a, most, most) / total;  // EQUAL in network/routing.py
+    const float enough = 0.99f * unnormalised(a, most, most) / total;  // EQUAL in network/routing.py
     largest = -3e38f;
     index = 0x7fffffff;
     for (int v = threadIdx.x; v < a.vectors; v += blockDim.x) {
@@ -182,10 +179,10 @@ KERNEL(256, 4) predict_forward(ARGUMENTS(Predict) a) {
     }
     noisy_most = largest_of_block(noisy_most, kept);
     float total = 0;
-    for (int v = threadIdx.x; v < a.vectors; v += blockDim.x) total += weight_of(a, value[v], noisy_most);
+    for (int v = threadIdx.x; v < a.vectors; v += blockDim.x) total += unnormalised(a, value[v], noisy_most);
     total = over_block(total, kept);
     for (int v = threadIdx.x; v < a.vectors; v += blockDim.x) {
-        const float b = weight_of(a, value[v], noisy_most) / total;
+        const float b = unnormalised(a, value[v], noisy_most) / total;
         a.b[row + v] = b;
         value[v] = dropped(b, a.keep, a, 1, (unsigned)(row + v));
     }
@@ -231,7 +228,7 @@ KERNEL(256, 4) predict_backward(ARGUMENTS(Predict) a) {
         if (a.db) db += a.db[row + v];
         weight[v] = db;
         along += b * db;
-        total += at_least_none(a.noisy[row + v]);
+        total += at_least_none(a.noisy[row + v] * a.sharpness);
     }
     if (a.given) return;
     along = over_block(along, kept);
@@ -239,7 +236,7 @@ KERNEL(256, 4) predict_backward(ARGUMENTS(Predict) a) {
     float dbeta = 0, dgamma = 0;
     for (int v = threadIdx.x; v < a.vectors; v += blockDim.x) {
         float d = a.normalized ? (a.noisy[row + v] >= 0 ? (weight[v] - along) / total : 0.f) : a.b[row + v] * (weight[v] - along);
-        if (a.da) d += a.da[row + v];
+        d = d * a.sharpness + (a.da ? a.da[row + v] : 0.f);
         float fitness = a.a[row + v];
         d *= fitness * (1 - fitness);
         float raw = low_half(*(const unsigned*)(a.raw + (row + v) * 8));

@@ -30,6 +30,7 @@ struct Route {
     int running;
     int update;
     int normalized;  // Eq. 7, else Eq. 6
+    float sharpness;  // multiplies the fitness before that
     int detach;  // 1: the weights receive no gradient from later levels
     float share;  // share of the fitness values with added noise
     float std;
@@ -75,8 +76,8 @@ KERNEL(256, 4) route_forward(ARGUMENTS(Route) a) {
     if (n < a.capsules) {
         float largest = noisy[0], sum = 0;
         for (int i = 1; i < a.capsules; i++) largest = max(largest, noisy[i]);
-        for (int i = 0; i < a.capsules; i++) sum += a.normalized ? at_least_none(noisy[i]) : __expf(noisy[i] - largest);
-        float weight = (a.normalized ? at_least_none(value) : __expf(value - largest)) / sum;
+        for (int i = 0; i < a.capsules; i++) sum += unnormalised(a, noisy[i], largest);
+        float weight = unnormalised(a, value, largest) / sum;
         bool dropped = a.keep < 1 && uniform(hashed(*a.seed, a.salt, (unsigned)(row + n) * 4 + 3)) >= a.keep;
         b[n] = dropped ? 0.f : weight / a.keep;
         if (blockIdx.y == 0) {
@@ -165,11 +166,11 @@ KERNEL(256, 4) weights_backward(ARGUMENTS(Route) a) {
             float b = a.b[row + k], s = a.keep < 1 ? (a.applied[row + k] != 0 ? 1 / a.keep : 0.f) : 1.f;
             float db = (a.detach ? 0.f : a.noisy_gradient[row + k] * s) + (a.db ? a.db[row + k] : 0.f);
             along += b * db;
-            sum += at_least_none(a.noisy[row + k]);
+            sum += at_least_none(a.noisy[row + k] * a.sharpness);
             if (row + k == i) own = db;
         }
         float d = a.normalized ? (a.noisy[i] >= 0 ? (own - along) / sum : 0.f) : a.b[i] * (own - along);
-        d += a.da ? a.da[i] : 0.f;
+        d = d * a.sharpness + (a.da ? a.da[i] : 0.f);
         float fitness = a.a[i];
         d *= fitness * (1 - fitness);
         float raw = low_half(*(const unsigned*)(a.raw + (long long)i * 8));
