@@ -8,8 +8,9 @@ import pytest
 import torch
 from cli_helpers import SMALL, call, fruit, sentence
 
-from wcapsnet import InputError, api
-from wcapsnet.cli import bench, demo, explain, explore, predict
+from wcapsnet import InputError
+from wcapsnet.api import explaining, prediction, reporting, sweeping, training
+from wcapsnet.cli import bench, demo, explore, predict
 from wcapsnet.data import scan_folder
 from wcapsnet.recipes import quick
 
@@ -193,7 +194,7 @@ def test_where_memory_is_short_a_command_advises_what_it_can_do(toy, monkeypatch
     def fails(*args):
         raise error
 
-    for module in (api, bench, demo, explain, explore, predict):
+    for module in (training, sweeping, prediction, explaining, reporting, bench, demo, explore, predict):
         monkeypatch.setattr(module, "choose_device", fails)
     said = sentence(call(*command))
     assert "memory; " in said

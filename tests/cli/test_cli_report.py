@@ -9,7 +9,6 @@ import pytest
 from cli_helpers import call, sentence
 
 import wcapsnet.training.step as step_module
-from wcapsnet import api
 from wcapsnet.cli import report as report_command
 from wcapsnet.data import DATASETS
 from wcapsnet.explanations import Survey
@@ -53,7 +52,7 @@ def test_demo_ends_with_the_path_of_its_report(toy):
 def test_a_report_that_cannot_be_written_leaves_the_run(toy, monkeypatch):
     looked = []
     monkeypatch.setattr(
-        api.report_page, "gather", lambda *given: looked.append(given) or (_ for _ in ()).throw(OSError)
+        "wcapsnet.reports.gather", lambda *given, **more: looked.append(given) or (_ for _ in ()).throw(OSError)
     )
     answer = call("train", "toy", "--out", "mine")
     assert answer.code == 0
@@ -103,10 +102,10 @@ def test_a_run_that_was_stopped_in_its_first_epoch_leaves_one_too(toy):
 
 
 def test_ctrl_c_while_the_report_is_made_leaves_the_run(toy, monkeypatch):
-    def interrupted(*given):
+    def interrupted(*given, **more):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(api.report_page, "gather", interrupted)
+    monkeypatch.setattr("wcapsnet.reports.gather", interrupted)
     answer = call("train", "toy", "--out", "mine")
     assert answer.code == 0
     assert Path("mine/test.json").is_file()

@@ -14,7 +14,6 @@ from cli_helpers import SMALL, call, environment, fruit, same_weights, sentence
 from filelock import FileLock
 
 import wcapsnet
-import wcapsnet.api as api
 import wcapsnet.engine as engine_module
 import wcapsnet.hub as hub
 import wcapsnet.training.step as step_module
@@ -186,7 +185,7 @@ def press_ctrl_c(monkeypatch, epoch, step):
             if (at, done) == (epoch, step):
                 signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(api, "make_progress", lambda *args: Pressing())
+    monkeypatch.setattr("wcapsnet.api.training.make_progress", lambda *args: Pressing())
 
 
 def test_ctrl_c_saves_says_how_to_resume_and_exits_130(toy):

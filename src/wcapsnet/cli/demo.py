@@ -37,6 +37,6 @@ def demo(
         experiment = replace(experiment, training=replace(experiment.training, precision="bf16"))
     trained = api.train(experiment, epochs=epochs, device=device, out=out_dir, quiet=quiet)
     console.mean_weights(trained)
-    console.next_steps(trained, quiet)
+    console.trained(trained, quiet)
     if opened and trained.report:
         open_page(trained.report)

@@ -22,7 +22,7 @@ from ..explanations import Survey
 from ..explore import Explorer, Server
 from ..hub import load, load_with_data
 from .app import LOOK, app, examples
-from .options import DataDir, Device, Download, Plugin
+from .options import DataDir, Device, Download, Plugin, Weights
 
 
 @app.command(
@@ -34,9 +34,7 @@ from .options import DataDir, Device, Download, Plugin
     ),
 )
 def explore(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN|NAME", help="A run folder, a shipped network or a .safetensors file.")
-    ],
+    run: Weights,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines use the page.")] = (
         "127.0.0.1"
     ),

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
-from rich.markup import escape
 
 from .. import api
-from ..console import out, warn
+from ..console import warn
 from . import console
 from .app import LOOK, app, examples
 from .options import DataDir, Device, Download, Open, Plugin, Quiet
@@ -55,8 +54,8 @@ def report(
         *runs, out=out_file, figures=figures, data_dir=data_dir, download=download, device=device, quiet=quiet
     )
     if figures:
-        out.print(f"The figures are in [bold]{escape(str(figures))}[/].", soft_wrap=True)
-    console.report_written(place)
+        console.written("figures", figures)
+    console.written("report", place)
     if opened and not open_page(place):
         warn("The report was not opened: there is no display.")
 

@@ -13,6 +13,7 @@ import torch
 from ..classifier import Classifier
 from ..data import DATASETS, Dataset
 from ..errors import InputError
+from ..explanations import Survey
 from ..network import WCapsNet
 from ..training.run_folder import Run, read_json
 from .pictures import Pictures, choose
@@ -46,14 +47,16 @@ def gather(
     device: torch.device,
     sample: int | None = None,
     progress: Progress | None = None,
+    found: Survey | None = None,
 ) -> Facts:
-    """`dataset` is the run's own, or None and the reason. `sample`: look at only this many images."""
+    """`dataset` is the run's own, or None and the reason. `sample`: look at only this many images. `found`: the survey
+    of all of them, if there already is one."""
     missing: dict[str, str] = {}
     classifier, why = _classifier(subject, device)
     seen = saved_survey(subject)
     if seen is None and classifier and dataset:
         try:
-            seen = look(subject, classifier, dataset, device, sample, progress)
+            seen = look(subject, classifier, dataset, device, sample, progress, found)
         except InputError as error:
             why = str(error)
     pictures = None
