@@ -92,8 +92,8 @@ def test_a_corrupt_experiment_json_is_one_sentence(command, text, says):
     ("command", "name", "content", "says"),
     [
         (("evaluate", "own"), "best.safetensors", b"short", "best.safetensors"),
-        (("evaluate", "own"), "best.safetensors", None, "has no weights yet"),
-        (("predict", "own", "a.png"), "best.safetensors", None, "has no weights yet"),
+        (("evaluate", "own"), "best.safetensors", None, "there is no best.safetensors"),
+        (("predict", "own", "a.png"), "best.safetensors", None, "there is no best.safetensors"),
         (("predict", "own/state.safetensors", "a.png"), "test.json", None, "state.safetensors"),
         (("train", "--resume", "own"), "state.safetensors", b"short", "state.safetensors"),
         (("train", "--resume", "own"), "metrics.jsonl", b"{\n", "metrics.jsonl"),

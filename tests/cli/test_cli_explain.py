@@ -1,6 +1,7 @@
-"""`wcapsnet explain` is `wcapsnet.explain`: one image, a dataset, a capsule, faithfulness, exchanged weights, critics."""
+"""`wcapsnet explain` is `wcapsnet.explain`: an image, a dataset, a capsule, faithfulness, other weights, critics."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -182,6 +183,6 @@ def test_the_critics_are_measured(run, inside):
 )
 def test_bad_input_gets_one_sentence(run, photo, args, words):
     network = DenseNet(DenseNetConfig(classes=2, height=8, width=8, depth=10))
-    wcapsnet.Classifier(network, ("a", "b"), (0.5,) * 3, (0.5,) * 3).save("dense.safetensors")
+    wcapsnet.Classifier(network, ("a", "b"), (0.5,) * 3, (0.5,) * 3).save(Path("dense.safetensors"))
     args = [str(arg).replace("{run}", str(run)).replace("{photo}", str(photo)) for arg in args]
     assert words in sentence(call("explain", *args))

@@ -103,6 +103,6 @@ def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_
         page.relative_to(tmp_path).as_posix(): page.read_text(encoding="utf-8") for page in tmp_path.rglob("*.html")
     }
     assert {"index.html", "api.html", "model-cards/index.html"} <= pages.keys()
-    assert 'id="wcapsnet.api.train"' in pages["api.html"]
+    assert 'id="wcapsnet.api.training.train"' in pages["api.html"]
     loads = r"<(?:script|img|iframe)[^>]*\ssrc=[\"']?(?:https?:)?//|<link[^>]*\shref=[\"']?(?:https?:)?//"
     assert not [name for name, page in pages.items() if re.search(loads, page)]

@@ -13,8 +13,7 @@ import torch
 from ..classifier import Classifier
 from ..data import DATASETS, Dataset
 from ..errors import InputError
-from ..explanations import Survey
-from ..network import WCapsNet
+from ..explanations import Survey, has_routing
 from ..training.run_folder import Run, read_json
 from .pictures import Pictures, choose
 from .subject import Subject
@@ -69,8 +68,10 @@ def gather(
     elif not seen.probes:
         missing["probes"] = why_no_probes(seen)
     classes = classifier.classes if classifier else _classes(subject, dataset)
-    network = classifier.network if classifier else WCapsNet(subject.experiment.model)
-    return Facts(subject, classes, network.parameter_counts(), seen, pictures, missing)
+    network = classifier.network if classifier else subject.experiment.model.build()
+    whole = {"network": sum(p.numel() for p in network.parameters())}
+    counts = network.parameter_counts() if has_routing(network) else whole
+    return Facts(subject, classes, counts, seen, pictures, missing)
 
 
 def _classifier(subject: Subject, device: torch.device) -> tuple[Classifier | None, str]:
