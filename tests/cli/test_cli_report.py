@@ -13,7 +13,6 @@ from wcapsnet.cli import report as report_command
 from wcapsnet.data import DATASETS
 from wcapsnet.data.device_data import DeviceSplit
 from wcapsnet.explanations import Survey
-from wcapsnet.training.trainer import Trainer
 
 
 def text(path):
@@ -92,18 +91,6 @@ def test_an_interrupted_run_leaves_a_report_of_what_there_is(toy, monkeypatch):
     assert "test accuracy" not in page
     assert call("train", "--resume", "broken", "-q").code == 0
     assert "This run is not finished" not in text("broken/report.html")
-
-
-def test_a_diverged_run_leaves_a_report(toy, monkeypatch):
-    def diverging(self):
-        raise self._diverged(float("nan"))
-        yield
-
-    monkeypatch.setattr(Trainer, "_train_epoch", diverging)
-    answer = call("train", "toy", "--out", "mine")
-    assert answer.code == 1
-    assert "diverged" in answer.err
-    assert Path("mine/report.html").is_file()
 
 
 def test_several_runs_are_compared(toy):

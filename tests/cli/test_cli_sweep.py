@@ -421,17 +421,6 @@ def test_a_damaged_result_of_a_finished_run_is_a_sentence(toy):
     assert call("ablate", "nonlinearity", "toy", "--seeds", 1, "--epochs", 1, "-q").code == 0
 
 
-def test_a_run_that_another_process_has_finished_meanwhile_is_left_as_it_is(toy):
-    assert call("sweep", "toy", "--seeds", 1, "--epochs", 1, "-q").code == 0
-    before = {path: path.read_bytes() for path in Path("runs/toy-sweep/seed=0").iterdir() if path.is_file()}
-    with pytest.MonkeyPatch.context() as patch:  # as it was when the sweep was planned
-        patch.setattr(sweep_module.Sweep, "unfinished", property(lambda sweep: sweep.runs))
-        assert call("sweep", "toy", "--seeds", 1, "--epochs", 1, "-q").code == 0
-    assert {path: path.read_bytes() for path in before} == before
-    with FileLock("runs/toy-sweep/seed=0/.lock", blocking=False):  # it was let go
-        pass
-
-
 def test_a_run_that_another_process_trains_is_left_to_it(toy):
     with pytest.MonkeyPatch.context() as patch:
         press_ctrl_c(patch, "seed=0")

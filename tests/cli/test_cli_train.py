@@ -256,6 +256,7 @@ def test_divergence_is_one_sentence_and_the_last_good_checkpoint_stays(toy):
     assert "diverged in epoch 2" in said
     assert "--lr 0.005" in said
     assert "The last good checkpoint is kept" in said
+    assert Path("mine/report.html").is_file()
     assert wcapsnet.load("mine").predict([]) == []
     assert call("evaluate", "mine", "--json").code == 0
     assert call("train", "--resume", "mine", "-q").code == 0

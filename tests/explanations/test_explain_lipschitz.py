@@ -143,18 +143,6 @@ def test_a_slope_is_how_far_the_fitness_moves_along_its_gradient():
         assert one.logit_slope_mean == pytest.approx(sum(slopes) / len(slopes), rel=1e-3)
 
 
-def test_a_critic_that_leaves_several_values_of_a_block_has_a_slope_for_each():
-    net, split = network(), images(2)
-    size, level = net.config.maps()[-1], net.config.levels[-1]
-    net.routers[-1].critic = critic = Critic([level.dimension, 4, 1], 3, 1, 0.0).eval()
-    one = critics(net, split).levels[-1]
-    assert one.judged == level.capsules * size[0] * size[1]
-    c = capsules(net, split.take(slice(None))[0])[-1].flatten(0, 1)
-    (jacobian,) = torch.autograd.functional.jacobian(lambda c: critic.norm(said_by(critic, c)).sum(0), (c,))
-    slopes = jacobian.movedim(3, 0).flatten(1, 3).flatten(2).norm(dim=2)  # (m·n, i'·j')
-    assert one.logit_slope_max == pytest.approx(float(slopes.max()), rel=1e-3)
-
-
 def test_dropout_widens_what_the_batch_norm_gets():
     found = critics(network(critic_dropout=0.6), images(40))
     assert critics(network(critic_dropout=0.6), images(40)) == found, "the seed decides what is dropped"

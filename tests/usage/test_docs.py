@@ -39,15 +39,6 @@ def test_every_link_leads_somewhere(page):
         assert not anchor or anchor in anchors(found), target
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page not in ("CHANGELOG.md", "docs/log.md")])
-def test_no_page_names_what_is_gone(page):
-    gone = (
-        r"lambda_ws|lambda_r\b|results/readings\.py|[ `/](cli|sweep|runs|show|lock|ending)\.py|reference implementation"
-    )
-    found = [match[0] for match in re.finditer(gone, text(page)) if not match[0].endswith("/sweep.py")]
-    assert not found
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_and_loss_term_that_a_page_names_is_one(page):
     commands = {command.name or command.callback.__name__ for command in app.registered_commands}

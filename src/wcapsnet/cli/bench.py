@@ -49,9 +49,9 @@ class Scaling(str, Enum):
 
 @app.command(rich_help_panel=PROJECT, epilog=examples(*EXAMPLES))
 def bench(
-    what: Annotated[What, typer.Argument(help="A training step, a forward pass, each level; or plot records.")] = (
-        What.train
-    ),
+    what: Annotated[
+        What, typer.Argument(help="What to time: a training step, inference, each level; or plot records.")
+    ] = (What.train),
     records: Annotated[
         Optional[list[Path]],  # noqa: UP045
         typer.Argument(metavar="RECORD", help="plot: records written by --out.", show_default=False),
@@ -59,8 +59,8 @@ def bench(
     against: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option(
-            help=f"Any of {', '.join(FORMULATIONS)}, optionally with a precision, as in loop:fp32. Default: all that "
-            "can run here.",
+            help=f"Implementations: any of {', '.join(FORMULATIONS)}, optionally with a precision, as in loop:fp32 "
+            "(default: all that can run here).",
             show_default=False,
         ),
     ] = None,
@@ -68,7 +68,7 @@ def bench(
         Optional[str],  # noqa: UP045
         typer.Option(help="Batch size, or several, such as 64,512. Default: the recipe's.", show_default=False),
     ] = None,
-    model: Annotated[str, typer.Option(help="The recipe whose network, losses and augmentation are used.")] = "cifar10",
+    model: Annotated[str, typer.Option(help="Recipe that defines network, losses and augmentation.")] = "cifar10",
     precision: Precision = "auto",
     device: Device = "auto",
     repeats: Annotated[
@@ -88,7 +88,7 @@ def bench(
         typer.Option("--out", help="Write the record, or the figure, to this file.", show_default=False),
     ] = None,
 ) -> None:
-    """Measure speed side by side: interleaved medians after warm-up, on random images."""
+    """Compare the speed of implementations: interleaved median times on random images, after warm-up."""
     if what == What.plot:
         _plot(records or [], out_file)
         return

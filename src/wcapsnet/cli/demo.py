@@ -31,7 +31,7 @@ def demo(
     opened: Open = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train a small WCapsNet on the digits in this package, and show what happened."""
+    """Train a small WCapsNet on the digits in the package and show the result."""
     experiment = recipe("demo")
     if choose_device(device).type == "cuda":
         experiment = replace(experiment, training=replace(experiment.training, precision="bf16"))

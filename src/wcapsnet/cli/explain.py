@@ -63,7 +63,7 @@ def explain(
     steep: Annotated[bool, typer.Option("--critics", help="Dataset: slope and saturation of the critics.")] = False,
     split: Annotated[
         Optional[SplitName],  # noqa: UP045
-        typer.Option(help="Dataset: which part.", show_default="test"),
+        typer.Option(help="Dataset: part to use.", show_default="test"),
     ] = None,
     images: Annotated[
         Optional[int],  # noqa: UP045

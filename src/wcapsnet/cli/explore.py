@@ -28,7 +28,7 @@ from .options import DataDir, Device, Download, Plugin, Weights
 @app.command(
     rich_help_panel=LOOK,
     epilog=examples(
-        "wcapsnet explore runs/demo                        draw a digit and see which blocks decide",
+        "wcapsnet explore runs/demo                        draw a digit and see how every block is weighed",
         "wcapsnet explore wcapsnet-mnist --port 0          a shipped network, on any free port",
         "wcapsnet explore runs/photos --host 0.0.0.0       reachable from the local network",
     ),
@@ -38,7 +38,7 @@ def explore(
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines use the page.")] = (
         "127.0.0.1"
     ),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8765,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 for any free one.")] = 8765,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open a browser.")] = False,
     data_dir: DataDir = None,
     download: Download = False,

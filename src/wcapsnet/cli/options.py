@@ -29,7 +29,7 @@ def _load_plugins(paths: list[Path] | None) -> list[Path] | None:
 DataDir = Annotated[
     Optional[Path],  # noqa: UP045
     typer.Option(
-        help="Dataset directory (default: $WCAPSNET_DATA or ./data); for a run on pictures, their new folder.",
+        help="Dataset directory (default: $WCAPSNET_DATA or ./data); for a run on moved pictures, their folder.",
         show_default=False,
     ),
 ]

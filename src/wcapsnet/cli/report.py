@@ -49,7 +49,7 @@ def report(
     plugin: Plugin = None,
     quiet: Quiet = False,
 ) -> None:
-    """Write a run, or several side by side, as one HTML file: curves, mistakes, routing."""
+    """Write an HTML report of one run, or of several side by side: curves, mistakes, routing."""
     place = api.report(
         *runs, out=out_file, figures=figures, data_dir=data_dir, download=download, device=device, quiet=quiet
     )

@@ -47,7 +47,7 @@ def train(
     ] = None,
     **options: Unpack[TrainingOptions],
 ) -> None:
-    """Train a network: on your own pictures, with a recipe of the paper, or as an earlier run."""
+    """Train a network on your own pictures, from a recipe, or by repeating an earlier run."""
     finished = resume is not None and Run.is_run(resume) and Run.open(resume).finished
     trained = api.train(target, seed=seed, out=out, resume=resume, **options)
     if finished:
