@@ -93,6 +93,17 @@ def test_an_interrupted_run_leaves_a_report_of_what_there_is(toy, monkeypatch):
     assert "This run is not finished" not in text("broken/report.html")
 
 
+def test_a_network_without_routing_is_trained_and_reported_without_it(toy):
+    dense = {"architecture": "densenet", "classes": 3, "channels": 1, "height": 8, "width": 8, "depth": 10}
+    settings = ("--set", f"model={json.dumps(dense)}", "--set", 'objective={"cross_entropy": 1}')
+    assert call("train", "toy", "--out", "dense", "--epochs", 1, "-q", *settings).code == 0
+    answer = call("report", "dense")
+    assert answer.code == 0, answer.err
+    assert "DenseNet has no routing" in answer.err
+    accuracy = json.loads(text("dense/test.json"))["accuracy"]
+    assert f"{100 * accuracy:.2f}\u202f%" in text("dense/report.html")
+
+
 def test_several_runs_are_compared(toy):
     for seed in (0, 1):
         assert call("train", "toy", "--out", f"runs/{seed}", "--seed", seed, "-q").code == 0
