@@ -113,23 +113,25 @@ def test_a_folder_that_may_not_be_written_is_one_sentence(toy):
     assert Path("file").read_text() == "in the way"
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("train", "toy", "--epochs", "0"),
-        ("train", "toy", "--epochs", "many"),
-        ("train", "toy", "--seed", "-1"),
-        ("train", "toy", "--nonsense"),
-        ("trian", "toy"),
-        ("evaluate",),
-        ("predict", "run"),
-        ("predict", "run", "a.png", "--top", "0"),
-        ("evaluate", "run", "--split", "exam"),
-        ("list", "everything"),
-    ],
-)
+USAGE = """train toy --epochs 0
+train toy --epochs many
+train toy --seed -1
+train toy --nonsense
+trian toy
+sweep toy --parallel 0
+sweep toy --parallel 99
+ablate everything toy
+ablate routing
+evaluate
+evaluate run --split exam
+predict run
+predict run a.png --top 0
+list everything"""
+
+
+@pytest.mark.parametrize("command", USAGE.splitlines())
 def test_wrong_usage_is_explained_and_leaves_nothing_behind(toy, command):
-    answer = call(*command)
+    answer = call(*command.split())
     assert answer.code == 2
     assert "Usage" in answer.err
     assert "Traceback" not in answer.err

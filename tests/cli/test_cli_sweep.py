@@ -284,22 +284,6 @@ def test_what_cannot_be_ablated_is_one_sentence(toy, command, says):
     assert list(Path().iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("sweep", "toy", "--parallel", 0),
-        ("sweep", "toy", "--parallel", 99),
-        ("sweep", "toy", "--epochs", 0),
-        ("ablate", "everything", "toy"),
-        ("ablate", "routing"),
-    ],
-)
-def test_wrong_usage_is_explained(toy, command):
-    answer = call(*command)
-    assert (answer.code, "Usage" in answer.err) == (2, True)
-    assert list(Path().iterdir()) == []
-
-
 def test_a_place_that_is_taken_is_one_sentence(toy):
     assert call("train", "toy", "--out", "mine", "-q").code == 0
     assert "mine is the folder of a single run" in sentence(call("sweep", "toy", "--out", "mine"))

@@ -210,35 +210,6 @@ def test_ctrl_c_while_data_are_read_exits_130_and_leaves_nothing(toy, monkeypatc
     assert not Path("runs").exists()
 
 
-@pytest.mark.slow
-def test_a_real_ctrl_c_in_a_process_of_its_own(pictures):
-    options = ["--size", "8", "--epochs", "15", "--seed", "2", "--lr", "0.05", *SMALL]
-    command = [sys.executable, "-m", "wcapsnet", "train", str(pictures), "--out", "broken", *options]
-    with subprocess.Popen(
-        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8"
-    ) as process:
-        heard = []
-        for line in process.stdout:
-            heard.append(line)
-            if line.startswith("epoch"):
-                process.send_signal(signal.SIGINT)
-                break
-        rest, errors = process.communicate(timeout=60)
-    said = "".join(heard) + rest
-    assert process.returncode == 130, said + errors
-    assert "Stopped and saved. Resume with: wcapsnet train --resume broken" in said
-    assert errors == ""
-    done = len(Path("broken/metrics.jsonl").read_text().splitlines())
-    assert 1 <= done < 15
-    resumed = call("train", "--resume", "broken", "-q")
-    assert resumed.code == 0
-    assert Path("broken/test.json").is_file()
-    assert len(Path("broken/metrics.jsonl").read_text().splitlines()) == 15
-    assert call("train", pictures, "--out", "whole", "-q", *options).code == 0
-    assert same_weights(Path("broken/best.safetensors"), Path("whole/best.safetensors"))
-    assert same_weights(Path("broken/last.safetensors"), Path("whole/last.safetensors"))
-
-
 # ── divergence ──
 
 

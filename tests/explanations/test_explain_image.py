@@ -184,16 +184,6 @@ def test_what_cannot_be_kept_is_refused(keep, words):
         network(images_for(network), routes=network.keeping(keep))
 
 
-def test_the_mode_of_the_network_is_left_as_it_was():
-    network = network_of()
-    images = images_for(network)
-    answer = explain_image(network, images[0])
-    network.train()
-    close(explain_image(network, images[0]).logits, answer.logits, 0)
-    assert network.training
-    assert all(module.training for module in network.modules())
-
-
 def test_heat_maps_are_as_large_as_the_image_and_keep_what_is_even():
     network = network_of(height=10, width=14)
     one = explain_image(network, images_for(network)[0])

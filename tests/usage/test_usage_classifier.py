@@ -2,7 +2,6 @@
 
 import io
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -138,13 +137,6 @@ def test_the_winning_capsules_are_those_with_the_largest_weights(classifier, pix
         blocks = last.sum((1, 2))
         expected = [[n for n, b in enumerate(level) if b >= 0.99 * level.max()] for level in (feature, blocks)]
         assert answer.winners == tuple(map(tuple, expected))
-
-
-def test_an_answer_reads_as_class_and_probability(classifier, picture):
-    answer = classifier.predict(picture)
-    assert str(replace(answer, probability=0.4567)) == f"{answer.label} (45.7%)"
-    assert str(replace(answer, probability=0.99996)) == f"{answer.label} (>99.9%)"
-    assert str(replace(answer, probability=1.0)) == f"{answer.label} (100.0%)"
 
 
 def test_prediction_leaves_the_classifier_in_training_and_untouched(classifier, picture):

@@ -8,6 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, overload
 
+from torch import Tensor
+
 from ..classifier import Classifier, Picture
 from ..data import Dataset, Split
 from ..data.device_data import DeviceSplit
@@ -24,6 +26,7 @@ from ..explanations import (
     Specialization,
     Survey,
     Traversal,
+    check_capsule,
     check_routing,
     critics,
     explain_capsule,
@@ -107,7 +110,7 @@ class DatasetExplanation:
             raise InputError(f"Only vectors of the last level are decoded, not those of capsule {name}.")
         return traverse_capsule(self.classifier.network, self.survey, capsule)
 
-    def nearest(self, vector: Any, count: int = 8) -> Neighbours:
+    def nearest(self, vector: Tensor, count: int = 8) -> Neighbours:
         """The images whose decoded vectors are nearest to this one, such as that of another picture's explanation"""
         return nearest(self.survey, vector, count)
 
@@ -158,11 +161,7 @@ class DatasetExplanation:
         level, dot, number = name.partition(".")
         if not dot or not level.isdecimal() or not number.isdecimal():
             raise InputError(f"--capsule must be LEVEL.CAPSULE, for example 2.1, not {name!r}.")
-        levels = self.classifier.config.levels
-        if not 1 <= int(level) <= len(levels):
-            raise InputError(f"The network has levels 1 to {len(levels)}, not {level}.")
-        if int(number) >= levels[int(level) - 1].capsules:
-            raise InputError(f"Level {level} has capsules 0 to {levels[int(level) - 1].capsules - 1}, not {number}.")
+        check_capsule([row.capsules for row in self.classifier.config.levels], int(level) - 1, int(number))
         return int(level) - 1, int(number)
 
 

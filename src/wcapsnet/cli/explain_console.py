@@ -250,19 +250,14 @@ def capsule(one: CapsuleExplanation, seen: Survey, classes: Sequence[str], files
         f"Capsule {one.capsule} of level {one.level + 1} wins {one.wins:,} of {len(seen):,} images: its weight is "
         f"within 1 % of the largest.{decoded} Its classes: {own}."
     )
-    say(favourites_title(one))
+    some = f"{len(one.images):,} of the {one.equal:,} images that give it most weight, equal to within 1 %:"
+    say(some if one.equal > len(one.images) else "The images that give it most weight:")
     favourites = one.summary(seen, classes, files)["favourites"]
     taken_for = (classes[int(seen.predicted[image["image"]])] for image in favourites)
     print_table(
         ["image", "class", "taken for", "weight"],
         ((_named(f), f["class"], other, f"{f['weight']:.3f}") for f, other in zip(favourites, taken_for, strict=True)),
     )
-
-
-def favourites_title(one: CapsuleExplanation) -> str:
-    if one.equal > len(one.images):
-        return f"{len(one.images):,} of the {one.equal:,} images that give it most weight, equal to within 1 %:"
-    return "The images that give it most weight:"
 
 
 def traversal(walk: Traversal, images: int) -> None:
