@@ -49,4 +49,5 @@ def stripes() -> wcapsnet.Experiment:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        print(f"{wcapsnet.train('stripes', out=f'{folder}/stripes', report=False).accuracy:.1%}")
+        trained = wcapsnet.train("stripes", out=f"{folder}/stripes", report=False)
+        print(f"Test accuracy {trained.accuracy:.1%}")

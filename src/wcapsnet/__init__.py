@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from . import explanations as explain
-    from .api import Trained, evaluate, predict, report, sweep, train
+    from .api import Trained, evaluate, explain, predict, report, sweep, train
     from .classifier import Classifier, Prediction
     from .errors import InputError
     from .experiment import Experiment

@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from cli_helpers import SMALL, call, fruit, sentence
+from cli_helpers import call, sentence
 
-from wcapsnet import InputError, api
-from wcapsnet.cli import bench, demo, explain, explore, predict
-from wcapsnet.data import scan_folder
-from wcapsnet.recipes import quick
+from wcapsnet.api import explaining, prediction, reporting, sweeping, training
+from wcapsnet.cli import bench, demo, explore, predict
 
 CASES = {
     "nothing to train": (("train",), "what to train"),
@@ -52,31 +50,20 @@ def test_bad_input_is_one_sentence_and_leaves_nothing_behind(toy, case):
     assert list(Path().iterdir()) == []
 
 
-@pytest.mark.parametrize("size", ["big", "8x", "x8", "8x8x8", "-8", "8.5", "²"])
-def test_a_wrong_size_is_one_sentence(pictures, size):
-    said = sentence(call("train", pictures, f"--size={size}", *SMALL))
-    assert said.startswith("--size must be a side such as 48, or HEIGHTxWIDTH such as 32x64, not ")
-    assert list(Path().iterdir()) == []
+PICTURES = {
+    **{("train", f"--size={size}"): "HEIGHTxWIDTH" for size in ("big", "8x", "x8", "8x8x8", "-8", "8.5", "²")},
+    **{("train", "--size", size): "between 8 and 1024" for size in ("0", "7", "7x16", "16x7", "1025", "100000")},
+    ("sweep", "--size", "7"): "between 8 and 1024",
+    ("ablate", "routing", "--size", "7"): "between 8 and 1024",
+    ("train", "--model", "wcapsnett"): "did you mean 'wcapsnet'",
+}
 
 
-@pytest.mark.parametrize("size", ["0", "7", "7x16", "16x7", "1025", "8x4096", "100000"])
-@pytest.mark.parametrize("command", [("train",), ("sweep",), ("ablate", "routing")])
-def test_a_size_beyond_the_limits_is_refused_by_the_name_of_the_option(pictures, command, size):
-    said = sentence(call(*command, pictures, "--size", size))
-    assert said == f"--size is {size}, but a side must be between 8 and 1024 pixels."
-    assert list(Path().iterdir()) == []
-
-
-@pytest.mark.parametrize(("last", "beyond"), [(8, 7), (1024, 1025)])
-def test_the_limits_of_a_size_are_those_of_data_and_networks(pictures, last, beyond):
-    found = scan_folder(pictures)
-    assert quick.folder(pictures, found, (last, last)).model.height == last
-    with pytest.raises(InputError):
-        quick.folder(pictures, found, (beyond, beyond))
-
-
-def test_an_unknown_model_suggests_the_nearest(pictures):
-    assert "did you mean 'wcapsnet'" in sentence(call("train", pictures, "--model", "wcapsnett"))
+@pytest.mark.parametrize("case", PICTURES, ids=" ".join)
+def test_bad_input_for_pictures_is_one_sentence(pictures, case):
+    command, *options = case[:2] if case[0] == "ablate" else case[:1]
+    assert PICTURES[case] in sentence(call(command, *options, pictures, *case[1 + len(options) :]))
+    assert "one folder for each class" in sentence(call("train", pictures / "apples"))
     assert list(Path().iterdir()) == []
 
 
@@ -101,52 +88,23 @@ def test_a_corrupt_experiment_json_is_one_sentence(command, text, says):
     assert {p.name for p in Path().rglob("*")} == {"run", "experiment.json"}
 
 
-@pytest.mark.parametrize("command", ["evaluate", "predict"])
-def test_a_run_without_weights_is_one_sentence(run, tmp_path, command):
-    young = tmp_path / "young"
-    young.mkdir()
-    for name in ("experiment.json", "environment.json"):
-        shutil.copy(run / name, young / name)
-    pictures = ("a.png",) if command == "predict" else ()
-    assert "has no weights yet" in sentence(call(command, young, *pictures))
-
-
-@pytest.mark.parametrize("name", ["best.safetensors", "state.safetensors"])
-def test_a_truncated_weights_file_is_one_sentence(run, tmp_path, name):
-    broken = tmp_path / "broken"
-    shutil.copytree(run, broken, ignore=shutil.ignore_patterns("test.json"))
-    (broken / name).write_bytes((run / name).read_bytes()[:200])
-    command = ("evaluate", broken) if name.startswith("best") else ("train", "--resume", broken)
-    assert name in sentence(call(*command))
-
-
-def test_the_state_of_a_run_is_no_network(run, pictures):
-    said = sentence(call("predict", run / "state.safetensors", pictures / "apples" / "0.png"))
-    assert "state.safetensors" in said
-
-
-def test_metrics_that_cannot_be_read_are_one_sentence(run, tmp_path):
-    broken = tmp_path / "broken"
-    shutil.copytree(run, broken, ignore=shutil.ignore_patterns("test.json"))
-    (broken / "metrics.jsonl").write_text("{\n")
-    assert "metrics.jsonl" in sentence(call("train", "--resume", broken))
-
-
-def test_a_wrong_precision_of_evaluate_is_one_sentence(run):
-    assert "--precision must be fp32 or bf16" in sentence(call("evaluate", run, "--precision", "half"))
-
-
-def test_pictures_that_went_away_are_one_sentence(tmp_path):
-    folder = fruit(tmp_path / "fruit", 6)
-    assert call("train", folder, "--size", 8, "--epochs", 1, "--out", "mine", "-q", *SMALL).code == 0
-    shutil.rmtree(folder)
-    assert "fruit" in sentence(call("evaluate", "mine"))
-
-
-def test_pictures_in_no_folder_of_a_class_are_one_sentence(tmp_path):
-    folder = fruit(tmp_path / "fruit", 3)
-    assert "one folder for each class" in sentence(call("train", folder / "apples"))
-    assert list(Path().iterdir()) == []
+@pytest.mark.parametrize(
+    ("command", "name", "content", "says"),
+    [
+        (("evaluate", "own"), "best.safetensors", b"short", "best.safetensors"),
+        (("evaluate", "own"), "best.safetensors", None, "there is no best.safetensors"),
+        (("predict", "own", "a.png"), "best.safetensors", None, "there is no best.safetensors"),
+        (("predict", "own/state.safetensors", "a.png"), "test.json", None, "state.safetensors"),
+        (("train", "--resume", "own"), "state.safetensors", b"short", "state.safetensors"),
+        (("train", "--resume", "own"), "metrics.jsonl", b"{\n", "metrics.jsonl"),
+        (("evaluate", "own", "--precision", "half"), "test.json", None, "fp32 or bf16"),
+    ],
+)
+def test_a_damaged_run_is_one_sentence(run, command, name, content, says):
+    shutil.copytree(run, "own", ignore=shutil.ignore_patterns("test.json", name))
+    if content:
+        Path("own", name).write_bytes(content)
+    assert says in sentence(call(*command))
 
 
 def test_a_folder_that_may_not_be_written_is_one_sentence(toy):
@@ -155,23 +113,25 @@ def test_a_folder_that_may_not_be_written_is_one_sentence(toy):
     assert Path("file").read_text() == "in the way"
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("train", "toy", "--epochs", "0"),
-        ("train", "toy", "--epochs", "many"),
-        ("train", "toy", "--seed", "-1"),
-        ("train", "toy", "--nonsense"),
-        ("trian", "toy"),
-        ("evaluate",),
-        ("predict", "run"),
-        ("predict", "run", "a.png", "--top", "0"),
-        ("evaluate", "run", "--split", "exam"),
-        ("list", "everything"),
-    ],
-)
+USAGE = """train toy --epochs 0
+train toy --epochs many
+train toy --seed -1
+train toy --nonsense
+trian toy
+sweep toy --parallel 0
+sweep toy --parallel 99
+ablate everything toy
+ablate routing
+evaluate
+evaluate run --split exam
+predict run
+predict run a.png --top 0
+list everything"""
+
+
+@pytest.mark.parametrize("command", USAGE.splitlines())
 def test_wrong_usage_is_explained_and_leaves_nothing_behind(toy, command):
-    answer = call(*command)
+    answer = call(*command.split())
     assert answer.code == 2
     assert "Usage" in answer.err
     assert "Traceback" not in answer.err
@@ -193,7 +153,7 @@ def test_where_memory_is_short_a_command_advises_what_it_can_do(toy, monkeypatch
     def fails(*args):
         raise error
 
-    for module in (api, bench, demo, explain, explore, predict):
+    for module in (training, sweeping, prediction, explaining, reporting, bench, demo, explore, predict):
         monkeypatch.setattr(module, "choose_device", fails)
     said = sentence(call(*command))
     assert "memory; " in said

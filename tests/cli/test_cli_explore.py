@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from urllib.request import urlopen
 
 import pytest
@@ -61,15 +60,6 @@ def test_the_page_of_a_run_is_served_until_ctrl_c(run):
     assert err == ""
 
 
-def test_the_run_comes_with_its_test_images(run, no_serving):
-    answer = explore(run)
-    assert answer.code == 0, answer.err
-    (server,) = no_serving
-    assert server.url in answer.out
-    assert server.explorer.test is not None
-    assert answer.err == ""
-
-
 def test_weights_alone_are_explored_without_test_images(run, no_serving):
     answer = explore(run / "best.safetensors")
     assert answer.code == 0
@@ -90,30 +80,6 @@ def test_images_that_are_gone_are_said_and_done_without(run, no_serving, picture
     assert [server.explorer.test is None for server in no_serving] == [True, False]
 
 
-def test_images_that_were_asked_for_and_are_not_there_are_an_error(run, no_serving, tmp_path):
-    assert "nowhere" in sentence(explore(run, "--data-dir", tmp_path / "nowhere"))
-    assert not no_serving
-
-
-def test_a_browser_is_opened_unless_told_otherwise(run, no_serving, monkeypatch):
-    opened = []
-    monkeypatch.setattr("webbrowser.open", opened.append)
-    assert call("explore", run, "--port", 0).code == 0
-    for _ in range(100):
-        if opened:
-            break
-        time.sleep(0.02)
-    assert opened == [no_serving[0].url]
-    explore(run)
-    time.sleep(0.1)
-    assert len(opened) == 1
-
-
-def test_other_interfaces_come_with_a_warning(run, no_serving):
-    assert "Anyone who can reach this machine" in explore(run, "--host", "0.0.0.0").err
-    assert "Everybody" not in explore(run).err
-
-
 def test_a_port_in_use_gets_one_sentence(run):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -124,7 +90,12 @@ def test_a_port_in_use_gets_one_sentence(run):
 
 
 @pytest.mark.parametrize(
-    ("args", "words"), [(["nowhere"], "no run folder"), (["{run}", "--host", "a b"], "no address")]
+    ("args", "words"),
+    [
+        (["nowhere"], "no run folder"),
+        (["{run}", "--host", "a b"], "no address"),
+        (["{run}", "--data-dir", "nowhere"], "nowhere"),
+    ],
 )
 def test_bad_input_gets_one_sentence(run, args, words):
     assert words in sentence(explore(*[arg.replace("{run}", str(run)) for arg in args]))

@@ -9,11 +9,10 @@ import pytest
 from cli_helpers import call, sentence
 
 import wcapsnet.training.step as step_module
-from wcapsnet import api
 from wcapsnet.cli import report as report_command
 from wcapsnet.data import DATASETS
+from wcapsnet.data.device_data import DeviceSplit
 from wcapsnet.explanations import Survey
-from wcapsnet.training.trainer import Trainer
 
 
 def text(path):
@@ -40,26 +39,32 @@ def test_train_writes_a_report_and_says_where(trained):
     assert answer.out.splitlines()[-1] == f"The report is {path / 'report.html'}."
     accuracy = json.loads(text(path / "test.json"))["accuracy"]
     assert f"{100 * accuracy:.2f}\u202f%" in text(path / "report.html")
+    assert "apples/" in text(path / "report.html"), "pictures are named by their files"
     assert (path / "survey.safetensors").stat().st_size < 100_000
 
 
-def test_demo_ends_with_the_path_of_its_report(toy):
-    answer = call("demo")
-    assert answer.code == 0
-    assert answer.out.splitlines()[-1] == "The report is runs/demo/report.html."
-    assert "<title>demo" in text("runs/demo/report.html")
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_a_report_that_cannot_be_written_leaves_the_run(toy, monkeypatch, error):
+    def fails(*given, **more):
+        raise error
 
-
-def test_a_report_that_cannot_be_written_leaves_the_run(toy, monkeypatch):
-    looked = []
-    monkeypatch.setattr(
-        api.report_page, "gather", lambda *given: looked.append(given) or (_ for _ in ()).throw(OSError)
-    )
+    monkeypatch.setattr("wcapsnet.reports.gather", fails)
     answer = call("train", "toy", "--out", "mine")
     assert answer.code == 0
-    assert len(looked) == 1
-    assert "The report could not be written" in answer.err
+    assert ("could not be written" in answer.err) == (error is OSError)
     assert Path("mine/test.json").is_file()
+    assert not Path("mine/report.html").exists()
+
+
+def test_the_test_images_are_passed_once_for_the_result_and_the_report(toy, monkeypatch):
+    passed, take = [], DeviceSplit.take
+    monkeypatch.setattr(
+        DeviceSplit, "take", lambda split, at: (passed.append(split.labels.tolist()), take(split, at))[1]
+    )
+    assert call("train", "toy", "--out", "mine", "-q").code == 0
+    found, _ = Survey.load(Path("mine/survey.safetensors"))
+    assert passed.count(found.labels.tolist()) == 1, "fifteen images in one batch"
+    assert found.accuracy == json.loads(text("mine/test.json"))["accuracy"]
 
 
 def test_report_makes_the_same_page_again(run, tmp_path):
@@ -72,10 +77,6 @@ def test_report_makes_the_same_page_again(run, tmp_path):
     assert call("report", own, "--out", tmp_path / "again.html").code == 0
     assert text(tmp_path / "again.html") == first
     assert (own / "survey.safetensors").exists()
-
-
-def test_pictures_are_named_by_their_files(run):
-    assert "apples/" in text(run / "report.html")
 
 
 def test_an_interrupted_run_leaves_a_report_of_what_there_is(toy, monkeypatch):
@@ -92,37 +93,15 @@ def test_an_interrupted_run_leaves_a_report_of_what_there_is(toy, monkeypatch):
     assert "This run is not finished" not in text("broken/report.html")
 
 
-def test_a_run_that_was_stopped_in_its_first_epoch_leaves_one_too(toy):
-    with pytest.MonkeyPatch.context() as patch:
-        stop_at(patch, 1)
-        answer = call("train", "toy", "--out", "broken")
-    assert answer.code == 130
-    assert "There are no weights: the run&#x27;s first epoch is not finished." in text("broken/report.html").replace(
-        "run's", "run&#x27;s"
-    )
-
-
-def test_ctrl_c_while_the_report_is_made_leaves_the_run(toy, monkeypatch):
-    def interrupted(*given):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(api.report_page, "gather", interrupted)
-    answer = call("train", "toy", "--out", "mine")
-    assert answer.code == 0
-    assert Path("mine/test.json").is_file()
-    assert not Path("mine/report.html").exists()
-
-
-def test_a_diverged_run_leaves_a_report(toy, monkeypatch):
-    def diverging(self):
-        raise self._diverged(float("nan"))
-        yield
-
-    monkeypatch.setattr(Trainer, "_train_epoch", diverging)
-    answer = call("train", "toy", "--out", "mine")
-    assert answer.code == 1
-    assert "diverged" in answer.err
-    assert Path("mine/report.html").is_file()
+def test_a_network_without_routing_is_trained_and_reported_without_it(toy):
+    dense = {"architecture": "densenet", "classes": 3, "channels": 1, "height": 8, "width": 8, "depth": 10}
+    settings = ("--set", f"model={json.dumps(dense)}", "--set", 'objective={"cross_entropy": 1}')
+    assert call("train", "toy", "--out", "dense", "--epochs", 1, "-q", *settings).code == 0
+    answer = call("report", "dense")
+    assert answer.code == 0, answer.err
+    assert "DenseNet has no routing" in answer.err
+    accuracy = json.loads(text("dense/test.json"))["accuracy"]
+    assert f"{100 * accuracy:.2f}\u202f%" in text("dense/report.html")
 
 
 def test_several_runs_are_compared(toy):
@@ -141,12 +120,6 @@ def test_figures_are_written_beside(run, tmp_path):
     assert answer.code == 0
     assert (tmp_path / "figures" / "confusion.pdf").is_file()
     assert f"figures are in {tmp_path / 'figures'}" in answer.out
-
-
-def test_without_matplotlib_figures_are_met_with_one_sentence(run, monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    said = sentence(call("report", run, "--figures", tmp_path / "figures"))
-    assert said == "Figures need matplotlib; install it with: pip install 'wcapsnet[plots]'."
 
 
 def test_a_moved_data_set_is_said_on_the_page(toy, monkeypatch):
@@ -169,21 +142,20 @@ def test_a_moved_data_set_is_said_on_the_page(toy, monkeypatch):
     assert "mean weight" in text("mine/report.html")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (("nowhere",), "There is no run folder nowhere"),
-        ((".",), "is not a run folder"),
-    ],
-)
-def test_what_is_no_run_is_met_with_a_sentence(arguments, says):
-    assert says in sentence(call("report", *arguments))
-
-
-def test_a_damaged_record_is_met_with_a_sentence(run, tmp_path):
+def test_bad_input_is_one_sentence(run, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    (tmp_path / "file").write_text("")
     own = Path(shutil.copytree(run, tmp_path / "own"))
+    for arguments, says in {
+        ("nowhere",): "There is no run folder nowhere",
+        (".",): "is not a run folder",
+        (run.parent,): "name one or more of those",
+        (run, "--out", tmp_path): "is a folder",
+        (run, "--figures", tmp_path / "figures"): "pip install 'wcapsnet[plots]'",
+    }.items():
+        assert says in sentence(call("report", *arguments))
     (own / "test.json").write_text("{}")
-    assert "is damaged: it has no images" in sentence(call("report", own))
+    assert "test.json is damaged" in sentence(call("report", own))
     (own / "test.json").unlink()
     (own / "metrics.jsonl").write_text("{\n")
     assert "metrics.jsonl is damaged" in sentence(call("report", own))
@@ -200,18 +172,6 @@ def test_who_may_only_read_a_run_gets_a_report_elsewhere(run, tmp_path, monkeypa
     assert call("report", own, "--out", tmp_path / "page.html").code == 0
     assert "mean weight" in text(tmp_path / "page.html")
     assert not (own / "survey.safetensors").exists()
-
-
-def test_a_folder_of_runs_is_met_with_what_it_is(run):
-    said = sentence(call("report", run.parent))
-    assert "is not a run folder: it has no experiment.json, but" in said
-    assert "name one or more of those" in said
-
-
-def test_places_that_cannot_be_written_are_met_with_a_sentence(run, tmp_path):
-    assert "is a folder" in sentence(call("report", run, "--out", tmp_path))
-    (tmp_path / "file").write_text("")
-    assert "is a file" in sentence(call("report", run, "--figures", tmp_path / "file"))
 
 
 def test_open_opens_a_browser_where_there_is_a_display(run, monkeypatch, tmp_path):

@@ -7,7 +7,7 @@ import torch
 from explain_toys import split_of
 
 from twins import close, tiny
-from wcapsnet import Classifier, Level, RoutingConfig, WCapsNet
+from wcapsnet import Level, RoutingConfig, WCapsNet
 from wcapsnet.explanations import explain_capsule, explain_images, specialization, survey
 from wcapsnet.network.critic import RandomFitness
 from wcapsnet.network.per_capsule import BatchNorm, PerCapsuleConv2d
@@ -82,19 +82,6 @@ def test_the_winners_of_a_split_follow_their_blocks(pair, split):
         cells = [listed_winners(one.winners[level]) for one in (first, second)]
         for mine, theirs in zip(*cells, strict=True):
             assert list(map(int, mine.split())) == as_before(map(int, theirs.split()), level)
-
-
-def test_the_winners_of_a_prediction_follow_their_blocks(pair, split):
-    images, _ = split.take(slice(0, 20))
-    answers = []
-    for network in pair:
-        classifier = Classifier(network, ("a", "b", "c"), (0.5,) * 2, (0.5,) * 2).eval()
-        answers.append(classifier.answer(images, 3, [None] * 20))
-    for mine, theirs in zip(*answers, strict=True):
-        assert mine.label == theirs.label
-        assert mine.probability == pytest.approx(theirs.probability, abs=1e-4)
-        for level, winners in enumerate(theirs.winners):
-            assert list(mine.winners[level]) == as_before(winners, level)
 
 
 def test_the_explanation_of_an_image_follows_its_blocks(pair, split):

@@ -1,18 +1,13 @@
 """One image: weights, contributions, heat maps, blocks switched off."""
 
-import io
 import json
-import re
-from dataclasses import replace
 
 import pytest
 import torch
 from explain_toys import LAST, quadrants, toy
-from rich.console import Console
 
 from twins import close, quiet
 from wcapsnet import Level, RoutingConfig, WCapsNet
-from wcapsnet.cli import explain_console
 from wcapsnet.explanations import explain_image, explain_images, over_image, without_each_block
 from wcapsnet.network.routing import kept
 
@@ -80,18 +75,11 @@ def test_the_decoded_vector_worked_by_hand(image, name, place, vector):
     n, i, j = place
     said = f"decoded: block {n}, row {i}, column {j}; one of 2 equally weighted vectors, the one that adds most to"
     assert one.decoded(["cat", "dog"]) == f"{said} '{name}'"
-    facts = one.summary(["cat", "dog"])
+    facts = explain_image(toy(), quadrants(*image), without=False).summary(["cat", "dog"])
+    assert facts["levels"][0]["probability_without"] is None
     assert facts["tied"] == {"count": 2, "places": [[0, 1, 1], [1, 0, 0]]}
     assert (facts["best_capsule"]["capsule"], facts["best_capsule"]["row"], facts["best_capsule"]["column"]) == place
     assert facts["best_capsule"]["chosen"] == one.decoded(["cat", "dog"])
-
-
-def test_a_single_heaviest_vector_is_not_called_one_of_several():
-    network = toy()
-    network.routers[1].critic.a = (LAST + torch.tensor([[[0.0, 9.0], [0.0, 0.0]], [[0.0, 0.0], [0.0, 0.0]]])).log()
-    one = explain_image(network, quadrants(1, 0, 0, 2))
-    assert int(one.tied.sum()) == 1
-    assert one.decoded(["cat", "dog"]).endswith("; the vector with the largest weight")
 
 
 def test_switching_each_block_off_worked_by_hand():
@@ -111,16 +99,7 @@ def test_the_weights_of_what_is_switched_off_go_to_the_others_in_proportion_work
 
 
 @pytest.mark.parametrize(("routing", "changes"), both_ways)
-def test_contributions_add_up_to_every_logit(routing, changes):
-    network = network_of(routing, **changes)
-    for one in explain_images(network, images_for(network)):
-        assert one.contributions.shape == (network.config.outputs, *one.weights[-1].shape)
-        rounding = 32 * torch.finfo(torch.float32).eps * one.contributions.abs().sum((1, 2, 3))
-        assert ((one.contributions.sum((1, 2, 3)) - one.logits).abs() <= rounding).all()
-
-
-@pytest.mark.parametrize(("routing", "changes"), both_ways)
-def test_an_explanation_says_what_the_network_says(routing, changes):
+def test_an_explanation_says_what_the_network_says_and_contributions_add_up_to_it(routing, changes):
     network = network_of(routing, **changes)
     images = images_for(network)
     with torch.no_grad():
@@ -130,6 +109,9 @@ def test_an_explanation_says_what_the_network_says(routing, changes):
         close(one.probabilities, output.logits[m, : network.config.classes].softmax(0), 1e-5, 1e-6)
         close(one.reconstruction, output.reconstruction[m], 1e-5, 1e-6)
         close(one.vector, output.best.vector[m], 1e-5, 1e-6)
+        assert one.contributions.shape == (network.config.outputs, *one.weights[-1].shape)
+        rounding = 32 * torch.finfo(torch.float32).eps * one.contributions.abs().sum((1, 2, 3))
+        assert ((one.contributions.sum((1, 2, 3)) - one.logits).abs() <= rounding).all()
         for a, b, routing_ in zip(one.fitness, one.weights, output.routings, strict=True):
             close(a, routing_.fitness[m], 1e-6)
             close(b, routing_.weights[m], 1e-6)
@@ -176,23 +158,6 @@ def test_blocks_are_switched_off_one_after_another():
     assert ((one.contributions.sum((1, 2, 3)) - one.logits).abs() <= rounding).all()
 
 
-def test_what_switching_blocks_off_does_can_be_left_out():
-    network = network_of()
-    one = explain_image(network, images_for(network)[0], without=False)
-    assert one.without == one.without_logits == ()
-    levels = json.loads(json.dumps(one.summary(["a", "b", "c"])))["levels"]
-    assert [level["probability_without"] for level in levels] == [None, None]
-
-
-def test_keeping_all_changes_nothing():
-    network = network_of()
-    images = images_for(network)
-    everything = [torch.ones(level.capsules, dtype=torch.bool) for level in network.config.levels]
-    with torch.no_grad():
-        close(logits_keeping(network, images, everything), network(images).logits, 1e-5, 1e-6)
-        assert torch.equal(logits_keeping(network, images, None), network(images).logits)
-
-
 def test_each_image_may_have_blocks_of_its_own_switched_off():
     network = network_of()
     images = images_for(network, 2)
@@ -219,16 +184,6 @@ def test_what_cannot_be_kept_is_refused(keep, words):
         network(images_for(network), routes=network.keeping(keep))
 
 
-def test_the_mode_of_the_network_is_left_as_it_was():
-    network = network_of()
-    images = images_for(network)
-    answer = explain_image(network, images[0])
-    network.train()
-    close(explain_image(network, images[0]).logits, answer.logits, 0)
-    assert network.training
-    assert all(module.training for module in network.modules())
-
-
 def test_heat_maps_are_as_large_as_the_image_and_keep_what_is_even():
     network = network_of(height=10, width=14)
     one = explain_image(network, images_for(network)[0])
@@ -240,25 +195,6 @@ def test_heat_maps_are_as_large_as_the_image_and_keep_what_is_even():
     close(over_image(torch.tensor([[[0.0, 1.0]]]), (1, 4), 2), torch.tensor([[[0.0, 0.25, 0.75, 1.0]]]), 1e-6)
     # a position that reaches over the border is cut there, and does not move the others
     close(over_image(torch.tensor([[[0.0, 1.0]]]), (1, 3), 2), torch.tensor([[[0.0, 0.25, 0.75]]]), 1e-6)
-
-
-def test_every_capsule_of_an_image_is_a_line_at_80_columns(monkeypatch):
-    network = network_of(levels=(Level(16, 2, 4, 2), Level(2, 2, 3, 1)), classes=10)
-    one = explain_image(network, images_for(network)[0])
-    one = replace(one, logits=one.logits - 60, without_logits=[values - 99 for values in one.without_logits])
-    paper = io.StringIO()
-    monkeypatch.setattr(
-        explain_console, "out", Console(file=paper, width=80, highlight=False, force_terminal=True, no_color=True)
-    )
-    explain_console.image(one, [f"a class of pictures {r}" for r in range(10)], 0, "photo.png")
-    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in paper.getvalue().splitlines()]
-    capsules = [line for line in lines if re.match(r"│ \d\.\d+ ", line)]
-    assert [line.split()[1] for line in capsules] == [*(f"1.{n}" for n in range(16)), "2.0", "2.1"]
-    for level, n, line in zip([0] * 16 + [1] * 2, [*range(16), 0, 1], capsules, strict=True):
-        assert re.search(rf"% \([+-].*{one.without_logits[level][n, 0]:.3f} \([+-][\d.]+\) │$", line), "one line each"
-        assert ("◀" in line) == (n in one.winners[level])
-    tables = [line for line in lines if line[:1] in set("┏┃┡│├└╭╰")]
-    assert max(map(len, tables)) <= 80
 
 
 @pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)

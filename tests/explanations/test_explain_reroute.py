@@ -1,15 +1,11 @@
 """Weights exchanged for others: against hooks on the routers, which know nothing of how it is done here."""
 
-import io
-
 import pytest
 import torch
-from rich.console import Console
 from torch import nn
 
 from twins import tiny
 from wcapsnet import InputError, RoutingConfig, WCapsNet
-from wcapsnet.cli import explain_console
 from wcapsnet.data.device_data import DeviceSplit
 from wcapsnet.data.types import Split
 from wcapsnet.explanations import reroute
@@ -69,7 +65,9 @@ def answers(net, x, given):
 @pytest.mark.parametrize("seen", [16, 17, 40])
 def test_answers_by_other_weights_are_those_of_a_network_with_such_routers(seen):
     net, split, mean_of = network(), images(seen, 1), images(30, 2)
-    found = reroute(net, split, mean_of, seed=5)
+    told = []
+    found = reroute(net, split, mean_of, seed=5, progress=told.append)
+    assert told == {16: [16], 17: [17], 40: [16, 32, 40]}[seen]
     x, labels = split.take(slice(None))
     own = weights_of(net, x)
     order = torch.randperm(seen, generator=torch.Generator().manual_seed(5))
@@ -132,11 +130,6 @@ def test_critics_that_drop_are_those_of_training_and_nothing_else_is():
     assert float(ones.mean()) == pytest.approx(1, abs=0.03)
 
 
-def test_critics_without_dropout_have_nothing_to_drop():
-    found = reroute(listening(critic_dropout=0.0), images(16, 1), images(5, 2))
-    assert list(found.by) == ["mean", "other", "equal"]
-
-
 def test_random_weights_are_exchanged_for_equal_ones_and_other_draws():
     torch.manual_seed(3)  # an untrained network that does not give all images the same class
     net = WCapsNet(tiny(RoutingConfig(fitness="random", weighting="normalized")))
@@ -153,20 +146,14 @@ def test_random_weights_are_exchanged_for_equal_ones_and_other_draws():
     agree(found, net, *split.take(slice(None)), exchanged)
 
 
-def test_equal_weights_are_not_exchanged():
-    net = WCapsNet(tiny(RoutingConfig(fitness="constant")))
-    with pytest.raises(InputError, match="no routing to replace"):
-        reroute(net, images(20, 1), images(20, 2))
+@pytest.mark.parametrize(("fitness", "count", "words"), [("constant", 20, "no routing"), ("critic", 1, "two images")])
+def test_what_cannot_be_exchanged_is_refused(fitness, count, words):
+    with pytest.raises(InputError, match=words):
+        reroute(WCapsNet(tiny(RoutingConfig(fitness=fitness))), images(count, 1), images(20, 2))
 
 
 def test_no_change_is_not_certainty():
     assert Rerouted(20, 9, {}).difference(Outcome(3, 0, 0)) == (0, pytest.approx(1.96 / 22))
-
-
-def test_progress_is_told():
-    told = []
-    reroute(network(), images(40, 1), images(5, 2), progress=told.append)
-    assert told == [16, 32, 40]
 
 
 def test_the_summary_has_shares_and_the_difference_its_interval():
@@ -187,20 +174,3 @@ def test_the_summary_has_mean_and_deviation_over_draws():
     by = {"equal": [alone] * 2, "draw 1": [Outcome(5, 2, 3), alone], "draw 2": [Outcome(9, 6, 3), alone]}
     found = Rerouted(100, 90, by)  # 89 and 93 of 100: 91 ± √(2² + 2²)
     assert found.summary()["draws"] == {"number": 2, "accuracy": 0.91, "deviation": pytest.approx(0.08**0.5 / 10)}
-
-
-def test_what_becomes_of_answers_is_shown_whole_at_80_columns(monkeypatch):
-    by = {kind: [Outcome(9000, 4000, 3999)] * 5 for kind in ("mean", "other", "equal", "dropout")}
-    paper = io.StringIO()
-    monkeypatch.setattr(explain_console, "out", Console(file=paper, width=80, highlight=False))
-    explain_console.rerouted(Rerouted(10000, 5000, by), "test images", "1,000 validation images")
-    tables = [line for line in paper.getvalue().splitlines() if line[:1] in "┏┃┡│└"]
-    assert len(tables) == 16
-    assert max(map(len, tables)) <= 80
-    assert "…" not in paper.getvalue()
-    assert paper.getvalue().count("+0.01 ± 1.75") == 20
-
-
-def test_one_image_has_nobody_to_exchange_weights_with():
-    with pytest.raises(InputError, match="at least two images"):
-        reroute(network(), images(1, 1), images(5, 2))

@@ -181,18 +181,3 @@ def test_the_benchmarks_run(place, monkeypatch, capsys):
     for command in speed:
         assert run(command, monkeypatch) == 0, capsys.readouterr()
     assert {"capsules.json", "capsules.svg"} <= {path.name for path in place.iterdir()}
-
-
-def test_the_tables_are_printed(place, monkeypatch, capsys):
-    (command,) = [command for command in COMMANDS if command.split()[1] == "tables"]
-    assert run(command, monkeypatch) == 0
-    said = capsys.readouterr().out
-    for figure in ("93.43", "70.39", "96.46", "99.68"):
-        assert figure in said
-
-
-def test_list_shows_what_the_pages_name(place, monkeypatch, capsys):
-    assert run("wcapsnet list", monkeypatch) == 0
-    said = capsys.readouterr().out
-    for name in ("mnist", "wcapsnet-quick", "softmax", "wcapsnet-cifar100"):
-        assert name in said

@@ -35,11 +35,6 @@ def test_what_the_user_set_stands(told, name, monkeypatch):
     assert told == []
 
 
-def test_other_libraries_are_left_alone(monkeypatch):
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace())
-    keep_freed_memory()
-
-
 def test_ctrl_c_while_pytorch_is_loaded_is_no_traceback(monkeypatch):
     class Slow:
         def find_spec(self, name, path=None, target=None):
@@ -52,7 +47,3 @@ def test_ctrl_c_while_pytorch_is_loaded_is_no_traceback(monkeypatch):
     with pytest.raises(SystemExit) as end:
         main()
     assert end.value.code == 130
-
-
-def test_what_explains_a_network_is_there_without_an_import_of_its_own():
-    assert callable(wcapsnet.explanations.explain_image)

@@ -6,27 +6,13 @@ from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
+from typing_extensions import Unpack
 
 from .. import api
 from ..recipes.ablations import NUMERALS, TABLES
 from . import console
 from .app import TRAIN, app, examples
-from .options import (
-    BatchSize,
-    DataDir,
-    Device,
-    Download,
-    Epochs,
-    Kernels,
-    LearningRate,
-    Model,
-    Parallel,
-    Plugin,
-    Precision,
-    Quiet,
-    Settings,
-    Size,
-)
+from .options import Parallel, Seeds, TrainingOptions, takes_training_options
 
 
 def _table(name: str) -> str:
@@ -41,9 +27,10 @@ def _table(name: str) -> str:
     epilog=examples(
         "wcapsnet ablate routing cifar10      Table IV with three seeds; or: wcapsnet ablate IV cifar10",
         "wcapsnet ablate nonlinearity mnist --seeds 1 --epochs 10",
-        "wcapsnet ablate weighting photos/    the same question for your own pictures",
+        "wcapsnet ablate weighting photos/    the same comparison on your own pictures",
     ),
 )
+@takes_training_options
 def ablate(
     table: Annotated[
         str,
@@ -53,48 +40,16 @@ def ablate(
         str,
         typer.Argument(metavar="RECIPE|FOLDER|RUN", help="A recipe such as cifar10, a folder of pictures, or a run."),
     ],
-    seeds: Annotated[
-        str, typer.Option(metavar="N|LIST", help="Number of seeds, such as 3, or a list, such as 4,5.")
-    ] = "3",
+    seeds: Seeds = "3",
     parallel: Parallel = None,
-    epochs: Epochs = None,
-    batch_size: BatchSize = None,
-    lr: LearningRate = None,
-    size: Size = None,
-    model: Model = "auto",
-    device: Device = "auto",
-    precision: Precision = "auto",
-    kernels: Kernels = "auto",
-    data_dir: DataDir = None,
-    download: Download = False,
-    out_dir: Annotated[
+    out: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option("--out", help="Folder for all runs (default: runs/NAME-TABLE).", show_default=False),
     ] = None,
-    settings: Settings = None,
-    plugin: Plugin = None,
-    quiet: Quiet = False,
+    **options: Unpack[TrainingOptions],
 ) -> None:
     """Train every row of one of the paper's ablations. Repeat the command to continue."""
-    runs = api.sweep(
-        dataset,
-        seeds=seeds,
-        table=table,
-        parallel=parallel,
-        epochs=epochs,
-        batch_size=batch_size,
-        lr=lr,
-        size=size,
-        model=model,
-        device=device,
-        precision=precision,
-        kernels=kernels,
-        data_dir=data_dir,
-        download=download,
-        out=out_dir,
-        settings=settings or [],
-        quiet=quiet,
-    )
+    runs = api.sweep(dataset, seeds=seeds, table=table, parallel=parallel, out=out, **options)
     console.sweep(runs, table)
     if runs.failures:
         raise typer.Exit(1)

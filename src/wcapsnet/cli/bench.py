@@ -14,13 +14,14 @@ from ..atomic import write_text
 from ..bench.contenders import FORMULATIONS, parse
 from ..bench.plots import plot
 from ..bench.suite import SCALINGS, Request, run
-from ..console import err, out
+from ..console import err
 from ..device import choose_device
 from ..errors import InputError
 from ..experiment import PRECISIONS
 from ..recipes import recipe
-from . import bench_console
+from . import bench_console, console
 from .app import PROJECT, app, examples
+from .options import AsJson, Device, Precision
 
 EXAMPLES = (
     "wcapsnet bench                                        a training step, every implementation that can run here",
@@ -48,9 +49,9 @@ class Scaling(str, Enum):
 
 @app.command(rich_help_panel=PROJECT, epilog=examples(*EXAMPLES))
 def bench(
-    what: Annotated[What, typer.Argument(help="A training step, a forward pass, each level; or plot records.")] = (
-        What.train
-    ),
+    what: Annotated[
+        What, typer.Argument(help="What to time: a training step, inference, each level; or plot records.")
+    ] = (What.train),
     records: Annotated[
         Optional[list[Path]],  # noqa: UP045
         typer.Argument(metavar="RECORD", help="plot: records written by --out.", show_default=False),
@@ -58,8 +59,8 @@ def bench(
     against: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option(
-            help=f"Any of {', '.join(FORMULATIONS)}, optionally with a precision, as in loop:fp32. Default: all that "
-            "can run here.",
+            help=f"Implementations: any of {', '.join(FORMULATIONS)}, optionally with a precision, as in loop:fp32 "
+            "(default: all that can run here).",
             show_default=False,
         ),
     ] = None,
@@ -67,9 +68,9 @@ def bench(
         Optional[str],  # noqa: UP045
         typer.Option(help="Batch size, or several, such as 64,512. Default: the recipe's.", show_default=False),
     ] = None,
-    model: Annotated[str, typer.Option(help="The recipe whose network, losses and augmentation are used.")] = "cifar10",
-    precision: Annotated[str, typer.Option(help="fp32 or bf16; auto is bf16 on a GPU and fp32 on a CPU.")] = "auto",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    model: Annotated[str, typer.Option(help="Recipe that defines network, losses and augmentation.")] = "cifar10",
+    precision: Precision = "auto",
+    device: Device = "auto",
     repeats: Annotated[
         int, typer.Option(min=1, help="Timed windows for each measurement; the median is reported.")
     ] = 9,
@@ -81,13 +82,13 @@ def bench(
     parts: Annotated[
         bool, typer.Option("--parts", help="train: time the step with and without augmentation and loading.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
     out_file: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option("--out", help="Write the record, or the figure, to this file.", show_default=False),
     ] = None,
 ) -> None:
-    """Measure speed side by side: interleaved medians after warm-up, on random images."""
+    """Compare the speed of implementations: interleaved median times on random images, after warm-up."""
     if what == What.plot:
         _plot(records or [], out_file)
         return
@@ -128,7 +129,7 @@ def bench(
         return
     bench_console.tables(record)
     if out_file is not None:
-        out.print(f"The record is [bold]{escape(str(out_file))}[/].", soft_wrap=True)
+        console.written("record", out_file)
 
 
 def _plot(records: list[Path], out_file: Path | None) -> None:
@@ -136,7 +137,7 @@ def _plot(records: list[Path], out_file: Path | None) -> None:
         raise InputError("Name the records to draw and the figure: wcapsnet bench plot RECORD --out FIGURE.svg.")
     _check_place(out_file)
     plot(records, out_file)
-    out.print(f"The figure is [bold]{escape(str(out_file))}[/].", soft_wrap=True)
+    console.written("figure", out_file)
 
 
 def _check_place(path: Path | None) -> None:

@@ -7,23 +7,22 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Column, Table
 
-from ..console import err, out
+from ..console import out, warn
+from .console import say
 
 
 def tables(record: dict[str, Any]) -> None:
     environment, settings, limits = record["environment"], record["settings"], record["ceilings"]
-    out.print(
+    say(
         f"[bold]{record['benchmark']}[/] of {escape(settings['model'])} on {escape(environment['hardware'])}"
         + (f", {environment['threads']} threads" if environment["cuda"] is None else "")
         + f", PyTorch {environment['torch']}: medians of {settings['repeats']} windows of at least "
-        f"{settings['window_s']:g} s, in turns",
-        soft_wrap=True,
+        f"{settings['window_s']:g} s, in turns"
     )
     if limits:
-        out.print(
+        say(
             f"Measured ceilings: bf16 matrix product {limits['matmul_tflop_per_s']:.0f} TFLOP/s, copy "
-            f"{limits['copy_tb_per_s']:.2f} TB/s; shares are relative to these",
-            soft_wrap=True,
+            f"{limits['copy_tb_per_s']:.2f} TB/s; shares are relative to these"
         )
     out.print(_table(record["results"], limits is not None))
     warnings(record)
@@ -38,7 +37,7 @@ def warnings(record: dict[str, Any]) -> None:
     if disturbed:
         said.append(f"Other processes were busy during {disturbed} of {windows} windows.")
     for sentence in said:
-        err.print(sentence, style="yellow", markup=False, soft_wrap=True)
+        warn(sentence)
 
 
 def _broken(row: dict[str, Any]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,8 @@ from ..classifier import Classifier, Prediction
 from ..console import command, err, out
 from ..data import DATASETS
 from ..errors import InputError
-from ..experiment import Experiment
-from ..formatting import mean_and_deviation, percent
+from ..formatting import mean_and_deviation, percent, plural
+from ..models import list_models
 from ..network.routing import EQUAL
 from ..parts import Kind, augmentation, fitness, loss_term, model, nonlinearity, weighting
 from ..recipes import PAPER, ROWS, SMALL
@@ -32,138 +32,167 @@ from ..training.evaluate import Evaluation
 from ..training.run_folder import Run
 
 
-def next_steps(trained: Trained, quiet: bool) -> None:
-    path = str(trained.path)
+def say(text: str) -> None:
+    """A paragraph: wrapped in a terminal, one line if piped."""
+    out.print(text, soft_wrap=not out.is_terminal)
+
+
+def bold(text: str) -> str:
+    return f"[bold]{text}[/]"
+
+
+def table(*columns: str | Column, title: str = "", **style: Any) -> Table:
+    return Table(*columns, title=title or None, title_justify="left", **style)
+
+
+def print_table(columns: Sequence[str | Column], rows: Iterable[Sequence[str]], title: str = "", **style: Any) -> None:
+    """Cells are shown as they are, without markup."""
+    shown = table(*columns, title=title, **style)
+    for row in rows:
+        shown.add_row(*map(escape, row))
+    out.print(shown)
+
+
+def trained(run: Trained, quiet: bool) -> None:
+    """The result of a run, and what to do with it"""
+    found, patience = run.results, run.run.experiment.training.patience
+    if found["epochs"] < run.run.experiment.training.epochs and patience:
+        say(f"Stopped early: validation has not improved for {plural(patience, 'epoch')}.")
+    say(
+        f"Test accuracy [bold]{percent(found['accuracy'])}%[/] ({found['images']:,} images) with the weights of epoch "
+        f"{found['best_epoch']} (best of {found['epochs']} on validation: {percent(found['validation_accuracy'])}%), "
+        f"after {clock(found['seconds'])}"
+    )
+    path = str(run.path)
     out.print(f"The run folder is [bold]{escape(path)}[/].{'' if quiet else ' Next:'}", soft_wrap=True)
     if quiet:
         return
     command("  wcapsnet evaluate", path)
     command("  wcapsnet explore", path)
     command("  wcapsnet predict", path, "PICTURE.png")
-    if trained.report:
-        report_written(trained.report)
+    if run.report:
+        written("report", run.report)
 
 
-def report_written(page: Path) -> None:
-    out.print(f"The report is [bold]{escape(str(page))}[/].", soft_wrap=True)
+def written(what: str, place: Path) -> None:
+    """The path is not wrapped, so that it can be copied."""
+    out.print(f"The {what} {'are in' if what.endswith('s') else 'is'} [bold]{escape(str(place))}[/].", soft_wrap=True)
 
 
 def sweep(sweep: Sweep, table_name: str | None = None) -> None:
     """One row per run; means over seeds below. The rows of an ablation are compared with each other."""
     results, means = sweep.results(), sweep.means()
-    names = [escape(name) for name in results[0]["settings"]]
-    table = Table(*names, "best validation", "test", "best epoch", "time")
-    for result in results:
-        figures = [""] * 4
-        if result["state"] == "finished":
-            figures = [_percent(result["validation_accuracy"]), _percent(result["test_accuracy"])]
-            figures += [f"{result['best_epoch']} of {result['epochs']}", clock(result["seconds"])]
-        else:
-            figures[1] = result["state"]
-        table.add_row(*map(escape, result["settings"].values()), *figures)
-    out.print(table)
+    names = list(results[0]["settings"])
+    columns = ["best validation", "test", "best epoch", "time"]
+    print_table([*map(escape, names), *columns], ([*one["settings"].values(), *_figures(one)] for one in results))
     if table_name:
         ablation(sweep, table_name)
     elif any(mean["runs"] > 1 for mean in means):
-        table = Table(*(name for name in names if name != "seed"), "seeds", "best validation", "test")
-        for mean in means:
-            cells = [
-                _percent(mean[name], mean[f"{name}_std"]) if mean["finished"] else ""
-                for name in ("validation_accuracy", "test_accuracy")
-            ]
-            seeds = (
-                f"{mean['finished']}" if mean["finished"] == mean["runs"] else f"{mean['finished']} of {mean['runs']}"
-            )
-            table.add_row(*map(escape, mean["settings"].values()), seeds, *cells)
         out.print("Means and standard deviations over seeds")
-        out.print(table)
-    out.print(f"The figures are in [bold]{escape(str(sweep.folder / 'sweep.csv'))}[/] and sweep.json.", soft_wrap=True)
+        others = [escape(name) for name in names if name != "seed"]
+        rows = ([*mean["settings"].values(), *_means(mean)] for mean in means)
+        print_table([*others, "seeds", "best validation", "test"], rows)
+    say(f"The figures are in [bold]{escape(str(sweep.folder / 'sweep.csv'))}[/] and sweep.json.")
     for run, sentence in sweep.failures.items():
         err.print(f"error: {run.path.name}: {sentence}", style="red", soft_wrap=True, markup=False)
+
+
+def _figures(result: dict[str, Any]) -> list[str]:
+    if result["state"] != "finished":
+        return ["", result["state"], "", ""]
+    accuracies = [_percent(result["validation_accuracy"]), _percent(result["test_accuracy"])]
+    return [*accuracies, f"{result['best_epoch']} of {result['epochs']}", clock(result["seconds"])]
+
+
+def _means(mean: dict[str, Any]) -> list[str]:
+    seeds = f"{mean['finished']}" if mean["finished"] == mean["runs"] else f"{mean['finished']} of {mean['runs']}"
+    figures = ("validation_accuracy", "test_accuracy")
+    return [seeds, *(_percent(mean[name], mean[f"{name}_std"]) if mean["finished"] else "" for name in figures)]
 
 
 def ablation(sweep: Sweep, table_name: str) -> None:
     """Means over seeds, the paper's figures if this is its experiment, and whether the differences are significant."""
     rows, numeral = report_ablation.rows(sweep, table_name), report_ablation.numeral_of(table_name)
-    reference = PAPER_TABLES[numeral].reference
+    paper = PAPER_TABLES[numeral]
     fair = any(row.paper for row in rows)
-    columns = ["row", "seeds", "epochs", "test", *(["paper", "from the paper"] if fair else []), f"from {reference}"]
-    table = Table(*columns, title=f"Table {numeral}: {PAPER_TABLES[numeral].title}", title_justify="left")
-    for row in rows:
+
+    def cells(row: report_ablation.Row) -> list[str]:
         s = row.sample
-        test = f"{mean_and_deviation(s.accuracies)} %" if s else ""
         seeds = f"{len(s.accuracies) if s else 0}{f', {row.failed} failed' if row.failed else ''}"
-        cells = [row.name, seeds, str(row.epochs), test]
+        said = [row.name, seeds, str(row.epochs), f"{mean_and_deviation(s.accuracies)} %" if s else ""]
         if fair:
-            cells += ["" if row.paper is None else f"{row.paper:.2f} %"]
-            cells += [report.verdict(row.from_paper) if row.from_paper else ""]
-        table.add_row(*map(escape, cells), report.verdict(row.from_reference) if row.from_reference else "")
-    out.print(table)
-    for line in report.LEGEND[1:]:
-        out.print(line, markup=False, soft_wrap=True)
+            said += ["" if row.paper is None else f"{row.paper:.2f} %"]
+            said += [report.verdict(row.from_paper) if row.from_paper else ""]
+        return [*said, report.verdict(row.from_reference) if row.from_reference else ""]
+
+    columns = ["row", "seeds", "epochs", "test", *(["paper", "from the paper"] if fair else [])]
+    print_table([*columns, f"from {paper.reference}"], map(cells, rows), f"Table {numeral}: {paper.title}")
+    _notes(report.LEGEND[1:])
 
 
-def _percent(value: float, deviation: float | None = None) -> str:
+def _notes(lines: Sequence[str]) -> None:
+    for line in lines:
+        say(escape(line))
+
+
+def _percent(value: float | None, deviation: float | None = None) -> str:
+    if value is None:
+        return ""
     return f"{percent(value)}%" if deviation is None else f"{percent(value)} ± {percent(deviation)} %"
 
 
 def paper_tables(tables: list[report.Table]) -> None:
-    for table in tables:
-        _grid(report.grid(table), table.title)
-        for note in table.notes:
-            out.print(note, markup=False, soft_wrap=True)
+    for one in tables:
+        _grid(report.grid(one), one.title)
+        _notes(one.notes)
     if compared := report.differences(tables):
         _grid(compared, "Differences")
-    for line in report.explained(tables):
-        out.print(line, markup=False, soft_wrap=True)
+    _notes(report.explained(tables))
 
 
 def _grid(lines: list[list[str]], title: str) -> None:
-    shown = Table(*lines[0], title=title, title_justify="left")
+    shown = table(*lines[0], title=title)
     for line in lines[1:]:
         shown.add_row(*(re.sub(r"\*\*(.+?)\*\*", r"[bold]\1[/]", escape(text)) for text in line))
     out.print(shown)
 
 
-def mean_weights(trained: Trained) -> None:
+def mean_weights(run: Trained) -> None:
     """A small version of the paper's figure: which capsule of the deepest feature level acts for which class"""
-    levels = trained.results["mean_weights"]
+    levels = run.results["mean_weights"]
     level = max(len(levels) - 2, 0)
-    equal = 1 / len(levels[level][0])
-    out.print(
+    capsules = len(levels[level][0])
+    say(
         f"\nMean routing weights of level {level + 1}, the deepest feature level: which block acts for which class "
-        f"(equal shares would be {equal:.3f}; the largest are marked)",
-        soft_wrap=True,
+        f"(equal shares would be {1 / capsules:.3f}; the largest are marked)"
     )
-    table = Table("class", *(f"block {n}" for n in range(len(levels[level][0]))))
-    for name, row in zip(trained.results["per_class"], levels[level], strict=True):
-        marked = (
-            f"[bold]{w:.3f} ◀[/]" if w >= EQUAL * max(row) and min(row) < EQUAL * max(row) else f"{w:.3f}" for w in row
-        )
-        table.add_row(escape(name), *marked)
-    out.print(table)
+    shown = table("class", *(f"block {n}" for n in range(capsules)))
+    for name, row in zip(run.results["per_class"], levels[level], strict=True):
+        most, all_alike = EQUAL * max(row), min(row) >= EQUAL * max(row)
+        marked = (bold(f"{w:.3f} ◀") if w >= most and not all_alike else f"{w:.3f}" for w in row)
+        shown.add_row(escape(name), *marked)
+    out.print(shown)
 
 
 def accuracy_by_class(result: Evaluation, classes: tuple[str, ...]) -> None:
-    confusion = result.confusion
-    table = Table("class", "images", "accuracy", "most often taken for")
-    for r, name in enumerate(classes):
-        total, right = int(confusion[r].sum()), int(confusion[r, r])
-        others = confusion[r].clone()
-        others[r] = 0
-        worst = f"{escape(classes[int(others.argmax())])} ({int(others.max())})" if others.max() > 0 else ""
-        table.add_row(escape(name), str(total), f"{percent(right / total)}%" if total else "", worst)
-    out.print(table)
+    def cells(r: int) -> list[str]:
+        counts = result.confusion[r].tolist()
+        total, right, others = sum(counts), counts[r], [*counts[:r], 0, *counts[r + 1 :]]
+        worst = f"{classes[others.index(max(others))]} ({max(others)})" if max(others) else ""
+        return [classes[r], str(total), _percent(right / total) if total else "", worst]
+
+    print_table(["class", "images", "accuracy", "most often taken for"], map(cells, range(len(classes))))
 
 
 def predictions(answers: list[Prediction]) -> None:
-    table = Table(Column("picture", overflow="fold"), "class", "probability", "then", "winning capsules")
-    for answer in answers:
+    def cells(answer: Prediction) -> list[str]:
         then = ", ".join(f"{name} {percent(p, 1)}%" for name, p in answer.top[1:])
         winners = " → ".join(map(_ranges, answer.winners))
-        cells = (answer.source or "", answer.label, f"{percent(answer.probability, 1)}%", then, winners)
-        table.add_row(*map(escape, cells))
-    out.print(table)
+        return [answer.source or "", answer.label, f"{percent(answer.probability, 1)}%", then, winners]
+
+    print_table(
+        [Column("picture", overflow="fold"), "class", "probability", "then", "winning capsules"], map(cells, answers)
+    )
 
 
 def _ranges(numbers: Sequence[int]) -> str:
@@ -200,66 +229,61 @@ def as_json(answer: Prediction) -> dict[str, Any]:
 
 
 def recipes() -> None:
-    title = "Recipes (wcapsnet train RECIPE)"
-    table = Table("recipe", "epochs", "parameters", "what", title=title, title_justify="left")
-    for name, function in {**PAPER, **SMALL}.items():
-        experiment = function()
-        what = (function.__doc__ or "").strip().splitlines()[0]
-        table.add_row(name, str(experiment.training.epochs), _size_of(experiment), what)
-    out.print(table)
+    found = {name: (function(), function.__doc__ or "") for name, function in {**PAPER, **SMALL}.items()}
+    print_table(
+        ["recipe", "epochs", "parameters", "what"],
+        (
+            [name, str(one.training.epochs), f"{_parameters(one.model) / 1000:,.0f}k", doc.strip().splitlines()[0]]
+            for name, (one, doc) in found.items()
+        ),
+        "Recipes (wcapsnet train RECIPE)",
+    )
     out.print(f"Ablations of Tables II to IV: each with -{', -'.join(ROWS)}; for example cifar10-squash.\n")
 
 
+def _parameters(config: Any) -> int:
+    return sum(p.numel() for p in config.build().parameters())
+
+
 def parts() -> None:
-    table = Table("part", "field", "names", title="Exchangeable parts (docs/extending.md)", title_justify="left")
-    for kind in Kind.every:
-        if kind in (weighting, fitness, nonlinearity, loss_term, augmentation):
-            table.add_row(kind.name, kind.field, ", ".join(kind))
-    out.print(table)
+    exchangeable = [k for k in Kind.every if k in (weighting, fitness, nonlinearity, loss_term, augmentation)]
+    rows = ([kind.name, kind.field, ", ".join(kind)] for kind in exchangeable)
+    print_table(["part", "field", "names"], rows, "Exchangeable parts (docs/extending.md)")
 
 
 def models() -> None:
-    table = Table("model", "parameters", "description", title="Models (wcapsnet.create(NAME))", title_justify="left")
-    for name, config in model.items():
-        parameters = sum(p.numel() for p in config(10, 3, 32, 32).build().parameters())
-        table.add_row(name, f"{parameters:,}", " ".join((config.__doc__ or "").split()))
-    out.print(table)
+    rows = ([name, f"{_parameters(model[name](10, 3, 32, 32)):,}", text] for name, text in list_models().items())
+    print_table(["model", "parameters", "description"], rows, "Models (wcapsnet.create(NAME))")
 
 
 def weights() -> None:
-    found = shipped.names()
-    if not found:
-        out.print("Shipped networks: none in this version.")
-        return
-    table = Table(
-        "network",
-        "data",
-        "test accuracy",
-        "epochs",
-        title="Shipped networks (wcapsnet.load(NAME))",
-        title_justify="left",
-    )
-    for name in found:
+    def cells(name: str) -> list[str]:
         try:
             facts = shipped.describe(name)
         except InputError as error:
-            table.add_row(name, escape(str(error)))
-            continue
+            return [name, str(error)]
         test, experiment = facts["test"], facts["experiment"]
         source = experiment["data"]["source"]
-        title = DATASETS[source].title if source in DATASETS else escape(source)
         right = f"{percent(test['correct'] / test['images'])}% ({test['correct']:,} of {test['images']:,})"
-        table.add_row(name, title, right, str(experiment["training"]["epochs"]))
-    out.print(table)
+        title = DATASETS[source].title if source in DATASETS else source
+        return [name, title, right, str(experiment["training"]["epochs"])]
+
+    columns = ["network", "data", "test accuracy", "epochs"]
+    print_table(columns, map(cells, shipped.names()), "Shipped networks (wcapsnet.load(NAME))")
 
 
 def datasets() -> None:
-    table = Table("data set", "what", "images", "classes", "size", title="Data sets", title_justify="left")
-    for name, info in DATASETS.items():
-        images = f"{info.train_images:,} + {info.test_images:,}"
-        size = f"{info.channels}×{info.height}×{info.width}"
-        table.add_row(name, info.title, images, str(len(info.classes)), size)
-    out.print(table)
+    rows = (
+        [
+            name,
+            info.title,
+            f"{info.train_images:,} + {info.test_images:,}",
+            str(len(info.classes)),
+            f"{info.channels}×{info.height}×{info.width}",
+        ]
+        for name, info in DATASETS.items()
+    )
+    print_table(["dataset", "what", "images", "classes", "size"], rows, "Datasets")
 
 
 def runs(folder: Path) -> None:
@@ -268,30 +292,18 @@ def runs(folder: Path) -> None:
     if not found:
         out.print(f"Runs: none in {folder} yet.", markup=False)
         return
-    table = Table(
-        "run", "recipe", "epochs", "validation", "test", title=f"Runs (in {escape(str(folder))})", title_justify="left"
-    )
-    for path in found:
+
+    def cells(path: Path) -> list[str]:
         try:
             run = Run.open(path)
             metrics = run.metrics()
-            best = max((m["validation_accuracy"] for m in metrics), default=None)
-            test = run.results()["accuracy"] if run.finished else None
-            state = "failed" if run.failure else "not finished"
+            test = _percent(run.results()["accuracy"]) if run.finished else "failed" if run.failure else "not finished"
         except InputError as error:
-            table.add_row(escape(str(path)), escape(f"unreadable: {error}"))
-            continue
-        shown = [_percent(value) if value is not None else "" for value in (best, test)]
+            return [str(path), f"unreadable: {error}"]
+        best = max((m["validation_accuracy"] for m in metrics), default=None)
         epochs = f"{len(metrics)}/{run.experiment.training.epochs}"
-        table.add_row(
-            escape(str(path)),
-            escape(run.experiment.name),
-            epochs,
-            shown[0],
-            shown[1] or state,
-        )
-    out.print(table)
+        return [str(path), run.experiment.name, epochs, _percent(best), test]
 
-
-def _size_of(experiment: Experiment) -> str:
-    return f"{sum(p.numel() for p in experiment.model.build().parameters()) / 1000:,.0f}k"
+    print_table(
+        ["run", "recipe", "epochs", "validation", "test"], map(cells, found), f"Runs (in {escape(str(folder))})"
+    )

@@ -31,12 +31,12 @@ def demo(
     opened: Open = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train a small WCapsNet on the digits in this package, and show what happened."""
+    """Train a small WCapsNet on the digits in the package and show the result."""
     experiment = recipe("demo")
     if choose_device(device).type == "cuda":
         experiment = replace(experiment, training=replace(experiment.training, precision="bf16"))
     trained = api.train(experiment, epochs=epochs, device=device, out=out_dir, quiet=quiet)
     console.mean_weights(trained)
-    console.next_steps(trained, quiet)
+    console.trained(trained, quiet)
     if opened and trained.report:
         open_page(trained.report)

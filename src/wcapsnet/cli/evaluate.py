@@ -35,7 +35,7 @@ def evaluate(
     plugin: Plugin = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a run's best weights, or a shipped network, on its own data."""
+    """Test a run's best weights, or a shipped network, on its own dataset."""
     result = api.evaluate(
         run,
         split=split.value,

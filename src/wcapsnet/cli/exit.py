@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import torch
 
-from ..console import command, err
+from ..console import command, err, out
 from ..errors import InputError
 from ..training.run_folder import program
 from ..training.trainer import Diverged, Interrupted
@@ -26,8 +26,10 @@ def in_a_sentence(short_of_memory: str = "close other programs that use it") -> 
     except InputError as error:
         _fail(str(error), 2)
     except Diverged as error:
+        _say_report(error)
         _fail(str(error), 1)
     except Interrupted as interruption:
+        _say_report(interruption)
         # the same command unless the interruption names another; a script keeps the path it was called by
         called = ["wcapsnet"] if program() == ["wcapsnet"] else ["python", sys.argv[0]]
         command("Stopped and saved. Resume with:", *called, *(interruption.args or sys.argv[1:]))
@@ -47,6 +49,11 @@ def in_a_sentence(short_of_memory: str = "close other programs that use it") -> 
         _fail(f"There is not enough memory; {short_of_memory}.", 1)
     except OSError as error:
         _fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}.", 1)
+
+
+def _say_report(stopped: Interrupted | Diverged) -> None:
+    if stopped.report:
+        out.print(f"The report is {stopped.report}.", markup=False, soft_wrap=True)
 
 
 def _fail(sentence: str, code: int) -> NoReturn:

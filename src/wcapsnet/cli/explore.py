@@ -18,29 +18,27 @@ from ..console import out, warn
 from ..data import Split
 from ..device import choose_device
 from ..errors import InputError
-from ..explanations import Survey
+from ..explanations import Survey, check_routing
 from ..explore import Explorer, Server
 from ..hub import load, load_with_data
 from .app import LOOK, app, examples
-from .options import DataDir, Device, Download, Plugin
+from .options import DataDir, Device, Download, Plugin, Weights
 
 
 @app.command(
     rich_help_panel=LOOK,
     epilog=examples(
-        "wcapsnet explore runs/demo                        draw a digit and see which blocks decide",
+        "wcapsnet explore runs/demo                        draw a digit and see how every block is weighed",
         "wcapsnet explore wcapsnet-mnist --port 0          a shipped network, on any free port",
         "wcapsnet explore runs/photos --host 0.0.0.0       reachable from the local network",
     ),
 )
 def explore(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN|NAME", help="A run folder, a shipped network or a .safetensors file.")
-    ],
+    run: Weights,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines use the page.")] = (
         "127.0.0.1"
     ),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8765,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 for any free one.")] = 8765,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open a browser.")] = False,
     data_dir: DataDir = None,
     download: Download = False,
@@ -49,6 +47,7 @@ def explore(
 ) -> None:
     """Serve a live page: draw or drop an image, see the routing, switch blocks off, change the decoded vector."""
     classifier, test, source = _to_explore(run, choose_device(device), data_dir, download)
+    check_routing(classifier.network)
     name = run if run in shipped.names() else Path(run).resolve().name
     seen = None if test is None else _seen_in_training(run)
     explorer = Explorer(classifier, name, test, source=source, cache=cache.directory(), seen=seen)

@@ -24,7 +24,7 @@ class Listed(str, Enum):
 
 @app.command("list", rich_help_panel=USE, epilog=examples("wcapsnet list", "wcapsnet list runs"))
 def list_command(
-    kind: Annotated[Optional[Listed], typer.Argument(help="Only these.", show_default=False)] = None,  # noqa: UP045
+    kind: Annotated[Optional[Listed], typer.Argument(help="List only these.", show_default=False)] = None,  # noqa: UP045
     runs: Annotated[Path, typer.Option(help="Folder of runs.")] = Path("runs"),
     plugin: Plugin = None,
 ) -> None:

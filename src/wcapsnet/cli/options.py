@@ -1,17 +1,22 @@
-"""Options that several commands share."""
+"""Options that several commands share, each with its text in one place."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Any, Optional, TypeVar
 
 import typer
 
+from ..api import ExperimentOptions
 from ..data import MAX_SIDE
 from ..network import MIN_SIDE
 from ..plugins import load_plugin
 from ..training.parallel import MAX_LANES
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _load_plugins(paths: list[Path] | None) -> list[Path] | None:
@@ -24,8 +29,7 @@ def _load_plugins(paths: list[Path] | None) -> list[Path] | None:
 DataDir = Annotated[
     Optional[Path],  # noqa: UP045
     typer.Option(
-        help="Dataset directory (default: $WCAPSNET_DATA or ./data). For a run on pictures that were moved: their "
-        "folder.",
+        help="Dataset directory (default: $WCAPSNET_DATA or ./data); for a run on moved pictures, their folder.",
         show_default=False,
     ),
 ]
@@ -43,6 +47,10 @@ Epochs = Annotated[
 ]
 BatchSize = Annotated[Optional[int], typer.Option(min=1, help="Batch size.", show_default=False)]  # noqa: UP045
 LearningRate = Annotated[Optional[float], typer.Option(help="Learning rate.", show_default=False)]  # noqa: UP045
+Seeds = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(metavar="N|LIST", help="Number of seeds, such as 3, or a list, such as 4,5."),
+]
 Size = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(
@@ -50,10 +58,11 @@ Size = Annotated[
     ),
 ]
 Model = Annotated[
-    str, typer.Option(help="Folders: see `wcapsnet list models`; auto is wcapsnet on a GPU, wcapsnet-quick on a CPU.")
+    str,
+    typer.Option(help="Folders: a model of `wcapsnet list models`; auto: wcapsnet on a GPU, wcapsnet-quick on a CPU."),
 ]
-Precision = Annotated[str, typer.Option(help="fp32 or bf16; auto is bf16 on a GPU and fp32 on a CPU.")]
-Kernels = Annotated[str, typer.Option(help="fused or plain; auto uses the fused kernels where they run.")]
+Precision = Annotated[str, typer.Option(help="fp32 or bf16; auto: bf16 on a GPU, fp32 on a CPU.")]
+Kernels = Annotated[str, typer.Option(help="fused or plain; auto: fused where supported.")]
 Download = Annotated[bool, typer.Option("--download", help="Download the dataset if it is missing.")]
 Settings = Annotated[
     Optional[list[str]],  # noqa: UP045
@@ -64,7 +73,7 @@ Plugin = Annotated[
     typer.Option(
         "--plugin",
         metavar="FILE.py",
-        help="Load a Python file that registers parts of your own.",
+        help="Load a Python file that registers your own parts.",
         is_eager=True,  # other options may name what it registers
         callback=_load_plugins,
         show_default=False,
@@ -76,12 +85,57 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Open = Annotated[bool, typer.Option("--open", help="Open the report in a browser, if there is a display.")]
 Parallel = Annotated[
     Optional[int],  # noqa: UP045
-    typer.Option(min=1, max=MAX_LANES, help="Runs trained at the same time on a GPU (default: 4).", show_default=False),
+    typer.Option(min=1, max=MAX_LANES, help="Runs to train at a time on a GPU (default: 4).", show_default=False),
 ]
 RunOrName = Annotated[str, typer.Argument(metavar="RUN|NAME", help="A run folder or a shipped network.")]
+Weights = Annotated[
+    str, typer.Argument(metavar="RUN|NAME", help="A run folder, a shipped network or a .safetensors file.")
+]
 
 
 class SplitName(str, Enum):
     train = "train"
     validation = "validation"
     test = "test"
+
+
+class TrainingOptions(ExperimentOptions, total=False):
+    """What train, sweep and ablate hand on to the API"""
+
+    device: str
+    data_dir: Path | None
+    download: bool
+    quiet: bool
+
+
+# The order of --help; each name is an argument of `api.train` and `api.sweep`.
+_TRAINING: dict[str, tuple[Any, Any]] = {
+    "epochs": (Epochs, None),
+    "batch_size": (BatchSize, None),
+    "lr": (LearningRate, None),
+    "size": (Size, None),
+    "model": (Model, "auto"),
+    "device": (Device, "auto"),
+    "precision": (Precision, "auto"),
+    "kernels": (Kernels, "auto"),
+    "data_dir": (DataDir, None),
+    "download": (Download, False),
+    "settings": (Settings, ()),
+    "plugin": (Plugin, None),
+    "quiet": (Quiet, False),
+}
+
+
+def takes_training_options(command: F) -> F:
+    """Replace the `**options` of a command by those that train, sweep and ablate share."""
+    own = [one for one in inspect.signature(command, eval_str=True).parameters.values() if one.name != "options"]
+    kind = inspect.Parameter.KEYWORD_ONLY
+    shared = [inspect.Parameter(n, kind, default=d, annotation=a) for n, (a, d) in _TRAINING.items()]
+
+    def called(plugin: Any = None, **given: Any) -> Any:  # typer has already loaded the plugins
+        return command(**given)
+
+    called.__name__, called.__doc__, called.__module__ = command.__name__, command.__doc__, command.__module__
+    called.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
+    called.__annotations__ = {one.name: one.annotation for one in (*own, *shared)}
+    return called  # type: ignore[return-value]

@@ -18,7 +18,7 @@ from ..errors import InputError
 from ..hub import load
 from . import console
 from .app import USE, app, examples
-from .options import AsJson, Device, Plugin
+from .options import AsJson, Device, Plugin, Weights
 
 
 @app.command(
@@ -31,9 +31,7 @@ from .options import AsJson, Device, Plugin
     ),
 )
 def predict(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN|NAME", help="A run folder, a shipped network or a .safetensors file.")
-    ],
+    run: Weights,
     pictures: Annotated[list[str], typer.Argument(metavar="IMAGE", help="Files, folders, or - for standard input.")],
     top: Annotated[int, typer.Option(min=1, help="Number of classes to show.")] = 3,
     device: Device = "auto",

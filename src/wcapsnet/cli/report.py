@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
-from rich.markup import escape
 
 from .. import api
-from ..console import out, warn
+from ..console import warn
 from . import console
 from .app import LOOK, app, examples
 from .options import DataDir, Device, Download, Open, Plugin, Quiet
@@ -50,13 +49,13 @@ def report(
     plugin: Plugin = None,
     quiet: Quiet = False,
 ) -> None:
-    """Write a run, or several side by side, as one HTML file: curves, mistakes, routing."""
+    """Write an HTML report of one run, or of several side by side: curves, mistakes, routing."""
     place = api.report(
         *runs, out=out_file, figures=figures, data_dir=data_dir, download=download, device=device, quiet=quiet
     )
     if figures:
-        out.print(f"The figures are in [bold]{escape(str(figures))}[/].", soft_wrap=True)
-    console.report_written(place)
+        console.written("figures", figures)
+    console.written("report", place)
     if opened and not open_page(place):
         warn("The report was not opened: there is no display.")
 

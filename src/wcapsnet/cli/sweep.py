@@ -6,28 +6,13 @@ from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
+from typing_extensions import Unpack
 
 from .. import api
 from ..errors import InputError
 from . import console
 from .app import TRAIN, app, examples
-from .options import (
-    BatchSize,
-    DataDir,
-    Device,
-    Download,
-    Epochs,
-    Kernels,
-    LearningRate,
-    Model,
-    Parallel,
-    Plugin,
-    Precision,
-    Quiet,
-    Settings,
-    Size,
-    Target,
-)
+from .options import Parallel, Seeds, Target, TrainingOptions, takes_training_options
 
 
 @app.command(
@@ -39,61 +24,29 @@ from .options import (
         "wcapsnet sweep runs/photos --seeds 5 --out runs/photos-seeds",
     ),
 )
+@takes_training_options
 def sweep(
     target: Target = None,
-    seeds: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option(metavar="N|LIST", help="Number of seeds, such as 3, or a list, such as 4,5.", show_default=False),
-    ] = None,
+    seeds: Seeds = None,
     grid: Annotated[
         Optional[list[str]],  # noqa: UP045
         typer.Option(
             metavar="FIELD=VALUE,…",
-            help="Values to try for a field of experiment.json; several options give every combination.",
+            help="Values to try for a field of experiment.json; repeat it to try every combination.",
             show_default=False,
         ),
     ] = None,
     parallel: Parallel = None,
-    epochs: Epochs = None,
-    batch_size: BatchSize = None,
-    lr: LearningRate = None,
-    size: Size = None,
-    model: Model = "auto",
-    device: Device = "auto",
-    precision: Precision = "auto",
-    kernels: Kernels = "auto",
-    data_dir: DataDir = None,
-    download: Download = False,
-    out_dir: Annotated[
+    out: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option("--out", help="Folder for all runs (default: runs/NAME-sweep).", show_default=False),
     ] = None,
-    settings: Settings = None,
-    plugin: Plugin = None,
-    quiet: Quiet = False,
+    **options: Unpack[TrainingOptions],
 ) -> None:
     """Train with several seeds and settings. Repeat the command to continue a stopped sweep."""
     if target is None:
         raise InputError("Name what to train: a recipe (see `wcapsnet list`), a folder of pictures, or a run.")
-    runs = api.sweep(
-        target,
-        seeds=seeds,
-        grid=grid or [],
-        parallel=parallel,
-        epochs=epochs,
-        batch_size=batch_size,
-        lr=lr,
-        size=size,
-        model=model,
-        device=device,
-        precision=precision,
-        kernels=kernels,
-        data_dir=data_dir,
-        download=download,
-        out=out_dir,
-        settings=settings or [],
-        quiet=quiet,
-    )
+    runs = api.sweep(target, seeds=seeds, grid=grid or [], parallel=parallel, out=out, **options)
     console.sweep(runs)
     if runs.failures:
         raise typer.Exit(1)

@@ -49,7 +49,7 @@ def tables(
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """The paper's Tables II to V next to ours, and which differences exceed the noise."""
+    """Print the paper's Tables II to V next to ours, with the significance of the differences."""
     if as_markdown and as_json:
         raise InputError("Use either --markdown or --json, not both.")
     found, left_out = read_records(records) if records else (shipped_records(), [])

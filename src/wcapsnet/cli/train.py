@@ -6,28 +6,14 @@ from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
+from typing_extensions import Unpack
 
 from .. import api
 from ..console import command
 from ..training.run_folder import Run
 from . import console
 from .app import TRAIN, app, examples
-from .options import (
-    BatchSize,
-    DataDir,
-    Device,
-    Download,
-    Epochs,
-    Kernels,
-    LearningRate,
-    Model,
-    Plugin,
-    Precision,
-    Quiet,
-    Settings,
-    Size,
-    Target,
-)
+from .options import Target, TrainingOptions, takes_training_options
 
 
 @app.command(
@@ -44,23 +30,14 @@ from .options import (
         "wcapsnet train runs/mnist --seed 1            repeat an experiment",
     ),
 )
+@takes_training_options
 def train(
     target: Target = None,
-    epochs: Epochs = None,
-    batch_size: BatchSize = None,
-    lr: LearningRate = None,
     seed: Annotated[
         Optional[int],  # noqa: UP045
         typer.Option(min=0, help="Random seed (initialisation, shuffling, noise).", show_default=False),
     ] = None,
-    size: Size = None,
-    model: Model = "auto",
-    device: Device = "auto",
-    precision: Precision = "auto",
-    kernels: Kernels = "auto",
-    data_dir: DataDir = None,
-    download: Download = False,
-    out_dir: Annotated[
+    out: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option("--out", help="Run folder (default: runs/NAME, or the next free one).", show_default=False),
     ] = None,
@@ -68,31 +45,12 @@ def train(
         Optional[Path],  # noqa: UP045
         typer.Option(metavar="RUN", help="Continue this run.", show_default=False),
     ] = None,
-    settings: Settings = None,
-    plugin: Plugin = None,
-    quiet: Quiet = False,
+    **options: Unpack[TrainingOptions],
 ) -> None:
-    """Train a network on your own pictures, with a recipe from the paper, or repeat an earlier experiment."""
+    """Train a network on your own pictures, from a recipe, or by repeating an earlier run."""
     finished = resume is not None and Run.is_run(resume) and Run.open(resume).finished
-    trained = api.train(
-        target,
-        epochs=epochs,
-        batch_size=batch_size,
-        lr=lr,
-        seed=seed,
-        size=size,
-        model=model,
-        device=device,
-        precision=precision,
-        kernels=kernels,
-        data_dir=data_dir,
-        download=download,
-        out=out_dir,
-        resume=resume,
-        settings=settings or [],
-        quiet=quiet,
-    )
+    trained = api.train(target, seed=seed, out=out, resume=resume, **options)
     if finished:
         command("The run is finished; measure it with: wcapsnet evaluate", str(resume))
     else:
-        console.next_steps(trained, quiet)
+        console.trained(trained, options["quiet"])

@@ -6,7 +6,7 @@
     specialization(seen).levels[0].mean           # the paper's figure: mean weight for each class and capsule
     explain_image(classifier.network, image)      # weights, contributions, the effect of switching a block off
 
-`wcapsnet.explain(run, picture)` and `wcapsnet.explain(run)` do all of this for a trained network.
+`wcapsnet.explain(run, picture)` and `wcapsnet.explain(run)` load a trained network and do all of this for it.
 """
 
 from .capsule import (
@@ -14,6 +14,7 @@ from .capsule import (
     Neighbours,
     Range,
     Traversal,
+    check_capsule,
     decode,
     explain_capsule,
     nearest,
@@ -27,7 +28,7 @@ from .lipschitz import CriticFacts, Critics, critics, recalibrated
 from .probes import Probe, probe_levels
 from .reroute import Rerouted, reroute
 from .specialization import LevelSpecialization, Specialization, specialization
-from .survey import Survey, survey
+from .survey import Survey, check_routing, has_routing, survey
 
 __all__ = [
     "CapsuleExplanation",
@@ -44,6 +45,8 @@ __all__ = [
     "Survey",
     "Traversal",
     "available_methods",
+    "check_capsule",
+    "check_routing",
     "contributions",
     "critics",
     "decode",
@@ -51,6 +54,7 @@ __all__ = [
     "explain_image",
     "explain_images",
     "faithfulness",
+    "has_routing",
     "mean_and_margin",
     "nearest",
     "over_image",

@@ -86,7 +86,7 @@ def explain_capsule(
     survey: Survey, found: Specialization, level: int, capsule: int, count: int = 16
 ) -> CapsuleExplanation:
     """`found` is `specialization(survey)`."""
-    _check(survey, level, capsule)
+    check_capsule([b.shape[1] for b in survey.weights], level, capsule)
     weight = survey.weights[level][:, capsule]
     images = _favourites(weight, count)
     of_level = found.levels[level]
@@ -132,7 +132,7 @@ def vector_range(survey: Survey, capsule: int | None = None) -> Range:
     """
     chosen = torch.ones(len(survey), dtype=torch.bool)
     if capsule is not None:
-        _check(survey, len(survey.weights) - 1, capsule)
+        check_capsule([b.shape[1] for b in survey.weights], len(survey.weights) - 1, capsule)
         chosen = survey.places[:, 0] == capsule
     if not chosen.any():
         raise InputError(f"No vector of capsule {capsule} of the last level is decoded in {len(survey):,} images.")
@@ -177,10 +177,9 @@ def _image(survey: Survey, classes: Sequence[str], files: Sequence[str], index: 
     return {"image": index, **named, "class": classes[int(survey.labels[index])]}
 
 
-def _check(survey: Survey, level: int, capsule: int) -> None:
-    levels = len(survey.weights)
-    if not 0 <= level < levels:
-        raise InputError(f"The network has levels 1 to {levels}, not {level + 1}.")
-    capsules = survey.weights[level].shape[1]
-    if not 0 <= capsule < capsules:
-        raise InputError(f"Level {level + 1} has capsules 0 to {capsules - 1}, not {capsule}.")
+def check_capsule(capsules: Sequence[int], level: int, capsule: int) -> None:
+    """`capsules`: how many each level has. The level is counted from 0."""
+    if not 0 <= level < len(capsules):
+        raise InputError(f"The network has levels 1 to {len(capsules)}, not {level + 1}.")
+    if not 0 <= capsule < capsules[level]:
+        raise InputError(f"Level {level + 1} has capsules 0 to {capsules[level] - 1}, not {capsule}.")

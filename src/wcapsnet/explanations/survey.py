@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..classifier import load_tensors, save_tensors
 from ..data.device_data import DeviceSplit
@@ -104,6 +104,19 @@ class Survey:
         )
 
 
+def has_routing(network: nn.Module) -> bool:
+    return isinstance(network, WCapsNet)
+
+
+def check_routing(network: nn.Module) -> None:
+    """Refuse a network without routing in one sentence."""
+    if not has_routing(network):
+        raise InputError(
+            f"{type(network).__name__} has no routing to explain; wcapsnet evaluate measures its accuracy, wcapsnet "
+            "predict classifies single images."
+        )
+
+
 def survey(
     network: WCapsNet,
     split: DeviceSplit,
@@ -117,6 +130,7 @@ def survey(
 
     `routed` stores what the probes need. `progress` receives the number of finished images.
     """
+    check_routing(network)
     if len(split) == 0:
         raise InputError("There are no images to survey.")
     batch_size = batch_size or good_batch(network, split.labels.device)

@@ -13,7 +13,7 @@ import torch
 from ..classifier import Classifier
 from ..data import DATASETS, Dataset
 from ..errors import InputError
-from ..network import WCapsNet
+from ..explanations import Survey, has_routing
 from ..training.run_folder import Run, read_json
 from .pictures import Pictures, choose
 from .subject import Subject
@@ -46,14 +46,16 @@ def gather(
     device: torch.device,
     sample: int | None = None,
     progress: Progress | None = None,
+    found: Survey | None = None,
 ) -> Facts:
-    """`dataset` is the run's own, or None and the reason. `sample`: look at only this many images."""
+    """`dataset` is the run's own, or None and the reason. `sample`: look at only this many images. `found`: the survey
+    of all of them, if there already is one."""
     missing: dict[str, str] = {}
     classifier, why = _classifier(subject, device)
     seen = saved_survey(subject)
     if seen is None and classifier and dataset:
         try:
-            seen = look(subject, classifier, dataset, device, sample, progress)
+            seen = look(subject, classifier, dataset, device, sample, progress, found)
         except InputError as error:
             why = str(error)
     pictures = None
@@ -66,8 +68,10 @@ def gather(
     elif not seen.probes:
         missing["probes"] = why_no_probes(seen)
     classes = classifier.classes if classifier else _classes(subject, dataset)
-    network = classifier.network if classifier else WCapsNet(subject.experiment.model)
-    return Facts(subject, classes, network.parameter_counts(), seen, pictures, missing)
+    network = classifier.network if classifier else subject.experiment.model.build()
+    whole = {"network": sum(p.numel() for p in network.parameters())}
+    counts = network.parameter_counts() if has_routing(network) else whole
+    return Facts(subject, classes, counts, seen, pictures, missing)
 
 
 def _classifier(subject: Subject, device: torch.device) -> tuple[Classifier | None, str]:

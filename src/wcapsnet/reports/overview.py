@@ -9,6 +9,7 @@ from typing import Any
 
 from .. import formatting as text
 from ..explanations import specialization
+from ..network import WCapsNetConfig
 from ..recipes.repeat import rebuild
 from ..settings import flat, to_dict
 from ..training.run_folder import runs_at_a_time
@@ -106,9 +107,11 @@ def _training_cards(facts: Facts) -> list[Html]:
 
 def _state(facts: Facts) -> str:
     subject, model = facts.subject, facts.subject.experiment.model
-    capsules = "-".join(str(level.capsules) for level in model.levels)
-    levels = text.plural(len(model.levels), "level")
-    what = f"A WCapsNet of {levels} with {capsules} capsules for {text.plural(model.classes, 'class', 'classes')}"
+    what = f"A {type(model).__name__.removesuffix('Config')}"
+    if isinstance(model, WCapsNetConfig):
+        capsules = "-".join(str(level.capsules) for level in model.levels)
+        what += f" of {text.plural(len(model.levels), 'level')} with {capsules} capsules"
+    what += f" for {text.plural(model.classes, 'class', 'classes')}"
     size = f"images of {model.channels}×{model.height}×{model.width}"
     tested = " The test set was used once, with the best weights on validation." if subject.finished else ""
     return f"{what}, {size}, trained on {subject.data_title}.{tested}"

@@ -44,8 +44,11 @@ def look(
     device: torch.device,
     sample: int | None,
     progress: Progress | None,
+    found: Survey | None = None,
 ) -> Seen:
-    """Every image of the part once, or `sample` of them; a full pass over a run is saved in its folder."""
+    """Every image of the part once, or `sample` of them; a full pass over a run is saved in its folder.
+
+    `found` is the survey of the whole part, if there already is one."""
     split, other = (getattr(dataset, part) for part in (subject.part, aside(subject.part)))
     total = len(split.labels)
     whole = sample is None or sample >= total
@@ -62,7 +65,7 @@ def look(
             progress=(lambda done: progress(before + done, len(places) + len(lesson))) if progress else None,
         )
 
-    found = seen_of(split, places, routed=len(places) <= MOST_ROUTED)
+    found = found or seen_of(split, places, routed=len(places) <= MOST_ROUTED)
     probes: tuple[Probe, ...] = ()
     if found.routed and len(lesson) >= least_taught(found):
         probes = probe_levels(seen_of(other, lesson, before=len(places)), found)

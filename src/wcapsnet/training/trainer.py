@@ -7,11 +7,12 @@ import io
 import math
 import signal
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -19,8 +20,9 @@ from .. import kernels
 from ..atomic import write_text
 from ..classifier import Classifier, load_tensors, save_tensors
 from ..data import Dataset
-from ..data.device_data import DeviceData, epoch_order
+from ..data.device_data import DeviceData, DeviceSplit, epoch_order
 from ..errors import InputError
+from ..network import WCapsNet
 from ..objective import l2
 from .console import Progress
 from .evaluate import Evaluation, evaluate, listed_winners
@@ -28,13 +30,19 @@ from .run_folder import Run
 from .step import GraphedStep, Step, nesterov
 from .tensorboard import event_writer
 
+Measure: TypeAlias = Callable[[WCapsNet, DeviceSplit], Evaluation]
+
 
 class Interrupted(Exception):
     """Training was stopped by a signal; everything has been saved."""
 
+    report: Path | None = None  # about what there is so far
+
 
 class Diverged(Exception):
     """The loss is not finite, or far above chance. The message is one sentence."""
+
+    report: Path | None = None
 
 
 @dataclass
@@ -186,8 +194,8 @@ class Trainer:
     def stopped_early(self) -> bool:
         return self.state.epoch < self.settings.epochs and self._out_of_patience()
 
-    def finish(self) -> Evaluation:
-        """The only use of the test set: with the best weights on validation, in fp32."""
+    def finish(self, measure: Measure | None = None) -> Evaluation:
+        """The only use of the test set: with the best weights on validation, in fp32. `measure` replaces `evaluate`."""
         best = Classifier.load(self.run.weights(), self.device)
         self.run.check_weights(best.config, best.classes)
         validation = evaluate(best.network, self.validation_data)
@@ -197,7 +205,7 @@ class Trainer:
             "seconds": round(self.state.seconds, 1),
             "validation_accuracy": validation.accuracy,
         }
-        test = evaluate(best.network, self.data.test)
+        test = (measure or evaluate)(best.network, self.data.test)
         write_text(self.run.file("predictions.csv"), _predictions_csv(test, self.dataset))
         write_text(self.run.file("confusion.csv"), _confusion_csv(test, self.dataset))
         self.run.write_json("test.json", {**facts, **test.summary(self.dataset.classes)})

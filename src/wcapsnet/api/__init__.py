@@ -1,0 +1,21 @@
+"""What the command line does, from Python: train, sweep, evaluate, predict, explain, report."""
+
+from .experiments import ExperimentOptions, experiment_for
+from .explaining import DatasetExplanation, explain
+from .prediction import evaluate, predict
+from .reporting import report
+from .sweeping import sweep
+from .training import Trained, train
+
+__all__ = [
+    "DatasetExplanation",
+    "ExperimentOptions",
+    "Trained",
+    "evaluate",
+    "experiment_for",
+    "explain",
+    "predict",
+    "report",
+    "sweep",
+    "train",
+]

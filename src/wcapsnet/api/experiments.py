@@ -1,0 +1,111 @@
+"""From a recipe, a folder of pictures or an earlier run, plus changes, to an `Experiment`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypedDict, TypeVar
+
+import torch
+
+from ..data import MAX_SIDE, scan_folder
+from ..device import choose_device
+from ..errors import InputError
+from ..experiment import Experiment
+from ..hub import moved, remembered
+from ..network import MIN_SIDE
+from ..recipes import RECIPES, quick, recipe, suggest
+from ..settings import with_setting
+from ..training.run_folder import Run, read_experiment
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class ExperimentOptions(TypedDict, total=False):
+    """Changes to an experiment: options of `experiment_for` that `train` and `sweep` share."""
+
+    epochs: int | None
+    batch_size: int | None
+    lr: float | None
+    size: str | int | None
+    model: str
+    precision: str
+    kernels: str
+    settings: Iterable[str]
+
+
+def experiment_for(
+    target: str | Path | Experiment,
+    *,
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    lr: float | None = None,
+    seed: int | None = None,
+    size: str | int | None = None,
+    model: str = "auto",
+    precision: str = "auto",
+    kernels: str = "auto",
+    settings: Iterable[str] = (),
+    device: torch.device | None = None,
+    data_dir: Path | None = None,
+) -> tuple[Experiment, Path | None]:
+    """The experiment that a command's options describe, and its dataset directory."""
+    device = device or choose_device("auto")
+    experiment, record = _find_experiment(target, size, model, device)
+    if record:
+        experiment, data_dir = moved(experiment, data_dir), data_dir or remembered(record)
+    elif precision == "auto" and not isinstance(target, Experiment):
+        precision = "bf16" if device.type == "cuda" else "fp32"
+    changes: dict[str, Any] = {"batch_size": batch_size, "lr": lr, "seed": seed}
+    changes |= {"precision": precision, "kernels": kernels}
+    given = {name: value for name, value in changes.items() if value not in (None, "auto")}
+    training = replace(experiment.training, **given)
+    experiment = replace(experiment, training=training.with_epochs(epochs) if epochs else training)
+    for assignment in settings:
+        experiment = with_setting(experiment, assignment)
+    return experiment, data_dir
+
+
+def shows_options(function: F) -> F:
+    """`help(function)` lists the shared options instead of `**options`."""
+    first, *rest = inspect.signature(function).parameters.values()
+    known = inspect.signature(experiment_for).parameters
+    shared = [known[name] for name in ExperimentOptions.__annotations__]
+    own = [parameter for parameter in rest if parameter.kind is not parameter.VAR_KEYWORD]
+    shown = inspect.signature(function).replace(parameters=[first, *shared, *own])
+    function.__signature__ = shown  # type: ignore[attr-defined]
+    return function
+
+
+def _find_experiment(
+    target: str | Path | Experiment, size: str | int | None, model: str, device: torch.device
+) -> tuple[Experiment, Path | None]:
+    """From a recipe's name, a run folder or its experiment.json (then with the folder), or a folder of pictures"""
+    if isinstance(target, Experiment):
+        return target, None
+    path, name = Path(target).expanduser(), str(target)
+    record = path if Run.is_run(path) else path.parent if path.suffix == ".json" else None
+    if (name in RECIPES or record) and (size is not None or model != "auto"):
+        raise InputError("--size and --model are for folders of pictures; a recipe's dataset has its own size.")
+    if name in RECIPES:
+        return recipe(name), None
+    if record:
+        return read_experiment(path if path.suffix == ".json" else path / "experiment.json"), record
+    if not path.exists() and not {"/", "\\"} & set(name):
+        raise InputError(f"{name!r} is neither a recipe nor a folder{suggest(name)}")
+    summary = scan_folder(path)
+    if model == "auto":
+        model = "wcapsnet" if device.type == "cuda" else "wcapsnet-quick"
+    return quick.folder(path, summary, _sides(str(size)) if size else None, model), None
+
+
+def _sides(text: str) -> tuple[int, int]:
+    sides = text.lower().replace("×", "x").split("x")
+    if len(sides) > 2 or not all(side.isdecimal() for side in sides):
+        raise InputError(f"--size must be a side such as 48, or HEIGHTxWIDTH such as 32x64, not {text!r}.")
+    height, width = int(sides[0]), int(sides[-1])
+    if not MIN_SIDE <= min(height, width) <= max(height, width) <= MAX_SIDE:
+        raise InputError(f"--size is {text}, but a side must be between {MIN_SIDE} and {MAX_SIDE} pixels.")
+    return height, width

@@ -1,0 +1,223 @@
+"""`wcapsnet.explain`: the routing of one picture, or of a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, overload
+
+from torch import Tensor
+
+from ..classifier import Classifier, Picture
+from ..data import Dataset, Split
+from ..data.device_data import DeviceSplit
+from ..device import choose_device
+from ..errors import InputError
+from ..explanations import (
+    CapsuleExplanation,
+    Critics,
+    Faithfulness,
+    ImageExplanation,
+    Neighbours,
+    Probe,
+    Rerouted,
+    Specialization,
+    Survey,
+    Traversal,
+    check_capsule,
+    check_routing,
+    critics,
+    explain_capsule,
+    explain_image,
+    faithfulness,
+    nearest,
+    probe_levels,
+    reroute,
+    specialization,
+    survey,
+    traverse_capsule,
+)
+from ..hub import load, load_with_data
+from ..reports.survey_cache import MOST_ROUTED, aside, evenly
+from .progress import counting
+
+PROBE_IMAGES = 2000  # images of another part that train the probes (D30)
+MEAN_IMAGES = 1000  # images whose weights `rerouted` averages: the mean is known to 3 % of their spread
+
+
+@dataclass(frozen=True)
+class DatasetExplanation:
+    """The routing of a trained network on one part of its dataset. Everything is measured on first use.
+
+    A capsule is named as on the command line: "2.1" is capsule 1 (counted from 0) of level 2.
+    """
+
+    classifier: Classifier
+    dataset: Dataset
+    split: str = "test"
+    images: int | None = None  # only this many, evenly spaced
+    quiet: bool = False
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.classifier.classes
+
+    @property
+    def other(self) -> str:
+        """The part that trains the probes and whose weights are averaged; never the test images"""
+        return aside(self.split)
+
+    @cached_property
+    def part(self) -> Split:
+        return some_of(self.dataset, self.split, self.images)[0]
+
+    @cached_property
+    def files(self) -> tuple[str, ...]:
+        """The file of each image, if the dataset is a folder of pictures"""
+        return some_of(self.dataset, self.split, self.images)[1]
+
+    @cached_property
+    def survey(self) -> Survey:
+        """Predictions, weights and decoded vectors of every image"""
+        return self._surveyed(self.part, routed=len(self.part.labels) <= MOST_ROUTED)
+
+    @cached_property
+    def specialization(self) -> Specialization:
+        """How far the blocks of each level specialise in classes"""
+        return specialization(self.survey)
+
+    @cached_property
+    def probes(self) -> tuple[Probe, ...]:
+        """How well a linear probe reads the class from each level"""
+        taught = self._surveyed(some_of(self.dataset, self.other, PROBE_IMAGES)[0], routed=True)
+        return probe_levels(taught, self.survey if self.survey.routed else self._surveyed(self.part, routed=True))
+
+    def capsule(self, name: str, count: int = 16) -> CapsuleExplanation:
+        """One block: the images it wins, its classes"""
+        place = self._place(name)
+        if self.images is not None:
+            raise InputError(
+                "--capsule names images by their place in the dataset, so it cannot be used with --images."
+            )
+        return explain_capsule(self.survey, self.specialization, *place, count)
+
+    def traversal(self, name: str) -> Traversal:
+        """What the elements of a block's vectors encode; for blocks of the last level"""
+        level, capsule = self._place(name)
+        if level < len(self.classifier.config.levels) - 1:
+            raise InputError(f"Only vectors of the last level are decoded, not those of capsule {name}.")
+        return traverse_capsule(self.classifier.network, self.survey, capsule)
+
+    def nearest(self, vector: Tensor, count: int = 8) -> Neighbours:
+        """The images whose decoded vectors are nearest to this one, such as that of another picture's explanation"""
+        return nearest(self.survey, vector, count)
+
+    def faithfulness(self, images: int = 16, methods: Sequence[str] | None = None) -> dict[str, Faithfulness]:
+        """Does the routing point at what matters? Delete and insert regions of this many images."""
+        taken, _ = self._on_device(some_of(self.dataset, self.split, images)[0]).take(slice(None))
+        return faithfulness(self.classifier.network, taken, methods)
+
+    def rerouted(self) -> Rerouted:
+        """Does it matter that every image has its own routing? Predict again with mean weights, with those of another
+        image, with equal weights, and with the critics' dropout on."""
+        part, mean_of = self._on_device(self.part), self._on_device(self.averaged)
+        with counting(self.quiet) as progress:
+            return reroute(self.classifier.network, part, mean_of, progress=lambda done: progress(done, len(part)))
+
+    @property
+    def averaged(self) -> Split:
+        """The images whose weights `rerouted` averages"""
+        return some_of(self.dataset, self.other, MEAN_IMAGES)[0]
+
+    def critics(self) -> Critics:
+        """How steep and how saturated the critics are"""
+        part = self._on_device(self.part)
+        with counting(self.quiet) as progress:
+            return critics(self.classifier.network, part, progress=lambda done: progress(done, len(part)))
+
+    def summary(self) -> dict[str, Any]:
+        """Plain values, ready for JSON"""
+        return {
+            "classes": self.classes,
+            "accuracy": self.survey.accuracy,
+            **self.specialization.summary(),
+            "probes": [asdict(probe) for probe in self.probes],
+            "probes_taught_by": self.other,
+            "probe_images": min(PROBE_IMAGES, len(getattr(self.dataset, self.other).labels)),
+        }
+
+    def _on_device(self, part: Split) -> DeviceSplit:
+        return DeviceSplit(part, *self.classifier.normalization, self.classifier.mean.device)
+
+    def _surveyed(self, part: Split, routed: bool) -> Survey:
+        network, split = self.classifier.network, self._on_device(part)
+        with counting(self.quiet) as progress:
+            return survey(network, split, routed=routed, progress=lambda done: progress(done, len(split)))
+
+    def _place(self, name: str) -> tuple[int, int]:
+        """ "2.1" → level 2 (index 1) and capsule 1 (capsules are always numbered from 0)"""
+        level, dot, number = name.partition(".")
+        if not dot or not level.isdecimal() or not number.isdecimal():
+            raise InputError(f"--capsule must be LEVEL.CAPSULE, for example 2.1, not {name!r}.")
+        check_capsule([row.capsules for row in self.classifier.config.levels], int(level) - 1, int(number))
+        return int(level) - 1, int(number)
+
+
+@overload
+def explain(
+    source: str | Path,
+    picture: None = None,
+    *,
+    split: str = "test",
+    images: int | None = None,
+    data_dir: Path | None = None,
+    download: bool = False,
+    device: str = "auto",
+    quiet: bool = False,
+) -> DatasetExplanation: ...
+@overload
+def explain(source: str | Path | Classifier, picture: Picture, *, device: str = "auto") -> ImageExplanation: ...
+def explain(
+    source: str | Path | Classifier,
+    picture: Picture | None = None,
+    *,
+    split: str = "test",
+    images: int | None = None,
+    data_dir: Path | None = None,
+    download: bool = False,
+    device: str = "auto",
+    quiet: bool = False,
+) -> ImageExplanation | DatasetExplanation:
+    """Look inside: the routing of one picture, or of a part of the network's dataset (optionally of `images` of it).
+
+    `source` is a run folder or a shipped network; for one picture also a .safetensors file or a loaded `Classifier`.
+
+    wcapsnet.explain("runs/photos", "one.png").winners
+    inside = wcapsnet.explain("runs/photos")
+    inside.specialization, inside.probes, inside.capsule("2.1"), inside.rerouted(), inside.critics()
+    """
+    chosen = choose_device(device)
+    if picture is not None:
+        classifier = source if isinstance(source, Classifier) else load(source, device=str(chosen))
+        check_routing(classifier.network)
+        return explain_image(classifier.network, classifier.preprocess([picture])[0])
+    if isinstance(source, Classifier):
+        raise InputError("A classifier alone does not know its dataset; name its run folder, or give a picture.")
+    classifier, dataset = load_with_data(
+        source, split, aside(split), device=chosen, data_dir=data_dir, download=download, quiet=quiet
+    )
+    check_routing(classifier.network)
+    return DatasetExplanation(classifier, dataset, split, images, quiet)
+
+
+def some_of(dataset: Dataset, part: str, images: int | None) -> tuple[Split, tuple[str, ...]]:
+    """A part, or this many images of it; for a folder, also which picture each of them is"""
+    split: Split = getattr(dataset, part)
+    files: tuple[str, ...] = getattr(dataset, f"{part}_files")
+    if images is None or images >= len(split.labels):
+        return split, files
+    places = evenly(len(split.labels), images)
+    some = tuple(files[place] for place in places) if files else ()
+    return Split(split.images[places], split.labels[places]), some

@@ -1,0 +1,43 @@
+"""`wcapsnet.evaluate` and `wcapsnet.predict`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ..classifier import Picture, Prediction
+from ..data.device_data import DeviceSplit
+from ..device import choose_device
+from ..errors import InputError
+from ..hub import load, load_with_data
+from ..training.evaluate import Evaluation
+from ..training.evaluate import evaluate as measure
+
+
+def evaluate(
+    source: str | Path,
+    *,
+    split: str = "test",
+    data_dir: Path | None = None,
+    download: bool = False,
+    device: str = "auto",
+    precision: str = "fp32",
+    quiet: bool = False,
+) -> Evaluation:
+    """Measure a run's best weights, or a shipped network, on a part of its own dataset."""
+    if precision not in ("fp32", "bf16"):
+        raise InputError(f"--precision must be fp32 or bf16, not {precision!r}.")
+    chosen = choose_device(device)
+    classifier, dataset = load_with_data(
+        source, split, device=chosen, data_dir=data_dir, download=download, quiet=quiet
+    )
+    part = DeviceSplit(getattr(dataset, split), *classifier.normalization, chosen)
+    return replace(measure(classifier.network, part, precision), names=classifier.classes)
+
+
+def predict(
+    source: str | Path, pictures: Picture | Sequence[Picture], *, top: int = 3, device: str = "cpu"
+) -> Prediction | list[Prediction]:
+    """Class, probability and routing of one picture, or of each in a list. To predict often, call `load` once."""
+    return load(source, device=device).predict(pictures, top)
