@@ -140,12 +140,13 @@ def _limits(values: Sequence[float], low: float | None, high: float | None, loga
 
 
 def _powers(low: float, high: float) -> list[float]:
-    """1, 2 and 5 times powers of ten, or powers of ten only where these would be many"""
-    every = [
-        s * 10.0**p for p in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1) for s in (1, 2, 5)
-    ]
-    inside = [at for at in every if low <= at <= high]
-    return inside if len(inside) <= 9 else [at for at in inside if math.log10(at).is_integer()]
+    """Round numbers on a logarithmic axis, at most nine"""
+    powers = [10.0**p for p in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
+    for steps in ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 5)):
+        inside = [s * power for power in powers for s in steps if low <= s * power <= high]
+        if len(inside) <= 9:
+            return inside
+    return [power for power in powers if low <= power <= high]
 
 
 def beginning(intervals: Iterable[tuple[float, float]]) -> float:

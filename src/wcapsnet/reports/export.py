@@ -19,6 +19,10 @@ from .pictures import Shown, picture
 from .svg import Drawing, arranged, legend, titled
 
 FORMATS = (".svg", ".pdf", ".png")
+PAGE = b"""#set document(date: none, title: sys.inputs.label)
+#set page(width: auto, height: auto, margin: 0pt)
+#image(bytes(sys.inputs.svg), format: "svg", alt: sys.inputs.label)
+"""
 NEEDED = "PDF and PNG figures need Typst; install it with: pip install 'wcapsnet[plots]'."
 
 
@@ -47,11 +51,9 @@ def write_figure(drawing: Drawing, path: Path) -> Path:
     typst = converter()
     if typst is None:
         raise InputError(NEEDED)
-    page = b'#set page(width: auto, height: auto, margin: 0pt)\n#image("figure.svg", alt: sys.inputs.label)\n'
-    files = {"main.typ": page, "figure.svg": svg.encode()}
-    options = {"format": path.suffix[1:], "ppi": 200, "timestamp": 0, "sys_inputs": {"label": drawing.label}}
+    inputs = {"svg": svg, "label": drawing.label}
     with replacing(path) as unfinished:
-        unfinished.write_bytes(typst.compile(files, **options))
+        unfinished.write_bytes(typst.compile(PAGE, format=path.suffix[1:], ppi=200, sys_inputs=inputs))
     return path
 
 
