@@ -2,9 +2,7 @@
 
 import json
 import math
-import re
 import shutil
-import statistics
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,12 +12,10 @@ from report_helpers import figures, finished
 import update_docs as pages
 from update_docs import main
 from wcapsnet.classifier import load_tensors
-from wcapsnet.data import DATASETS
 from wcapsnet.errors import InputError
-from wcapsnet.formatting import mean_and_deviation, percent
+from wcapsnet.formatting import mean_and_deviation
 from wcapsnet.network import WCapsNet
 from wcapsnet.recipes import ABLATIONS, PAPER, recipe
-from wcapsnet.recipes.published import PAPER_TABLES
 from wcapsnet.reports.records import (
     NETWORK,
     keep,
@@ -30,8 +26,7 @@ from wcapsnet.reports.records import (
     row_of,
     shipped_records,
 )
-from wcapsnet.reports.significance import apart
-from wcapsnet.reports.tables import accuracies_of, build
+from wcapsnet.reports.tables import build
 from wcapsnet.training.run_folder import Run
 
 ROOT = Path(__file__).parents[2]
@@ -157,7 +152,7 @@ def test_keeping_a_run_again_changes_nothing_and_another_run_with_its_seed_is_re
     assert first.read_bytes() == before
 
 
-def unfinished(run):
+def without_test(run):
     (run / "test.json").unlink()
 
 
@@ -166,46 +161,33 @@ def cut_short(run):
     (run / "metrics.jsonl").write_text("".join(text[:-1]))
 
 
-def other_test_set(run):
-    facts = json.loads((run / "test.json").read_text())
-    (run / "test.json").write_text(json.dumps({**facts, **figures(1990, 2000)}))
+def with_content(file, content):
+    return lambda run: (run / file).write_text(json.dumps(content))
 
 
-def damaged(run):
-    (run / "test.json").write_text("{}")
+def with_training(**fields):
+    def change(run):
+        asked = json.loads((run / "experiment.json").read_text())
+        asked["training"] |= fields
+        (run / "experiment.json").write_text(json.dumps(asked))
+
+    return change
 
 
-def of_another_experiment(run):
-    (run / "experiment.json").write_text('{"training": 3}')
-
-
-def nowhere(run):
-    (run / "environment.json").write_text('{"started": "2026-11-16T10:00:00+00:00"}')
-
-
-def shorter(run):
-    asked = json.loads((run / "experiment.json").read_text())
-    asked["training"]["epochs"] = 39
-    (run / "experiment.json").write_text(json.dumps(asked))
-
-
-def another_rate(run):
-    asked = json.loads((run / "experiment.json").read_text())
-    asked["training"]["lr"] = 0.05
-    (run / "experiment.json").write_text(json.dumps(asked))
+TESTED_ELSEWHERE = {"best_epoch": 40, "epochs": 40, "seconds": 1.0, "validation_accuracy": 0.9, **figures(1990, 2000)}
 
 
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
-        (unfinished, "is not finished: 40 of 40 epochs are done and none is tested."),
+        (without_test, "is not finished"),
         (cut_short, "ended after 39 of 40 epochs"),
-        (other_test_set, "was tested on 2000 images"),
-        (damaged, "run/test.json is damaged: it has no images; restore it."),
-        (of_another_experiment, "run/experiment.json: The field 'name' is missing."),
-        (nowhere, "run/environment.json is damaged: its field 'hardware' is None."),
-        (shorter, "nearest is wcapsnet on mnist, but training.epochs is 39, not 40."),
-        (another_rate, "nearest is wcapsnet on mnist, but training.lr is 0.05, not 0.1."),
+        (with_content("test.json", TESTED_ELSEWHERE), "was tested on 2000 images"),
+        (with_content("test.json", {}), "run/test.json is damaged"),
+        (with_content("experiment.json", {"training": 3}), "run/experiment.json: The field 'name' is missing."),
+        (with_content("environment.json", {"started": "2026-11-16"}), "run/environment.json is damaged"),
+        (with_training(epochs=39), "nearest is wcapsnet on mnist, but training.epochs is 39, not 40."),
+        (with_training(lr=0.05), "nearest is wcapsnet on mnist, but training.lr is 0.05, not 0.1."),
     ],
 )
 def test_what_may_not_stand_in_a_table_is_refused_in_a_sentence(tmp_path, spoil, says):
@@ -229,8 +211,8 @@ def test_what_may_not_stand_in_a_table_is_refused_in_a_sentence(tmp_path, spoil,
         ({"errors": 39}, "contradict one another"),
         ({"accuracy": 0.9961}, "contradict one another"),
         ({"confusion": [[9961, 0], [39, 0]]}, "contradict one another"),
-        ({"confusion": [[9961], [39]]}, "its confusion matrix is none"),
-        ({"confusion": 3}, "its confusion matrix is none"),
+        ({"confusion": [[9961], [39]]}, "confusion matrix"),
+        ({"confusion": 3}, "confusion matrix"),
         ({"images": 0, "errors": 0}, "contradict one another"),
     ],
 )
@@ -309,158 +291,7 @@ def test_everything_that_is_made_from_the_committed_records_agrees_with_them():
 
 def test_the_readmes_headline_is_that_of_the_records():
     found = [r.accuracy for r in shipped_records() if (r.dataset, r.row) == ("cifar10", NETWORK)]
-    paper = PAPER_TABLES["V"].rows["WCapsNet"]["cifar10"]
-    said = f"CIFAR-10 to {mean_and_deviation(found)} % ({len(found)} seeds; paper: {paper:.2f} %) with 0.98M parameters"
-    assert said in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-
-
-def _figures_of_rows():
-    """Of Uniform; of other rows without a difference; of normalised weights: how far from the reference row"""
-    rows = {n: build(n, shipped_records()).rows for n in ("II", "III", "IV")}
-    paper = {(n, row): PAPER_TABLES[n].rows[row] for n in rows for row in PAPER_TABLES[n].rows}
-    both = ("cifar10", "mnist")
-    uniform = [rows["IV"]["Uniform"][dataset].from_reference for dataset in both]
-    alike = {
-        dataset: [rows[n][row][dataset].from_reference for n, row in (("IV", "CE"), ("IV", "WS"), ("III", "squash"))]
-        for dataset in both
-    }
-    cifar100 = {row: rows[n][row]["cifar100"] for n, row in (("IV", "CE"), ("IV", "Uniform"), ("III", "squash"))}
-    reference = [r.accuracy for r in shipped_records() if (r.dataset, r.row) == ("cifar100", "wcapsnet")]
-    papers = [paper["III", row]["cifar100"] for row in ("tilt", "squash")]
-    return [
-        *(percent(one.difference) for one in uniform),
-        *(percent(one.margin - one.difference) for one in uniform),
-        *(f"{paper['IV', 'WS+CE'][dataset] - paper['IV', 'Uniform'][dataset]:.2f}" for dataset in both),
-        *(percent(max(abs(one.difference) + one.margin for one in alike[dataset])) for dataset in reversed(both)),
-        *(percent(rows["IV"][row]["cifar10"].from_paper.difference) for row in ("Uniform", "CE", "WS", "WS+CE")),
-        *(percent(r.accuracy) for cell in cifar100.values() for r in cell.records),
-        *(percent(accuracy) for accuracy in reference),
-        percent(-cifar100["squash"].from_reference.difference),
-        f"{papers[0] - papers[1]:.2f}",
-        percent(cifar100["squash"].from_paper.difference),
-        f"{papers[1]:.2f}",
-        *(percent(r.accuracy) for r in rows["II"]["normalized"]["cifar10"].records),
-        f"{paper['II', 'normalized']['cifar10']:.2f}",
-        *mean_and_deviation([r.accuracy for r in rows["II"]["softmax"]["cifar10"].records]).split(" ± "),
-        percent(-rows["II"]["normalized"]["mnist"].from_reference.difference),
-    ]
-
-
-def _short_runs(reading):
-    """Of normalised weights on CIFAR-10: validation accuracy of the last epochs, over seeds"""
-    found = (ROOT / "results/readings/cifar10-normalized" / reading).glob("seed=*.json")
-    return statistics.mean(json.loads(path.read_text())["validation"]["last"] for path in found)
-
-
-def _figures_inside(inside):
-    """Of networks with normalised weights beside shipped ones"""
-
-    def said_of(name):
-        (path,) = inside.glob(f"*normalized_*/{name}.json")
-        return json.loads(path.read_text())
-
-    shipped = {
-        name: json.loads(next(inside.glob(f"*_wcapsnet-{name}_*/explain.json")).read_text())
-        for name in ("cifar10", "mnist")
-    }
-    normalized, second = (said_of(f"cifar10-normalized-seed-{seed}") for seed in range(2))
-    for one, blocks in ((normalized, ["6.0", "3.0"]), (second, ["7.0", "3.0"])):
-        assert [f"{level['effective_per_image']:.1f}" for level in one["levels"][:2]] == blocks
-        assert sum(share == 0 for share in one["levels"][2]["chosen_overall"]) == 2
-    mine, theirs = (
-        [percent(probe["accuracy"], 1) for probe in one["probes"]] for one in (normalized, shipped["cifar10"])
-    )
-    first, other, shipped_one = (
-        said_of(f"reroute-{name}")["rerouted"]
-        for name in ("cifar10-normalized-seed-0", "cifar10-normalized-seed-1", "wcapsnet-cifar10")
-    )
-    both = [(one, kind) for one in (first, other) for kind in ("equal", "dropout")]
-    last = [one[kind]["one_level"][3] for one, kind in (*both, (shipped_one, "dropout"))]
-    level = [said_of(f"mnist-normalized-seed-{seed}")["levels"][2] for seed in range(3)]
-    softmax = shipped["mnist"]["levels"][2]
-
-    def span(fact, digits=2):
-        values = [one[fact] for one in level]
-        return [f"{min(values):.{digits}f}", f"{max(values):.{digits}f}"]
-
-    exchanged = [said_of(f"reroute-mnist-normalized-seed-{seed}")["rerouted"] for seed in range(3)]
-    (before,) = inside.glob("*_reroute_*/wcapsnet-mnist.json")
-    own = json.loads(before.read_text())["rerouted"]["other"]["all_levels"]
-
-    def losses(kind):
-        lost = [-one[kind]["all_levels"]["difference"] for one in exchanged]
-        return [percent(min(lost)), percent(max(lost))]
-
-    sums = build("II", shipped_records()).rows["normalized"]["cifar10"]
-    mean = open_run(ROOT / "results/readings-full-length/cifar10-normalized/mean-over-levels/seed=0.json").results()
-    return [
-        *(*mine[:3], *theirs[:3], mine[3], theirs[3]),
-        *(figure for one in last for figure in (percent(one["difference"]).replace("-", "−"), percent(one["margin"]))),
-        percent(_short_runs("mean-over-levels") - _short_runs("as-decided")),
-        *(percent(mean[fact]) for fact in ("accuracy", "validation_accuracy")),
-        *(percent(one.validation_accuracy) for one in sums.records),
-        f"{sums.paper - 100 * mean['accuracy']:.2f}",
-        *_sets_on_one_scale(softmax, *level),
-        *(*span("information"), f"{softmax['information']:.2f}"),
-        *(*span("effective_per_image", 1), f"{softmax['effective_per_image']:.1f}"),
-        *(*losses("other"), percent(-own["difference"]), percent(own["margin"]), *losses("mean")),
-        percent(-build("II", shipped_records()).rows["normalized"]["mnist"].from_reference.difference),
-    ]
-
-
-def _sets_on_one_scale(softmax, *normalized):
-    """These records have the information of sets of winners divided by H(class); the documents by ln 4 (D29)."""
-    counts = [sum(row) for row in open_run(ROOT / "results/table-V/mnist/wcapsnet/seed=0.json").results()["confusion"]]
-    entropy = -sum(n / sum(counts) * math.log(n / sum(counts)) for n in counts)
-    first, *values = (one["information_set"] * entropy / math.log(4) for one in (softmax, *normalized))
-    return [f"{value:.2f}" for value in (first, min(values), max(values))]
-
-
-def test_every_figure_in_the_words_about_the_ablations_is_one_of_the_records():
-    text = (ROOT / "docs/results.md").read_text(encoding="utf-8").partition("## What the ablations show")[2]
-    words = text.partition("<!-- end of differences -->")[2].partition("\n## ")[0]
-    inside = ROOT / "results/looking-inside"
-    of_rows = _figures_of_rows()
-    looked = _figures_inside(inside)
-    random = json.loads(next(inside.glob("*_reroute-random_*/cifar10-random-seed-0.json")).read_text())
-    (record,) = (r for r in shipped_records() if (r.dataset, r.row, r.seed) == ("cifar10", "random", 0))
-    assert random["accuracy"] == record.accuracy
-    draws, equal = random["draws"], random["rerouted"]["equal"]["all_levels"]
-    shares = (record.accuracy, draws["accuracy"], draws["deviation"], equal["accuracy"])
-    of_random = [percent(share) for share in (*shares, equal["difference"], equal["margin"])]
-    (folder,) = inside.glob("*_reroute_*")
-    shipped = ("wcapsnet-cifar100", "wcapsnet-fashion-mnist", "wcapsnet-mnist")
-    names = ("wcapsnet-cifar10", "cifar10-ce-seed-0", *shipped)
-    found = [json.loads((folder / f"{name}.json").read_text())["rerouted"] for name in names]
-    lines = {"mean": "the mean, for every image", "other": "those of another image", "equal": "equal ones"}
-    for kind, begins in lines.items():
-        cells = [one[kind]["all_levels"] for one in found]
-        points = [f"{100 * c['difference']:+.2f} ± {100 * c['margin']:.2f}".replace("-", "−") for c in cells]
-        line = f"| {begins} | {' | '.join(points)} |"
-        assert line in words
-        words = words.replace(line, "")
-    means, others = ([one[kind]["all_levels"] for one in found] for kind in ("mean", "other"))
-    at_most = [percent(c["margin"] - c["difference"], 1) for c in means]
-    assert at_most[0] == at_most[1], "both networks on CIFAR-10"
-    lost = [-c["difference"] for c in others if -c["difference"] > c["margin"]]
-    losses = [*at_most[1:], percent(min(lost), 1), percent(max(lost), 1)]
-    assert (len(lost), len(found), max(c["difference"] for c in means) < 0) == (3, 5, True)
-    gained, gone = (sum(c[fact] for c in (means[0], *means[2:])) for fact in ("gained", "lost"))
-    assert f"together gain {gained} images and lose {gone}" in words
-    paper, margins, errors = PAPER_TABLES["IV"].rows, [], []
-    for dataset, reached in paper["WS+CE"].items():
-        margins.append(f"{reached - paper['Uniform'][dataset]:.2f}")
-        share, images = reached / 100, DATASETS[dataset].test_images
-        errors.append(f"{100 * math.sqrt(share * (1 - share) / images):.2f}")
-    said = [*of_rows, *looked, *of_random, *losses, *margins, *errors]
-    assert re.findall(r"−?\d+\.\d+", words) == said, "all others are in the table that is made"
-
-
-def test_the_rows_that_stand_apart_are_named():
-    words = (ROOT / "docs/results.md").read_text(encoding="utf-8").partition("## When a difference is larger")[2]
-    rows = {dataset: accuracies_of(shipped_records(), dataset) for dataset in DATASETS}
-    assert {(dataset, row) for dataset in rows for row in apart(rows[dataset])} == {("cifar10", "normalized")}
-    assert "The first is so far normalised weights on CIFAR-10." in words
+    assert mean_and_deviation(found) in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_winners_beside_the_least_loss_are_those_of_the_records():
@@ -536,7 +367,6 @@ def test_what_was_seen_inside_of_networks_makes_its_figure_stale_and_must_be_the
     said["levels"][pages.LEVEL - 1]["mean"][0][0] = 0.123
     record.write_text(json.dumps(said))
     assert pages.write(checkout) == [figure]
-    assert "0, block 0: 0.123" in (checkout / figure).read_text()
     record.unlink()
     with pytest.raises(InputError, match="mnist-normalized-seed-1"):
         pages.pages(checkout)
