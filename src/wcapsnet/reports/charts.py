@@ -220,10 +220,11 @@ def matrix(
     """
     wide, tall = cell
     beside, above = [shortened(name, 140) for name in rows], [shortened(name, 100) for name in columns]
-    slanted = max(map(room, columns)) > wide
-    heading = 0.0 if wide < 8 else 18.0 if not slanted else 12 + 0.77 * max(map(room, above))  # leaning by 50°
+    small = wide < 13  # names of columns are upright then, otherwise they lean by 50° if they do not fit
+    slanted, longest = max(map(room, columns)) > wide, max(map(room, above)) * (0.73 if small else 0.77)
+    heading = 0.0 if wide < 8 else 18.0 if not slanted else 12 + longest
     left, top = 20 + (10 + max(map(room, beside)) if tall >= 8 else 6.0), 18 + heading
-    beyond = heading if slanted and heading else 0.0  # slanted names extend beyond the right border
+    beyond = heading if slanted and not small else 0.0  # leaning names extend beyond the right border
     width, height = left + wide * len(columns) + 4 + beyond, top + tall * len(rows) + 4
     shades: dict[tuple[str, float, str], list[str]] = {}
     for (row, column), one in cells.items():
@@ -238,15 +239,12 @@ def matrix(
         for (kind, opacity, color), places in sorted(shades.items())
     ]
     if tall >= 8:
-        size = "label" if tall >= 13 else "small"
-        parts += [text(left - 6, top + tall * (i + 0.5) + 4, name, size, "end") for i, name in enumerate(beside)]
+        size, drop = ("label", 4) if tall >= 13 else ("small", 3)
+        parts += [text(left - 6, top + tall * (i + 0.5) + drop, name, size, "end") for i, name in enumerate(beside)]
     for j, name in enumerate(above if wide >= 8 else ()):
-        x, y = left + wide * (j + 0.5), top - 6
-        if slanted:
-            size = "label" if wide >= 13 else "small"
-            parts.append(text(x, y, name, size, transform=f"rotate(-50 {n(x)} {n(y)})"))
-        else:
-            parts.append(text(x, y, name, "label", "middle"))
+        x, y = left + wide * (j + 0.5) + (3 if small else 0), top - 6
+        turn = f"rotate({-90 if small else -50} {n(x)} {n(y)})" if slanted else None
+        parts.append(text(x, y, name, "small" if small else "label", None if slanted else "middle", transform=turn))
     for (row, column), one in cells.items():
         if one.text:
             size = "over" if _opacity(one) > 0.55 else "inside"
