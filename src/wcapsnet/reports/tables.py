@@ -17,19 +17,19 @@ NOT_AT_HAND = {"svhn": "not measured: data set not at hand"}
 DASH = "–"
 SUMMED = "Trained before D7, with the sum of the Wasserstein loss over levels, four times today's weight"
 LEGEND = (
-    "A cell gives our test accuracy in %, mean ± standard deviation over n seeds (a dash: no full-length run is recorded); "
-    "then its difference in points from the paper's figure, taken as one run; then its difference from the table's "
-    "reference row.",
-    f"Brackets hold the 95 % interval of a difference. Larger than noise: p < {LEVEL}, two-sided, not corrected for the "
-    "number of comparisons.",
-    "t: Student's t-test. All rows on the same data share one spread over seeds (pooled variances), including single runs "
-    "and the paper's figures, although such a row may vary more than the others.",
-    "Welch: Welch's t-test. A row whose seeds spread significantly more than the others' (F-test, corrected for the "
-    "number of rows) keeps its own spread, which is also used for the paper's run of that row (t). Random always keeps "
-    "its own, because its weights at evaluation are drawn too; with a single seed it has none.",
-    "z: no row has several seeds (or they agree to the last image), so the spread over seeds is unknown and the binomial "
-    "standard error of the test set takes its place. A difference larger than that calls for more seeds; it is not yet a "
-    "finding.",
+    "A cell gives our test accuracy in %, mean ± standard deviation over n seeds (a dash: no full-length run is "
+    "recorded); then its difference in points from the paper's figure, taken as one run; then its difference from"
+    " the table's reference row.",
+    f"Brackets hold the 95 % interval of a difference. Larger than noise: p < {LEVEL}, two-sided, not corrected "
+    "for the number of comparisons.",
+    "t: Student's t-test. All rows on the same data share one spread over seeds (pooled variances), including "
+    "single runs and the paper's figures, although such a row may vary more than the others.",
+    "Welch: Welch's t-test. A row whose seeds spread significantly more than the others' (F-test, corrected for "
+    "the number of rows) keeps its own spread, which is also used for the paper's run of that row (t). Random "
+    "always keeps its own, because its weights at evaluation are drawn too; with a single seed it has none.",
+    "z: no row has several seeds (or they agree to the last image), so the spread over seeds is unknown and the "
+    "binomial standard error of the test set takes its place. A difference larger than that calls for more seeds;"
+    " it is not yet a finding.",
 )
 
 
