@@ -17,11 +17,11 @@ LAYERS = [
     ["engine", "experiment", "models"],
     ["kernels", "classifier", "recipes"],
     ["training"],
-    ["shipped", "explanations", "bench"],
+    ["shipped", "explanations"],
     ["hub"],
     ["sweeps"],
     ["reports"],
-    ["explore"],
+    ["explore", "bench"],
     ["api"],
     ["cli"],
 ]

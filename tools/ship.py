@@ -31,7 +31,7 @@ from wcapsnet.device import arithmetic, choose_device
 from wcapsnet.errors import InputError
 from wcapsnet.parts import model as MODELS
 from wcapsnet.recipes import RECIPES
-from wcapsnet.reports import result_curves as curves
+from wcapsnet.reports.export import accuracy_figure, write_figure
 from wcapsnet.reports.records import FREE, environment_of, history_of, open_run, runs_in
 from wcapsnet.settings import flat, to_dict
 from wcapsnet.training.evaluate import Evaluation, evaluate, good_batch, on_every_core
@@ -118,7 +118,8 @@ def ship(name: str, folders: list[Path], root: Path, data_dir: Path | None, devi
     )
     with replacing(root / PLACE / f"{name}.safetensors") as partial:
         partial.write_bytes(content)
-    write_text(root / CARDS / f"{name}.svg", curves.svg(f"{name}: training", {f"seed {_seed(run)}": run.metrics()}))
+    curves = accuracy_figure(f"{name}: accuracy by epoch", {f"seed {_seed(run)}": run.metrics()})
+    write_figure(curves, root / CARDS / f"{name}.svg")
     write_text(root / CARDS / f"{name}.md", card(measured))
     return measured
 

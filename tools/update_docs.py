@@ -17,8 +17,8 @@ from wcapsnet.data import DATASETS
 from wcapsnet.errors import InputError
 from wcapsnet.formatting import percent, plural
 from wcapsnet.recipes.published import PAPER_TABLES
-from wcapsnet.reports import result_curves as curves
-from wcapsnet.reports import tables, weight_map
+from wcapsnet.reports import tables
+from wcapsnet.reports.export import Panel, accuracy_figure, weight_maps
 from wcapsnet.reports.records import NETWORK, Record, in_order, keep, open_run, read_record, records_json, runs_in
 from wcapsnet.training.console import clock
 from wcapsnet.training.run_folder import read_json
@@ -72,15 +72,15 @@ def pages(root: Path) -> dict[Path, str]:
     inside = root / "results" / "looking-inside"
     if inside.is_dir():
         title = f"MNIST, level {LEVEL}: mean routing weights of every class"
-        made[Path("docs/images/weights-mnist.svg")] = weight_map.svg(title, _looked(inside))
+        made[Path("docs/images/weights-mnist.svg")] = weight_maps(title, _looked(inside)).file()
     return made
 
 
-def _looked(inside: Path) -> dict[str, weight_map.Panel]:
+def _looked(inside: Path) -> dict[str, Panel]:
     found = {}
     for name, path in LOOKED.items():
         said = read_json(inside / path)
-        found[name] = weight_map.Panel(said["classes"], said["levels"][LEVEL - 1]["mean"])
+        found[name] = Panel(said["classes"], said["levels"][LEVEL - 1]["mean"])
     return found
 
 
@@ -167,7 +167,7 @@ def _figure_of(results: Path, dataset: str, records: Sequence[Record]) -> str:
         for record in records
         if (record.dataset, record.row) == (dataset, NETWORK)
     }
-    return curves.svg(f"{DATASETS[dataset].title}: accuracy, validation thick, training thin", runs)
+    return accuracy_figure(f"{DATASETS[dataset].title}: accuracy by epoch", runs).file()
 
 
 def main(arguments: list[str], root: Path) -> int:

@@ -115,11 +115,19 @@ def test_several_runs_are_compared(toy):
 
 @pytest.mark.slow
 def test_figures_are_written_beside(run, tmp_path):
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("typst")
     answer = call("report", run, "--out", tmp_path / "page.html", "--figures", tmp_path / "figures")
     assert answer.code == 0
     assert (tmp_path / "figures" / "confusion.pdf").is_file()
     assert f"figures are in {tmp_path / 'figures'}" in answer.out
+
+
+def test_without_typst_figures_are_svg_only_and_that_is_said(run, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "typst", None)
+    answer = call("report", run, "--out", tmp_path / "page.html", "--figures", tmp_path / "figures")
+    assert answer.code == 0
+    assert "wcapsnet[plots]" in answer.err
+    assert {path.suffix for path in (tmp_path / "figures").iterdir()} == {".svg"}
 
 
 def test_a_moved_data_set_is_said_on_the_page(toy, monkeypatch):

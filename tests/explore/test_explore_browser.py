@@ -14,7 +14,7 @@ from PIL import Image
 from wcapsnet.explanations import explain_image, over_image
 from wcapsnet.explanations.shares import against_share
 from wcapsnet.network import Level, RoutingConfig
-from wcapsnet.reports.shades import shades
+from wcapsnet.reports.colors import shades
 
 pytestmark = pytest.mark.browser
 

@@ -1,6 +1,5 @@
 """The page of one run: what it says, that it stands alone, and what it says where something is missing."""
 
-import itertools
 import json
 import re
 from dataclasses import replace
@@ -11,6 +10,7 @@ from page_helpers import NASTY, Page, facts_of, toy
 
 from wcapsnet.classifier import Classifier
 from wcapsnet.data import Split
+from wcapsnet.data.device_data import DeviceSplit
 from wcapsnet.explanations import explain_images, specialization, survey
 from wcapsnet.formatting import percentage
 from wcapsnet.network import Level, RoutingConfig
@@ -18,7 +18,6 @@ from wcapsnet.recipes import recipe
 from wcapsnet.reports import gather, run_page, subject_of_run, survey_cache
 from wcapsnet.reports.subject import paper_figure
 from wcapsnet.reports.survey_cache import SURVEY, saved_survey
-from wcapsnet.reports.svg import Bar, Line, bar_chart, line_chart
 from wcapsnet.training.run_folder import Run
 
 SECTIONS = ["overview", "training", "answers", "routing", "probes", "examples", "reconstructions", "configuration"]
@@ -43,7 +42,7 @@ def check(text: str) -> Page:
     assert len(ids) == len(set(ids))
     assert {a["href"] for a in page.all("a")} <= {f"#{name}" for name in ids}
     assert all(a.get("alt") for a in page.all("img"))
-    assert all(a.get("aria-label") for a in page.all("svg"))
+    assert all(a.get("aria-label") or a.get("aria-hidden") for a in page.all("svg"))
     assert "nan" not in re.findall(r"\w+", page.text)
     return page
 
@@ -91,11 +90,7 @@ def test_names_of_classes_and_runs_are_text_and_never_markup(page, facts):
     assert "<script>alert" not in text
     assert NASTY[0] in page.text
     assert "a <run>" in page.text
-
-
-def test_every_class_name_is_escaped_in_attributes(page):
-    labels = [a["alt"] for a in page.all("img")]
-    assert any(NASTY[2] in label for label in labels)
+    assert any(NASTY[2] in a["alt"] for a in page.all("img"))
 
 
 def test_the_curves_carry_every_value_of_every_term(page, finished_run):
@@ -126,10 +121,13 @@ def test_the_routing_carries_means_and_intervals_of_explain(page, facts):
     for grid, level in zip(drawn, found.levels, strict=True):
         for r in range(3):
             for n in range(level.capsules):
-                assert grid["said"][r][n] == f"{level.mean[r, n]:.3f} ± {level.margin[r, n]:.3f}"
+                assert grid["said"][f"{r},{n}"] == f"{level.mean[r, n]:.3f} ± {level.margin[r, n]:.3f}"
         assert f"{level.information_chosen:.3f} (chance {level.information_chosen_by_chance:.3f})" in page.text
         assert f"{level.effective:.2f} of {level.capsules}" in page.text
     assert found.trend in page.text
+    assert len(facts.seen.probes) == 2
+    for probe in facts.seen.probes:
+        assert percentage(probe.accuracy) in page.text
 
 
 @pytest.mark.parametrize("off", [1, 10])
@@ -164,41 +162,23 @@ def test_a_mistake_is_told_as_the_most_frequent_only_if_no_other_is_as_frequent(
     assert ("Most often" in page.text) == said
 
 
-def test_wins_of_every_level_are_by_block_weight(page, facts):
-    found = specialization(facts.seen.survey)
-    shares = [float((b >= 0.99 * b.amax(1, keepdim=True)).double().mean(0)[0]) for b in facts.seen.survey.weights]
-    assert [float(level.chosen_overall[0]) for level in found.levels] == pytest.approx(shares)
-    assert page.text.count("the share of images in which the weight of a capsule is within") == len(found.levels)
-
-
-def test_how_many_vectors_tie_is_on_the_page(page, facts):
+def test_wins_and_ties_of_every_level_are_on_the_page(page, facts):
+    for level in specialization(facts.seen.survey).levels:
+        for share in level.chosen_overall.tolist():
+            assert percentage(share, 1) in page.text
     tied = facts.seen.survey.tied
-    assert f"from {int(tied.min()):,} to {int(tied.max()):,}. The decoder reconstructs the image" in page.text
-    for example in facts.pictures.examples:
-        assert example.explained.decoded(facts.classes)[1:] in page.text
+    assert f"between {int(tied.min()):,} and {int(tied.max()):,} overall" in page.text
 
 
-def test_all_information_of_a_level_is_on_one_scale_that_the_page_states(page, facts):
+def test_the_page_states_the_scale_of_information(page, facts):
     for level in specialization(facts.seen.survey).levels:
         assert f"1 is {level.unit:.3f} nats" in page.text
-    assert "All information values on this page use this scale." in page.text
 
 
 def test_no_mistake_is_told_with_certainty_that_it_does_not_have(facts):
     sure = [replace(one, probability=0.99999) for one in facts.pictures.mistakes]
     page = Page(run_page(replace(facts, pictures=replace(facts.pictures, mistakes=sure))))
     assert page.text.count(">99.9\u202f%") >= len(sure) > 0
-
-
-@pytest.mark.parametrize("epochs", range(1, 9))
-@pytest.mark.parametrize("width", [320, 350, 1000])
-def test_what_is_written_below_a_curve_does_not_overlap(epochs, width):
-    line = Line("loss", list(range(1, epochs + 1)), [1.0 / epoch for epoch in range(1, epochs + 1)])
-    drawn = str(line_chart("Loss", [line], said=[["x"] * epochs], width=width))
-    below = re.findall(r'<text x="([\d.]+)" y="162"[^>]*>([^<]+)</text>', drawn)
-    assert [word for _, word in below if word.isdecimal()][:1] == ["1"]
-    places = sorted(float(x) for x, _ in below)
-    assert all(right - left > 26 for left, right in itertools.pairwise(places)), below
 
 
 def test_collapse_is_said_on_the_page(facts):
@@ -208,24 +188,6 @@ def test_collapse_is_said_on_the_page(facts):
     collapsed = replace(facts.seen.survey, weights=(always, weights[1]))
     page = Page(run_page(replace(facts, seen=replace(facts.seen, survey=collapsed))))
     assert page.text.count("Level 1 has collapsed: capsule 1 wins in 100.0% of 60 images.") == 2
-
-
-def test_the_probes_are_on_the_page(page, facts):
-    assert len(facts.seen.probes) == 2
-    for probe in facts.seen.probes:
-        assert percentage(probe.accuracy) in page.text
-
-
-def test_the_line_of_a_bar_is_its_interval():
-    def ends(*interval):
-        """Of the line, along the width of the bar"""
-        drawn = str(bar_chart("Accuracy", [Bar("a", 0.5, "50 %", interval)]))
-        left, right = re.search(r'd="M([\d.]+) [\d.]+H([\d.]+)v[\d.]+H[\d.]+z" class="track"', drawn).groups()
-        line = re.search(r'd="M([\d.]+) [\d.]+H([\d.]+)M[^"]*" class="whisker"', drawn).groups()
-        return [(float(x) - float(left)) / (float(right) - float(left)) for x in line]
-
-    assert ends(0.25, 0.75) == pytest.approx([0.25, 0.75], abs=1e-3)
-    assert ends(0.25, 1.0) == pytest.approx([0.25, 1.0], abs=1e-3)
 
 
 def test_the_mistakes_are_the_surest_ones(facts):
@@ -340,25 +302,15 @@ def test_a_report_teaches_probes_as_explain_does_and_never_by_test_images(tmp_pa
     assert torch.equal(test.labels, getattr(dataset, part).labels)
     who = {"validation": "30 validation images", "train": "48 training images"}[teacher]
     on = {"test": "60 test images", "validation": "30 validation images"}[part]
-    assert f"it is trained on {who} and tested on {on}." in check(run_page(facts)).text
+    assert f"trained on {who} and tested on {on}." in check(run_page(facts)).text
 
 
 def test_why_there_are_no_probes_is_said(facts, monkeypatch):
-    few = replace(facts.seen, probes=(), taught=5)
-    assert survey_cache.why_no_probes(few) == (
-        "Probes need at least 6 validation images for training, two per class, but there were 5."
-    )
+    few = survey_cache.why_no_probes(replace(facts.seen, probes=(), taught=5))
+    assert "6 validation images" in few
+    assert "5" in few
     monkeypatch.setattr(survey_cache, "MOST_ROUTED", 50)
-    assert survey_cache.why_no_probes(replace(facts.seen, probes=())) == (
-        "A report has probes for at most 50 test images and validation images; use wcapsnet explain for more."
-    )
-
-
-def test_a_glance_at_a_few_images_does_without_probes(tmp_path):
-    run, dataset = toy(tmp_path / "run", finish=False, epochs=4)
-    facts = gather(subject_of_run(run.path), dataset, "", torch.device("cpu"), sample=4)
-    assert (facts.seen.probes, facts.seen.taught) == ((), 0)
-    assert "Probes need at least 6 training images" in check(run_page(facts)).text
+    assert "50 test images" in survey_cache.why_no_probes(replace(facts.seen, probes=()))
 
 
 # ── any shape ──
@@ -383,6 +335,7 @@ def test_pages_of_networks_of_every_shape(tmp_path, classes, shape, model):
         assert "Level 1 does not select: all capsules have the same weight." in page.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "most"), [(100, 1_000_000), (300, 2_500_000)])
 def test_a_hundred_classes_and_more_stay_small(tmp_path, count, most):
     run, dataset = toy(tmp_path / "run", tuple(f"a class called {r}" for r in range(count)), test=3 * count)
@@ -394,6 +347,7 @@ def test_a_hundred_classes_and_more_stay_small(tmp_path, count, most):
     assert "sorted by the capsule they favour" in page.text
 
 
+@pytest.mark.slow
 def test_large_pictures_are_made_small(tmp_path):
     run, dataset = toy(
         tmp_path / "run", ("a", "b"), (3, 256, 192), epochs=1, levels=(Level(2, 2, 3, 8), Level(2, 2, 3, 2))
@@ -418,26 +372,20 @@ def test_without_survey_and_weights_the_record_is_shown(finished_run, tmp_path):
         (record / name).write_bytes(finished_run[0].file(name).read_bytes())
     page = check(run_page(facts_of(Run.open(record), None)))
     assert percentage(finished_run[0].results()["accuracy"]) in page.text
-    assert "There are no weights: the run's folder has no best.safetensors." in page.text
+    assert "no best.safetensors" in page.text
     assert [one for one in numbers(page, "grid") if "taken for" in one["say"]]
 
 
 def test_an_unfinished_run_is_shown_by_its_validation_images(tmp_path):
     run, dataset = toy(tmp_path / "run", finish=False, epochs=4)
-    facts = facts_of(run, dataset)
+    facts = facts_of(run, replace(dataset, validation_files=tuple(f"class/{place}.png" for place in range(30))))
+    assert all(one.shown.name == f"class/{one.shown.index}.png" for one in facts.pictures.examples)
     assert facts.seen.part == "validation"
     assert len(facts.seen.survey) == 30
     page = check(run_page(facts))
     assert "This run is not finished: 1 of 4 epochs are done." in page.text
     assert f"wcapsnet train --resume {run.path}" in page.text
     assert "test accuracy" not in page.text
-
-
-def test_pictures_of_an_unfinished_run_have_the_names_of_their_files(tmp_path):
-    run, dataset = toy(tmp_path / "run", finish=False, epochs=4)
-    dataset = replace(dataset, validation_files=tuple(f"class/{place}.png" for place in range(30)))
-    for one in facts_of(run, dataset).pictures.examples:
-        assert one.shown.name == f"class/{one.shown.index}.png"
 
 
 def test_a_glance_looks_at_some_images_and_keeps_nothing(tmp_path):
@@ -447,22 +395,20 @@ def test_a_glance_looks_at_some_images_and_keeps_nothing(tmp_path):
     assert not (run.path / SURVEY).exists()
     page = check(run_page(facts))
     assert "10 of its 30 validation images" in page.text
+    assert (facts.seen.probes, facts.seen.taught) == ((), 2)
+    assert "Probes need at least 6 training images" in page.text
     for one in facts.pictures.examples:
         assert int(dataset.validation.labels[one.shown.index]) == one.shown.label
 
 
-def test_a_run_that_has_hardly_begun_has_a_page(tmp_path):
-    run = Run.create(tmp_path / "run", recipe("demo"), {})
-    page = check(run_page(facts_of(run, None)))
-    assert "There are no weights: the run's first epoch is not finished." in page.text
+def test_a_run_without_weights_has_a_page(tmp_path):
+    young = Run.create(tmp_path / "young", recipe("demo"), {})
+    page = check(run_page(facts_of(young, None)))
+    assert "first epoch is not finished" in page.text
     assert "0 of 5 epochs are done" in page.text
-
-
-def test_an_unfinished_run_whose_weights_were_deleted_has_one_too(tmp_path):
     run, dataset = toy(tmp_path / "run", finish=False)
     run.file("best.safetensors").unlink()
-    page = check(run_page(facts_of(run, dataset)))
-    assert "There are no weights: the run's folder has no best.safetensors." in page.text
+    assert "no best.safetensors" in check(run_page(facts_of(run, dataset))).text
 
 
 def test_classes_without_images_are_left_out(tmp_path):
@@ -494,9 +440,6 @@ def test_a_perfect_run_has_no_mistakes_to_show(facts):
 
 
 def test_reconstructions_are_those_of_the_network(facts, finished_run):
-    from wcapsnet.classifier import Classifier
-    from wcapsnet.data.device_data import DeviceSplit
-
     run, dataset = finished_run
     classifier = Classifier.load(run.weights())
     split = DeviceSplit(dataset.test, *classifier.normalization, torch.device("cpu"))

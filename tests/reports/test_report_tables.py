@@ -3,7 +3,6 @@
 import json
 import re
 import sys
-import xml.etree.ElementTree as ET
 
 import pytest
 from report_helpers import ENVIRONMENT, finished
@@ -14,8 +13,7 @@ from wcapsnet.network import WCapsNet
 from wcapsnet.recipes import PAPER
 from wcapsnet.recipes.ablations import NUMERALS, PAPER_FIGURES, TABLES
 from wcapsnet.recipes.published import PAPER_COLUMNS, PAPER_TABLES
-from wcapsnet.reports import result_curves as curves
-from wcapsnet.reports import tables, weight_map
+from wcapsnet.reports import tables
 from wcapsnet.reports.records import read_record, read_records, runs_in
 from wcapsnet.training.run_folder import Run
 
@@ -299,51 +297,3 @@ def test_runs_on_pictures_of_ones_own_are_not_compared_field_by_field(runs):
 def test_bad_input_is_answered(words, says, capsys):
     assert call("tables", *words) == 2
     assert says in capsys.readouterr().err
-
-
-# ── curves ──
-
-
-@pytest.mark.parametrize("epochs", [1, 2, 40, 300])
-@pytest.mark.parametrize("level", [0.0, 0.1, 0.7, 0.9968, 1.0])
-def test_curves_are_well_formed_and_inside_of_their_panel(epochs, level):
-    records = [
-        {"epoch": e, "lr": 0.1 if e < epochs / 2 else 0.01, "train_accuracy": level, "validation_accuracy": level}
-        for e in range(1, epochs + 1)
-    ]
-    text = curves.svg("a < b", {"seed 0": records, "seed 1": records[:1]})
-    lines = [e for e in ET.fromstring(text).iter() if e.tag.endswith("polyline")]
-    assert len(lines) == 4
-    points = [tuple(map(float, point.split(","))) for line in lines for point in line.attrib["points"].split()]
-    assert all(curves.LEFT <= x <= curves.WIDTH - curves.RIGHT for x, _ in points)
-    assert all(curves.TOP <= y <= curves.HEIGHT - curves.BOTTOM for _, y in points)
-    assert len(text) < 20_000
-
-
-def test_a_curve_of_hand_worked_points():
-    # two epochs at 90 % and 95 %, the grid begins at 90: the first at the bottom, the second half way up
-    records = [{"epoch": e, "lr": 0.1, "train_accuracy": a, "validation_accuracy": a} for e, a in ((1, 0.9), (2, 0.95))]
-    text = curves.svg("", {"seed 0": records})
-    bottom, middle = curves.HEIGHT - curves.BOTTOM, (curves.TOP + curves.HEIGHT - curves.BOTTOM) / 2
-    right = curves.WIDTH - curves.RIGHT
-    assert f'points="{curves.LEFT:.1f},{bottom:.1f} {right:.1f},{middle:.1f}"' in text
-
-
-# ── weights ──
-
-
-def test_weights_are_drawn_by_capsule_and_class_panel_beside_panel():
-    panels = {
-        "a < b": weight_map.Panel(("cat", "dog"), ((1.0, 0.0, 0.0), (0.25, 0.25, 0.5))),
-        "other": weight_map.Panel(("cat", "dog"), ((0.2, 0.3, 0.5), (None, None, None))),
-    }
-    root = ET.fromstring(weight_map.svg("t & u", panels))
-    cells = [one for one in root.iter("{http://www.w3.org/2000/svg}rect") if one.get("class") == "cell"]
-    told = " ".join(one[0].text.rpartition(": ")[2] for one in cells)
-    assert told == "1.000 0.000 0.000 0.250 0.250 0.500 0.200 0.300 0.500" + 3 * " no images"
-    assert [one.get("fill") == "none" for one in cells] == [False] * 9 + [True] * 3
-    places = [(float(one.get("x")), float(one.get("y"))) for one in cells]
-    assert len(set(places)) == len(cells)
-    assert len({x for x, _ in places}) == 4, "a column a class"
-    assert len({y for _, y in places}) == 3, "a row a block"
-    assert max(x for x, _ in places) + weight_map.CELL < float(root.get("width"))

@@ -15,7 +15,7 @@ from ..errors import InputError
 from ..explanations import Survey
 from ..hub import data_of_run, load_with_data
 from ..network import WCapsNetConfig
-from ..reports import figures as drawing
+from ..reports import export
 from ..reports.survey_cache import aside
 from ..training.run_folder import Run
 from ..training.trainer import Trainer
@@ -33,14 +33,12 @@ def report(
 ) -> Path:
     """Write one HTML page about a run or a shipped network, or about several side by side. Returns the file.
 
-    `figures` is a folder for the figures as PDF, PNG and SVG.
+    `figures` is a folder for the figures as SVG, PDF and PNG.
     """
     chosen = choose_device(device)
     folder = Path(figures) if figures else None
-    if folder:
-        drawing.check()
-        if folder.exists() and not folder.is_dir():
-            raise InputError(f"--figures must be a folder, but {folder} is a file.")
+    if folder and folder.exists() and not folder.is_dir():
+        raise InputError(f"--figures must be a folder, but {folder} is a file.")
     if out and Path(out).is_dir():
         raise InputError(f"--out must be a file, but {out} is a folder.")
     if not sources:
@@ -55,15 +53,17 @@ def report(
             raise InputError(
                 f"{place} was not replaced by a page without pictures; use --out to write that page elsewhere."
             )
-        page, drawn = pages.run_page(facts), drawing.run_figures(facts)
+        page, drawn = pages.run_page(facts), export.run_figures(facts)
     else:
         compared = pages.named([pages.gather(one, None, "", torch.device("cpu")) for one in subjects])
         place = (first.folder.parent if first.folder else Path()) / "comparison.html"
-        page, drawn = pages.comparison_page(compared), drawing.comparison_figures(compared)
+        page, drawn = pages.comparison_page(compared), export.comparison_figures(compared)
     place = Path(out) if out else place
     write_text(place, page)
     if folder:
-        drawing.write_figures(drawn, folder)
+        export.write_figures(drawn, folder)
+        if not export.converter():
+            warn(f"Only SVG files were written. {export.NEEDED}")
     return place
 
 

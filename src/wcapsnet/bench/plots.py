@@ -1,29 +1,22 @@
-"""Plots of throughput against problem size, drawn from records. The only module here that needs matplotlib."""
+"""Plots of throughput against problem size, drawn from records."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
+from ..reports.charts import Line, line_chart
+from ..reports.export import FORMATS, write_figure
+from ..reports.svg import Drawing, arranged, legend, titled
 from ..training.run_folder import read_json
 
-FORMATS = (".svg", ".png", ".pdf")
 AXES = {"batch": "batch size", "capsules": "capsules in level 1", "levels": "levels"}
 TITLES = {"train": "training step", "infer": "inference"}
-COLORS = {
-    "fused": "#c8102e",
-    "plain": "#1f5fa8",
-    "compiled": "#2e8b57",
-    "eager": "#8a6fb0",
-    "loop": "#777777",
-    "densenet": "#c98a1b",
-    "densenet-compiled": "#8c5a00",
-}
+WORK = "proportional to 1/multiply-adds"
 Panel = tuple[str, str]  # title, axis
-Line = list[dict[str, Any]]  # rows of one contender, in the order of the axis
+Rows = list[dict[str, Any]]  # of one contender, in the order of the axis
 
 
 def plot(records: list[Path], out: Path) -> None:
@@ -31,21 +24,20 @@ def plot(records: list[Path], out: Path) -> None:
     if out.suffix not in FORMATS:
         raise InputError(f"--out must end with {', '.join(FORMATS)}, not {out.name!r}.")
     panels = _panels(records)
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise InputError("Figures need matplotlib; install it with: pip install 'wcapsnet[plots]'.") from error
-    figure = Figure(figsize=(4.6 * len(panels), 3.8), layout="constrained")
-    for axes, (panel, lines) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
-        _draw(axes, panel, lines)
+    colors = {
+        name: color for color, name in enumerate(dict.fromkeys(name for lines in panels.values() for name in lines))
+    }
+    drawn = arranged([_draw(panel, lines, colors) for panel, lines in panels.items()], len(panels))
+    keys = [(name, f"line c{color % 8}") for name, color in colors.items()]
+    if any(axis != "batch" for _, axis in panels):
+        keys.append((WORK, "mark"))
     facts = [read_json(path)["environment"] for path in records]
     places = dict.fromkeys(f"{f['hardware']}, PyTorch {f['torch']}, {str(f['commit'])[:12]}" for f in facts)
-    figure.supxlabel(" · ".join(places), fontsize=7, color="#777777")
-    figure.savefig(out, metadata={"Date": None} if out.suffix == ".svg" else None)
+    write_figure(titled("Throughput", legend(keys, drawn.width), drawn, note=" · ".join(places)), out)
 
 
-def _panels(records: Iterable[Path]) -> dict[Panel, dict[str, Line]]:
-    panels: dict[Panel, dict[str, Line]] = {}
+def _panels(records: Iterable[Path]) -> dict[Panel, dict[str, Rows]]:
+    panels: dict[Panel, dict[str, Rows]] = {}
     for path in records:
         record = read_json(path)
         axis = record.get("settings", {}).get("scaling")
@@ -61,46 +53,18 @@ def _panels(records: Iterable[Path]) -> dict[Panel, dict[str, Line]]:
     return panels
 
 
-def _draw(axes: Any, panel: Panel, lines: dict[str, Line]) -> None:
-    from matplotlib.ticker import LogLocator
-
+def _draw(panel: Panel, contenders: dict[str, Rows], colors: dict[str, int]) -> Drawing:
     title, axis = panel
-    values = sorted({row["value"] for line in lines.values() for row in line})
-    names = []  # labels at the right end of a line: position, text, colour and size
-    for label, line in lines.items():
-        color = COLORS[label.partition(":")[0]]
-        y = [row["images_per_s"] for row in line]
-        axes.plot([row["value"] for row in line], y, "o-", color=color, linewidth=1.8, markersize=3.5)
-        names.append((y[-1], label, color, 9))
+    lines = [
+        _line(name, rows, [row["images_per_s"] for row in rows], colors[name]) for name, rows in contenders.items()
+    ]
     if axis != "batch":
-        best = max(lines.values(), key=lambda line: line[0]["images_per_s"])
+        best = max(contenders.values(), key=lambda rows: rows[0]["images_per_s"])
         work = [best[0]["macs_per_image"] / row["macs_per_image"] * best[0]["images_per_s"] for row in best]
-        axes.plot([row["value"] for row in best], work, ":", color="#bbbbbb", linewidth=1.2, zorder=0)
-        names.append((work[-1], "∝ 1/multiply-adds", "#999999", 6))
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xticks(values, [str(value) for value in values], fontsize=8)
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.minorticks_off()
-    axes.set_xlim(values[0] / 1.15, values[-1] * (values[-1] / values[0]) ** 0.22)  # room for the names at the right
-    axes.set_xlabel(AXES[axis], fontsize=9)
-    axes.set_ylabel("images/s", fontsize=9)
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    axes.tick_params(labelsize=8, length=2, color="#aaaaaa")
-    axes.grid(True, color="#eeeeee", linewidth=0.8)
-    axes.set_axisbelow(True)
-    for side in ("top", "right", "left", "bottom"):
-        axes.spines[side].set_visible(False)
-    axes.set_title(title, loc="left", fontsize=10)
-    _name_lines(axes, values[-1], sorted(names))
+        lines.insert(0, _line(WORK, best, work, None))
+    chart = line_chart(title, lines, width=400, height=330, x_name=AXES[axis], y_name="images/s", logarithmic=True)
+    return titled(title, chart)
 
 
-def _name_lines(axes: Any, x: float, names: list[tuple[float, str, str, int]]) -> None:
-    """At the height where the line ends, without overlapping names."""
-    low, high = map(math.log, axes.get_ylim())
-    below = -math.inf
-    for y, name, color, size in names:
-        height = max((math.log(y) - low) / (high - low), below + 0.05)  # as a fraction of the panel
-        place = (x, math.exp(low + height * (high - low)))
-        axes.annotate(name, place, (6, 0), textcoords="offset points", color=color, va="center", fontsize=size)
-        below = height
+def _line(name: str, rows: Rows, speeds: list[float], color: int | None) -> Line:
+    return Line(name, [row["value"] for row in rows], speeds, [f"{speed:,.0f}" for speed in speeds], color)

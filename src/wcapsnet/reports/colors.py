@@ -1,4 +1,9 @@
-"""Colours of pictures, the same in light and dark mode: weights against the equal share, contributions around zero."""
+"""The colours of weight maps and contribution maps.
+
+Weight maps are pale below the equal share, gray at it, dark and warm above. Lightness only decreases, so the order is
+visible in print and without colour vision. Light and dark mode share these colours: pictures cannot change with the
+page, and each map has a legend.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +11,27 @@ import torch
 from torch import Tensor
 
 from ..explanations.shares import against_share
-from .shades import shades
 
-HOT, COLD = torch.tensor([194.0, 65.0, 12.0]) / 255, torch.tensor([29.0, 99.0, 184.0]) / 255
+# From half the equal share, over the equal share, to twice the equal share. The live page has the same (paint.js).
+RAMP = ((222, 235, 247), (196, 205, 213), (168, 166, 163), (186, 100, 52), (112, 20, 10))
+DARK = 0.35  # from here on, text must be light
+# Contributions: orange below zero, blue above
+HOT, ZERO, COLD = (194, 65, 12), (179, 179, 179), (29, 99, 184)
 THROUGH = 0.32  # contrast of a picture that shows through a weight map
+
+
+def shades(positions: Tensor, ramp: tuple[tuple[int, int, int], ...] = RAMP) -> Tensor:
+    """Positions on the scale in [−1, 1], of any shape → the same shape with r, g, b in [0, 1] at the end"""
+    colors = torch.tensor(ramp, dtype=torch.float64) / 255
+    at = (positions.double().clamp(-1, 1) + 1) / 2 * (len(ramp) - 1)
+    low = at.floor().long().clamp(max=len(ramp) - 2)
+    part = (at - low)[..., None]
+    return (colors[low] * (1 - part) + colors[low + 1] * part).float()
+
+
+def hex_of(position: float, ramp: tuple[tuple[int, int, int], ...] = RAMP) -> str:
+    red, green, blue = (shades(torch.tensor(position), ramp) * 255).round().int().tolist()
+    return f"#{red:02x}{green:02x}{blue:02x}"
 
 
 def share_map(weights: Tensor, n: int) -> Tensor:
@@ -30,5 +52,5 @@ def signed_over(image: Tensor, heat: Tensor) -> Tensor:
     """For values in [−1, 1]: blue above zero, orange below, as on the live page"""
     gray = image.mean(0, keepdim=True).expand(3, -1, -1) * 0.5 + 0.45
     strong = 0.85 * heat.abs().clamp(0, 1)
-    color = torch.where(heat[None] >= 0, COLD[:, None, None], HOT[:, None, None])
-    return gray * (1 - strong) + color * strong
+    cold, hot = (torch.tensor(rgb).view(3, 1, 1) / 255 for rgb in (COLD, HOT))
+    return gray * (1 - strong) + torch.where(heat[None] >= 0, cold, hot) * strong

@@ -12,16 +12,14 @@ from ..explanations.probes import share_interval
 from ..formatting import mean_and_deviation, percent
 from ..settings import flat, to_dict
 from ..training.run_folder import read_json
-from .confusion import class_accuracies
-from .curves import accuracy_chart, loss_charts
-from .document import document
-from .facts import Facts
-from .html import Html, figure, h, table
-from .section import section, unable
+from .charts import Bar, bar_chart, beginning
+from .facts import Facts, class_accuracies
+from .page import curves, render
 from .significance import Difference, Sample, compare, interval, spreads
 from .subject import Subject
-from .svg import Bar, bar_chart, beginning
 from .tables import LEGEND, verdict
+
+SECTIONS = {name.lower(): name for name in ("Overview", "Differences", "Training", "Classes", "Routing", "Settings")}
 
 
 class Group(NamedTuple):
@@ -38,16 +36,33 @@ class Group(NamedTuple):
 
 def comparison_page(runs: Mapping[str, Facts]) -> str:
     """Runs by their names on the page"""
-    made = [
-        ("overview", "Overview", _overview(runs)),
-        ("differences", "Differences", _differences(runs)),
-        ("training", "Training", _training(runs)),
-        ("classes", "Classes", _classes(runs)),
-        ("routing", "Routing", _routing(runs)),
-        ("settings", "Settings", _settings(runs)),
-    ]
-    links = [(key, title) for key, title, _ in made]
-    return document(f"{len(runs)} runs compared", "wcapsnet report", links, [content for _, _, content in made])
+    bars, results = _results(runs)
+    low = beginning(bar.interval for bar in bars if bar.interval) if bars else 0.0
+    found, left_out = groups(runs)
+    return render(
+        "comparison.html.j2",
+        title=f"{len(runs)} runs compared",
+        sections=SECTIONS,
+        runs=list(runs),
+        bars=bar_chart("Test accuracy of every run", bars, low=low) if bars else None,
+        low=low,
+        results=results,
+        groups=[
+            [
+                group.name,
+                str(len(group.names)),
+                mean_and_deviation(group.sample.accuracies),
+                verdict(group.difference) if group.difference else "reference",
+            ]
+            for group in found
+        ],
+        left_out=left_out,
+        legend=LEGEND[1:],
+        curves=curves({name: facts.subject.metrics for name, facts in runs.items()}),
+        classes=_classes(runs),
+        routing=_routing(runs),
+        settings=_settings(runs),
+    )
 
 
 def named(facts: Sequence[Facts]) -> dict[str, Facts]:
@@ -93,23 +108,22 @@ def _tested_on(subject: Subject) -> Any:
     return subject.experiment.data.source, (subject.results or {}).get("images")
 
 
-def _overview(runs: Mapping[str, Facts]) -> Html:
-    lead = "The results of every run, with its best weights on validation."
-    bars, intervals, rows = [], [], []
+def _results(runs: Mapping[str, Facts]) -> tuple[list[Bar], list[list[str]]]:
+    """A bar for every tested run, a row for every run"""
+    bars, rows = [], []
     for color, (name, facts) in enumerate(runs.items()):
-        subject, results = facts.subject, facts.subject.results
-        metrics = subject.metrics
+        subject, results, metrics = facts.subject, facts.subject.results, facts.subject.metrics
         best = max((m["validation_accuracy"] for m in metrics), default=None)
+        tested = ["not finished", "", ""]
         if results:
-            accuracy = results["accuracy"]
-            intervals.append(share_interval(accuracy, results["images"]))
-            bars.append(Bar(name, accuracy, text.percentage(accuracy), intervals[-1], color))
+            accuracy, images = results["accuracy"], results["images"]
+            said = text.percentage(accuracy)
+            bars.append(Bar(name, accuracy, said, share_interval(accuracy, images), color))
+            tested = [said, interval(accuracy, images), f"{results['errors']:,} of {images:,}"]
         rows.append(
             [
                 name,
-                text.percentage(results["accuracy"]) if results else "not finished",
-                interval(results["accuracy"], results["images"]) if results else "",
-                f"{results['errors']:,} of {results['images']:,}" if results else "",
+                *tested,
                 text.percentage(best) if best is not None else "",
                 f"{len(metrics)} of {subject.experiment.training.epochs}" if metrics else "",
                 text.duration(metrics[-1]["seconds"]) if metrics and "seconds" in metrics[-1] else "",
@@ -117,105 +131,31 @@ def _overview(runs: Mapping[str, Facts]) -> Html:
                 str(subject.experiment.training.seed),
             ]
         )
-    head = ["run", "test accuracy", "95 % interval", "wrong", "best validation", "epochs", "time", "parameters", "seed"]
-    numbers = table(head, rows, "A run a row", sortable=True)
-    if not bars:
-        return section("overview", "Overview", lead, numbers)
-    low = beginning(intervals)
-    caption = (
-        f"Test accuracy with its 95{text.NARROW}% confidence interval for a test set of this size; the bars run from "
-        f"{text.percentage(low, 0)} to 100{text.NARROW}%."
-    )
-    return section(
-        "overview",
-        "Overview",
-        lead,
-        figure("Test accuracy", bar_chart("Test accuracy of every run", bars, low=low, width=440), caption),
-        numbers,
-    )
+    return bars, rows
 
 
-def _differences(runs: Mapping[str, Facts]) -> Html:
-    title, lead = (
-        "Differences and noise",
-        "Is a difference larger than chance? Runs that differ only in their seed form one group.",
-    )
-    found, left_out = groups(runs)
-    notes = [h("p", sentence, class_="note") for sentence in left_out]
-    if not found:
-        return section("differences", title, lead, notes)
-    rows = []
-    for group in found:
-        sample = group.sample
-        said = verdict(group.difference) if group.difference else "the others are compared with this"
-        rows.append([group.name, str(len(sample.accuracies)), mean_and_deviation(sample.accuracies), said])
-    shown = table(["run", "seeds", "test accuracy in %", "difference in points"], rows, f"Relative to {found[0].name}")
-    if len(found) == 1:
-        said = "All tested runs are repeats of the same experiment: they show its noise, but no difference."
-        if len(found[0].names) == 1:
-            said = f"There is no other run to compare {found[0].name} with."
-        notes.append(h("p", said, class_="note"))
-    return section(
-        "differences", title, lead, shown, notes, h("ul", [h("li", line) for line in LEGEND[1:]], class_="soft")
-    )
-
-
-def _training(runs: Mapping[str, Facts]) -> Html:
-    curves = {name: facts.subject.metrics for name, facts in runs.items()}
-    lead = "Each run has the same colour in every figure."
-    if not any(curves.values()):
-        return section("training", "Training", lead, unable("No run has training metrics."))
-    return section("training", "Training", lead, accuracy_chart(curves), h("div", loss_charts(curves), class_="panels"))
-
-
-def _classes(runs: Mapping[str, Facts]) -> Html:
-    lead = "Accuracy of each class on the test images."
+def _classes(runs: Mapping[str, Facts]) -> dict[str, Any] | None:
+    """Accuracy of each class in runs with the same classes"""
     tested = {
         name: facts for name, facts in runs.items() if facts.subject.results and "confusion" in facts.subject.results
     }
     names = next((facts.classes for facts in tested.values()), ())
     tested = {name: facts for name, facts in tested.items() if facts.classes == names}
     if len(tested) < 2:
-        return section("classes", "Classes", lead, unable("Fewer than two tested runs have the same classes."))
-    accuracies = [class_accuracies(facts.subject.results or {}) for facts in tested.values()]
+        return None
+    accuracies = [class_accuracies((facts.subject.results or {})["confusion"]) for facts in tested.values()]
     rows = []
     for r, name in enumerate(names):
-        shares = [one[r][0] for one in accuracies]
-        known = [share for share in shares if share == share]
-        rows.append(
-            [
-                name,
-                *(text.percentage(share) if share == share else "" for share in shares),
-                percent(max(known) - min(known)) if known else "",
-            ]
-        )
-    return section(
-        "classes", "Classes", lead, table(["class", *tested, "range in points"], rows, "By class", sortable=True)
-    )
+        known = [one[r][0] for one in accuracies if one[r][1]]
+        shares = [text.percentage(one[r][0]) if one[r][1] else "" for one in accuracies]
+        rows.append([name, *shares, percent(max(known) - min(known)) if known else ""])
+    return {"head": ["class", *tested, "range in points"], "rows": rows}
 
 
-def _routing(runs: Mapping[str, Facts]) -> Html:
-    lead = (
-        "Information of the winning capsule of each level about the class, with chance in brackets, and the effective "
-        "number of capsules that win. 0 says nothing about the class; 1 is the most that one of the level's capsules "
-        "can say."
-    )
+def _routing(runs: Mapping[str, Facts]) -> dict[str, Any]:
     seen = {name: specialization(facts.seen.survey) for name, facts in runs.items() if facts.seen}
     without = [name for name in runs if name not in seen]
-    notes = (
-        [
-            h(
-                "p",
-                f"The routing of {text.listed(without)} has not been measured yet; run wcapsnet report on it.",
-                class_="note",
-            )
-        ]
-        if without
-        else []
-    )
-    if not seen:
-        return section("routing", "Routing", lead, notes)
-    depth = max(len(found.levels) for found in seen.values())
+    depth = max((len(found.levels) for found in seen.values()), default=0)
     rows = []
     for name, found in seen.items():
         cells = [
@@ -225,22 +165,14 @@ def _routing(runs: Mapping[str, Facts]) -> Html:
         ]
         rows.append([name, *cells, *[""] * (depth - len(cells))])
     head = ["run", *(f"level {level + 1}" for level in range(depth))]
-    return section("routing", "Routing", lead, table(head, rows, "A run a row"), notes)
+    return {"head": head, "rows": rows, "without": text.listed(without) if without else ""}
 
 
-def _settings(runs: Mapping[str, Facts]) -> Html:
-    lead = "Configuration fields in which the runs differ."
-    fields = {name: flat(to_dict(facts.subject.experiment)) for name, facts in runs.items()}
-    every = list(dict.fromkeys(field for one in fields.values() for field in one))
+def _settings(runs: Mapping[str, Facts]) -> list[list[str]]:
+    """Fields that differ, with their values"""
+    fields = [flat(to_dict(facts.subject.experiment)) for facts in runs.values()]
     rows = [
-        [field, *(_plain(one.get(field)) for one in fields.values())]
-        for field in every
-        if len({_plain(one.get(field)) for one in fields.values()}) > 1
+        [field, *("" if one.get(field) is None else str(one[field]) for one in fields)]
+        for field in dict.fromkeys(field for one in fields for field in one)
     ]
-    if not rows:
-        return section("settings", "Settings", lead, unable("The configurations are identical."))
-    return section("settings", "Settings", lead, table(["field", *fields], rows, "A field a row", numbers_from=99))
-
-
-def _plain(value: Any) -> str:
-    return "" if value is None else str(value)
+    return [row for row in rows if len(set(row[1:])) > 1]

@@ -5,6 +5,8 @@ What is not available is None, and the reason is stored as a sentence for the pa
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,6 +88,18 @@ def _classifier(subject: Subject, device: torch.device) -> tuple[Classifier | No
         return classifier, ""
     except InputError as error:
         return None, str(error)
+
+
+def confusions(matrix: Sequence[Sequence[int]]) -> list[tuple[int, int, int, int]]:
+    """(times, images of the true class, true, predicted), most frequent first"""
+    found = [(n, sum(row), i, j) for i, row in enumerate(matrix) for j, n in enumerate(row) if i != j and n > 0]
+    return sorted(found, key=lambda one: (-one[0], -one[0] / one[1], one[2], one[3]))
+
+
+def class_accuracies(matrix: Sequence[Sequence[int]]) -> list[tuple[float, int]]:
+    """(accuracy, images) of each class; nan without images"""
+    counts = [(row[r], sum(row)) for r, row in enumerate(matrix)]
+    return [(right / images if images else math.nan, images) for right, images in counts]
 
 
 def _classes(subject: Subject, dataset: Dataset | None) -> tuple[str, ...]:

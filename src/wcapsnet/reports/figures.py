@@ -1,334 +1,341 @@
-"""The figures of the page for papers and slides, as PDF, PNG and SVG. The only module here that needs matplotlib."""
+"""Every figure of the reports and documents, drawn once: the page embeds it, `--figures` and the documents save it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
 
-from ..errors import InputError
-from ..explanations import LevelSpecialization, specialization
+from markupsafe import Markup
+from torch import Tensor
+
+from .. import formatting
+from ..explanations import ImageExplanation, LevelSpecialization, Specialization
 from ..explanations.probes import share_interval
 from ..explanations.shares import against_share, outlined, scale_ends
-from .colors import share_over
-from .confusion import class_accuracies
-from .curves import TERMS, Metrics
-from .facts import Facts
-from .pictures import Example, Shown
-from .section import MANY
-from .shades import RAMP
-from .svg import beginning, shortened
+from ..network.routing import heaviest
+from .charts import Bar, Cell, Line, bar_chart, beginning, line_chart, matrix
+from .colors import COLD, HOT, ZERO, hex_of, share_over, signed_over
+from .facts import Facts, class_accuracies
+from .pictures import Example, Picture, marked, picture
+from .svg import Drawing, arranged, scale, shortened, text
 
-FORMATS = ("pdf", "png", "svg")
-COLORS = ("#0b5fa5", "#c2410c", "#17805c", "#8a5a00", "#8b3fa0", "#0e7c86", "#b3245a", "#5b6472")
-
-
-def check() -> None:
-    """Raise an error if matplotlib is missing, before anything is computed"""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise InputError("Figures need matplotlib; install it with: pip install 'wcapsnet[plots]'.") from error
-
-
-def write_figures(figures: Iterator[tuple[str, Any]], folder: Path) -> list[Path]:
-    """Write each figure in every format; returns the written files"""
-    import matplotlib
-
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    with matplotlib.rc_context({"svg.hashsalt": "wcapsnet", "font.size": 9, "pdf.fonttype": 42}):
-        for name, figure in figures:
-            for kind in FORMATS:
-                path = folder / f"{name}.{kind}"
-                metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-                figure.savefig(path, dpi=200, metadata=metadata)
-                written.append(path)
-    return written
+Metrics = Sequence[Mapping[str, Any]]
+MANY = 20  # classes beyond which numbers no longer fit into cells
+EXTREMES = 30  # most classes in a bar chart
+# Field of metrics.jsonl: its title and description. Other loss terms follow under their own names.
+TERMS = {
+    "total": ("Total loss", "The training objective: the weighted sum of all terms."),
+    "cross_entropy": ("Cross entropy", "The classification loss."),
+    "wasserstein": ("Wasserstein loss", "The critics' loss; it falls as they separate good capsules from bad ones."),
+    "reconstruction": ("Reconstruction loss", "Mean squared error of the reconstructed images."),
+    "l2": ("L2", "Half the sum of squares of all weights subject to weight decay."),
+    "lr": ("Learning rate", "As scheduled."),
+}
+NO_TERMS = ("epoch", "best", "seconds", "images_per_s", "train_accuracy", "validation_accuracy", "validation_loss")
 
 
-def run_figures(facts: Facts) -> Iterator[tuple[str, Any]]:
-    if facts.subject.metrics:
-        yield from curve_figures({facts.subject.name: facts.subject.metrics})
-    figures = facts.figures
-    if figures and "confusion" in figures:
-        yield "confusion", _confusion(figures["confusion"], facts.classes)
-        yield "classes", _classes(facts, figures)
-    if facts.seen:
-        for level in specialization(facts.seen.survey).levels:
-            yield f"routing-level-{level.level + 1}", _level(level, facts.classes)
-        if facts.seen.probes:
-            yield "probes", _probes(facts)
-    if facts.pictures:
-        if facts.pictures.mistakes:
-            yield "mistakes", _mistakes(facts)
-        yield "examples", _examples(facts)
-        yield "reconstructions", _reconstructions(facts)
+# ── training ──
 
 
-def comparison_figures(runs: Mapping[str, Facts]) -> Iterator[tuple[str, Any]]:
-    curves = {name: facts.subject.metrics for name, facts in runs.items() if facts.subject.metrics}
-    if curves:
-        yield from curve_figures(curves)
-
-
-def curve_figures(runs: Mapping[str, Metrics]) -> Iterator[tuple[str, Any]]:
-    """Accuracy, then all loss terms"""
-    figure, axes = _figure(5.2, 3.2)
-    for number, (name, metrics) in enumerate(runs.items()):
-        for field, part, style in (("validation_accuracy", "validation", "-"), ("train_accuracy", "training", "--")):
-            _curve(axes, metrics, field, f"{name}, {part}", COLORS[number % len(COLORS)], style, 100)
-    axes.set(xlabel="epoch", ylabel="accuracy in %")
-    axes.legend(frameon=False, fontsize=7)
-    yield "accuracy", figure
-    terms = [term for term in TERMS if any(term[0] in metrics[-1] for metrics in runs.values())]
-    if not terms:
-        return
-    columns = min(3, len(terms))
-    figure, panels = _panels(
-        3 * columns, 2.4 * math.ceil(len(terms) / columns), math.ceil(len(terms) / columns), columns
+def accuracy(runs: Mapping[str, Metrics], width: float = 640, height: float = 300) -> Drawing:
+    """Validation and training accuracy of one run, or of several"""
+    lines = [
+        line
+        for color, (name, metrics) in enumerate(runs.items())
+        for line in _lines(metrics, "validation_accuracy", "train_accuracy", color, name if len(runs) > 1 else "")
+    ]
+    shown = [
+        line._replace(y=[100 * y for y in line.y], said=[formatting.percentage(y) for y in line.y]) for line in lines
+    ]
+    return line_chart(
+        "Accuracy by epoch",
+        shown,
+        low=lowest_accuracy(runs),
+        high=100.0,
+        marks=drops(runs),
+        width=width,
+        height=height,
+        y_name="accuracy",
+        unit="%",
+        keys=True,
     )
-    for panel in panels[len(terms) :]:
-        panel.remove()
-    for axes, (field, other, title, _) in zip(panels, terms, strict=False):
-        for number, (name, metrics) in enumerate(runs.items()):
-            color = COLORS[number % len(COLORS)]
-            _curve(axes, metrics, field, name, color, "-", 1)
-            if other:
-                _curve(axes, metrics, other, f"{name}, validation", color, "--", 1)
-        axes.set_title(title, loc="left", fontsize=9)
-        axes.set_xlabel("epoch", fontsize=8)
-    yield "losses", figure
 
 
-def _curve(axes: Any, metrics: Metrics, field: str, label: str, color: str, style: str, factor: float) -> None:
-    points = [(m["epoch"], factor * m[field]) for m in metrics if isinstance(m.get(field), (int, float))]
-    if points:
-        marker = "." if len(points) <= 12 else ""  # a single epoch makes no line
-        axes.plot(
-            *zip(*points, strict=True), style, marker=marker, color=color, label=_plain([label])[0], linewidth=1.4
+def losses(runs: Mapping[str, Metrics]) -> list[tuple[str, str, Drawing]]:
+    """Title, description and chart of every loss term that was recorded"""
+    known = [field for metrics in runs.values() if metrics for field in metrics[-1] if field not in NO_TERMS]
+    found = []
+    for field in dict.fromkeys([*(field for field in TERMS if field in known), *known]):
+        title, about = TERMS.get(field, (field.replace("_", " ").capitalize(), "A term of the loss."))
+        other = "validation_loss" if field == "cross_entropy" else None
+        lines = [
+            line
+            for color, (name, metrics) in enumerate(runs.items())
+            for line in _lines(metrics, other, field, color, name if len(runs) > 1 else "")
+        ]
+        if lines:
+            keys = len(runs) == 1 and len(lines) > 1
+            found.append((title, about, line_chart(f"{title} by epoch", lines, keys=keys)))
+    return found
+
+
+def _lines(metrics: Metrics, validation: str | None, training: str, color: int, run: str) -> list[Line]:
+    """Validation is solid and training dashed, unless there is nothing to tell it from."""
+    of = {"validation": series(metrics, validation) if validation else [], "training": series(metrics, training)}
+    both = all(of.values())
+    return [
+        Line(
+            f"{run}, {part}" if run and validation else run or part,
+            [epoch for epoch, _ in values],
+            [value for _, value in values],
+            [formatting.loss(value) for _, value in values],
+            color if run else int(both and part == "training"),
+            thin=part == "training" and both,
         )
-        axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+        for part, values in of.items()
+        if values
+    ]
 
 
-def _figure(width: float, height: float) -> tuple[Any, Any]:
-    figure, (axes,) = _panels(width, height, 1, 1)
-    return figure, axes
+def series(metrics: Metrics, field: str) -> list[tuple[int, float]]:
+    """(epoch, value) wherever there is a number"""
+    found = ((int(record["epoch"]), record.get(field)) for record in metrics)
+    return [(epoch, float(v)) for epoch, v in found if isinstance(v, (int, float)) and math.isfinite(v)]
 
 
-def _panels(width: float, height: float, rows: int, columns: int) -> tuple[Any, list[Any]]:
-    """Row by row"""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False).flatten().tolist()
-    for axes in panels:
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.tick_params(labelsize=7, length=2)
-        axes.grid(True, color="#e8e8e8", linewidth=0.6)
-        axes.set_axisbelow(True)
-    return figure, panels
+def lowest_accuracy(runs: Mapping[str, Metrics]) -> float:
+    """The validation accuracy after a tenth of the epochs, rounded: the early rise would flatten the rest."""
+    epochs = max(len(metrics) for metrics in runs.values())
+    late = [100 * y for metrics in runs.values() for x, y in series(metrics, "validation_accuracy") if x > epochs / 10]
+    least = min(late, default=0.0)
+    step = 10.0 if least < 90 else 5.0 if least < 95 else 1.0
+    return min(step * math.floor(least / step), 100 - step)
 
 
-def _confusion(matrix: Sequence[Sequence[int]], classes: Sequence[str]) -> Any:
-    import numpy as np
-
-    counts = np.array(matrix, dtype=float)
-    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    size = min(12.0, max(3.6, 0.34 * len(classes)))
-    figure, axes = _figure(size + 0.8, size)
-    drawn = axes.imshow(np.sqrt(shares), cmap="Blues", vmin=0, vmax=1)
-    figure.colorbar(drawn, ax=axes, shrink=0.7, format=lambda value, _: f"{100 * value**2:.0f} %")
-    letters = 8 if len(classes) <= 12 else 6 if len(classes) <= 40 else 3
-    axes.set_xticks(range(len(classes)), _plain(classes), rotation=90, fontsize=letters)
-    axes.set_yticks(range(len(classes)), _plain(classes), fontsize=letters)
-    if len(classes) <= MANY:
-        for i, row in enumerate(matrix):
-            for j, count in enumerate(row):
-                if count:
-                    shade = "white" if shares[i, j] > 0.35 else "black"
-                    axes.text(j, i, f"{count}", ha="center", va="center", fontsize=6, color=shade)
-    axes.grid(False)
-    axes.set(xlabel="predicted class", ylabel="true class")
-    return figure
+def drops(runs: Mapping[str, Metrics]) -> dict[float, str]:
+    """Where the learning rate drops, if this is the same in all runs"""
+    each = []
+    for metrics in filter(None, runs.values()):
+        each.append(
+            {
+                float(after["epoch"]): f"the learning rate drops to {after['lr']:.3g}"
+                for before, after in pairwise(metrics)
+                if after.get("lr", 0) < before.get("lr", 0) * 0.999
+            }
+        )
+    return each[0] if each and all(one == each[0] for one in each) else {}
 
 
-def _plain(names: Sequence[str]) -> list[str]:
-    """Escape $, which matplotlib reads as mathematics"""
-    return [name.replace("$", r"\$") for name in names]
+# ── right and wrong ──
 
 
-def _classes(facts: Facts, figures: dict[str, Any]) -> Any:
-    found = [(name, *one) for name, one in zip(facts.classes, class_accuracies(figures), strict=True) if one[1]]
-    figure, axes = _figure(5.2, max(2.2, 0.2 * len(found) + 0.8))
-    places = range(len(found))
-    shares = [share for _, share, _ in found]
-    intervals = [share_interval(share, images) for _, share, images in found]
-    spread = _sides(shares, intervals)
-    axes.barh(places, [100 * share for share in shares], xerr=spread, color=COLORS[0], height=0.7, capsize=2)
-    axes.set_yticks(places, _plain([name for name, *_ in found]), fontsize=8 if len(found) <= 30 else 5)
-    axes.invert_yaxis()
-    axes.set_xlim(100 * beginning(intervals), 100)
-    axes.set_xlabel("accuracy in %")
-    return figure
-
-
-def _sides(shares: Sequence[float], intervals: Sequence[tuple[float, float]]) -> list[list[float]]:
-    """The extent of the intervals below and above, in %"""
-    pairs = list(zip(shares, intervals, strict=True))
-    return [[100 * (share - low) for share, (low, _) in pairs], [100 * (high - share) for share, (_, high) in pairs]]
-
-
-def _level(level: LevelSpecialization, classes: Sequence[str]) -> Any:
-    """The paper's figure: one dot per class at its mean weight, with its confidence interval; one group per capsule.
-    With many classes, a map."""
-    rows = [r for r in range(len(classes)) if level.counts[r] > 0]
-    n = level.capsules
-    if len(rows) > MANY:
-        rows.sort(key=lambda r: (int(level.mean[r].argmax()), -float(level.mean[r].max())))
-        figure, axes = _figure(0.4 * n + 2.6, max(3.0, 0.09 * len(rows)))
-        axes.imshow(against_share(level.mean[rows], n).numpy(), cmap=_shades(), vmin=-1, vmax=1, aspect="auto")
-        _share_scale(figure, axes, n)
-        axes.set_yticks(range(len(rows)), _plain([classes[r] for r in rows]), fontsize=4)
-        axes.set_xticks(range(n))
-        axes.grid(False)
-    else:
-        import matplotlib
-
-        figure, axes = _figure(max(4.2, 0.45 * n + 2.4), 3.2)
-        colors = matplotlib.colormaps["tab20" if len(rows) > 10 else "tab10"]
-        for place, r in enumerate(rows):
-            shift = 0.6 * (place / max(1, len(rows) - 1) - 0.5)
-            spread = level.margin[r].nan_to_num(0).tolist()
-            axes.errorbar(
-                [k + shift for k in range(n)],
-                level.mean[r].tolist(),
-                yerr=spread,
-                fmt="o",
-                markersize=3.5,
-                elinewidth=1,
-                color=colors(place),
-                label=_plain([classes[r]])[0],
-            )
-        axes.axhline(1 / n, color="#999999", linewidth=0.8, linestyle=":")
-        axes.set_xticks(range(n))
-        axes.legend(frameon=False, fontsize=6, loc="center left", bbox_to_anchor=(1, 0.5))
-        axes.set_ylabel("mean weight")
-    axes.set_xlabel("capsule")
-    told = f"information {level.information_chosen:.3f} (chance {level.information_chosen_by_chance:.3f})"
-    axes.set_title(f"level {level.level + 1}: {told}", loc="left", fontsize=8)
-    return figure
-
-
-def _shades() -> Any:
-    from matplotlib.colors import LinearSegmentedColormap
-
-    return LinearSegmentedColormap.from_list("shares", [[part / 255 for part in rgb] for rgb in RAMP])
-
-
-def _share_scale(figure: Any, axes: Any, n: int) -> None:
-    """The colour bar of a map of weights, where 1/N is the equal share"""
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import Normalize
-
-    bar = figure.colorbar(ScalarMappable(Normalize(-1, 1), _shades()), ax=axes, shrink=0.6, aspect=30)
-    bar.set_ticks([-1, 0, 1], labels=scale_ends(n), fontsize=6)
-
-
-def _probes(facts: Facts) -> Any:
-    assert facts.seen
-    found = [(f"level {probe.level + 1}", probe.accuracy) for probe in facts.seen.probes]
-    found.append(("network", facts.seen.survey.accuracy))
-    intervals = [share_interval(share, len(facts.seen.survey)) for _, share in found]
-    figure, axes = _figure(4.2, 2.8)
-    axes.bar(
-        range(len(found)),
-        [100 * share for _, share in found],
-        yerr=_sides([share for _, share in found], intervals),
-        color=COLORS[5],
-        capsize=3,
+def confusion_matrix(counts: Sequence[Sequence[int]], classes: Sequence[str]) -> Drawing:
+    count = len(classes)
+    shares = {(i, j): times / sum(row) for i, row in enumerate(counts) for j, times in enumerate(row) if times}
+    worst = max((share for (i, j), share in shares.items() if i != j), default=1.0)
+    cells, said = {}, {}
+    for (i, j), share in shares.items():
+        strength = -0.75 * share if i == j else max(0.06, 0.95 * math.sqrt(share / worst))
+        cells[i, j] = Cell(strength, f"{counts[i][j]}" if count <= MANY else "")
+        of_class = formatting.percentage(share, 1)
+        said[i, j] = f"{formatting.plural(counts[i][j], 'image')} ({of_class} of its class)"
+    sizes = ((12, (44, 26)), (MANY, (32, 22)), (40, (20, 16)), (60, (13, 13)), (110, (8.4, 8.4)))
+    return matrix(
+        f"Confusion matrix of {count} classes",
+        classes,
+        classes,
+        cells,
+        say="{row} taken for {column}: {value}",
+        said=said,
+        row_title="true class",
+        column_title="predicted class",
+        cell=next((size for most, size in sizes if count <= most), (max(2.0, 900 / count),) * 2),
+        nothing="no image",
     )
-    axes.axhline(100 * facts.seen.probes[0].by_chance, color="#999999", linestyle=":", linewidth=1)
-    axes.set_xticks(range(len(found)), [name for name, _ in found])
-    axes.set_ylabel(f"{facts.seen.part} accuracy in %")
-    return figure
 
 
-def _show(axes: Any, pixels: Any, title: str) -> None:
-    """(ch, h, w)"""
-    array = pixels.permute(1, 2, 0).numpy()
-    white = 255 if array.dtype == "uint8" else 1
-    axes.imshow(array[:, :, 0] if array.shape[2] == 1 else array, cmap="gray", vmin=0, vmax=white)
-    axes.set_axis_off()
-    axes.set_title(_plain([title])[0], fontsize=6)
+def class_bars(figures: Mapping[str, Any], classes: Sequence[str], most: int = EXTREMES) -> tuple[Drawing, float]:
+    """The classes with the lowest accuracy if there are more than `most`; and where the axis begins"""
+    every = [(name, *one) for name, one in zip(classes, class_accuracies(figures["confusion"]), strict=True) if one[1]]
+    if len(every) > most:
+        every = sorted(every, key=lambda one: one[1])[:most]
+    bars = [
+        Bar(name, share, formatting.percentage(share, 1), share_interval(share, images))
+        for name, share, images in every
+    ]
+    low, overall = beginning(bar.interval for bar in bars if bar.interval), figures["accuracy"]
+    rule, thick = (overall, f"all {formatting.percentage(overall, 1)}"), 16 if len(bars) <= 12 else 10
+    return bar_chart("Accuracy of each class", bars, low=low, rule=rule, thick=thick), low
 
 
-def _answer(facts: Facts, one: Shown) -> str:
-    """The true class, and below it the prediction"""
-    return f"{shortened(facts.classes[one.label], 100)}\n→ {shortened(facts.classes[one.predicted], 90)}"
+# ── routing ──
 
 
-def _mistakes(facts: Facts) -> Any:
-    assert facts.pictures
-    shown = facts.pictures.mistakes
-    figure, panels = _panels(7.2, 1.2 * math.ceil(len(shown) / 8), math.ceil(len(shown) / 8), 8)
-    for axes in panels:
-        axes.set_axis_off()
-    for axes, one in zip(panels, shown, strict=False):
-        _show(axes, one.pixels, _answer(facts, one))
-    return figure
+def trend(found: Specialization) -> Drawing | None:
+    """Information of the winning capsule about the class, level by level"""
+    bars = [
+        Bar(
+            f"level {level.level + 1}",
+            level.information_chosen,
+            f"{level.information_chosen:.3f} (chance {level.information_chosen_by_chance:.3f})",
+            mark=level.information_chosen_by_chance,
+        )
+        for level in found.levels
+        if level.capsules > 1
+    ]
+    high = max([0.1, *(max(bar.value, bar.mark or 0) for bar in bars)])
+    return bar_chart("Information of the winning capsule about the class, by level", bars, high=high) if bars else None
 
 
-def _examples(facts: Facts) -> Any:
-    """One row per image: input, reconstruction, and the weights of each capsule of the last level"""
-    assert facts.pictures
-    shown = facts.pictures.examples
-    capsules = min(4, shown[0].explained.weights[-1].shape[0])
-    figure, panels = _panels(1.1 * (2 + capsules) + 0.9, 1.2 * len(shown), len(shown), 2 + capsules)
-    for row, one in enumerate(shown):
-        cells = panels[row * (2 + capsules) :]
-        _show(cells[0], one.shown.pixels, _answer(facts, one.shown))
-        _show(cells[1], one.reconstruction, "reconstruction")
-        heat, weights = one.explained.heat(), one.explained.weights[-1]
-        for k in range(capsules):
-            drawn = share_over(one.shown.pixels.float() / 255, heat[k], weights.numel())
-            _show(cells[2 + k], drawn, f"capsule {k}")
-            _mark(cells[2 + k], one, k)
-    _share_scale(figure, panels, shown[0].explained.weights[-1].numel())
-    figure.supxlabel("outlined: vectors that share the largest weight; dot: the decoded vector", fontsize=6)
-    return figure
+def told(level: LevelSpecialization) -> str:
+    by_chance = f"chance {level.information_chosen_by_chance:.3f}"
+    return f"Information of the winning capsule about the class: {level.information_chosen:.3f} ({by_chance})."
 
 
-def _mark(axes: Any, one: Example, capsule: int) -> None:
-    """Outline the vectors of a capsule with the largest weight; a dot marks the decoded one."""
-    from matplotlib.patches import Rectangle
-    from matplotlib.patheffects import withStroke
-
-    shadow = [withStroke(linewidth=1, foreground="#10141a")]
-    stride = one.explained.stride
-    for n, i, j in outlined(one.explained.tied):
-        if n == capsule:
-            corner = (j * stride - 0.5, i * stride - 0.5)
-            axes.add_patch(
-                Rectangle(corner, stride, stride, fill=False, edgecolor="white", linewidth=0.5, path_effects=shadow)
-            )
-    n, i, j = one.explained.place
-    if n == capsule:
-        middle = ((j + 0.5) * stride - 0.5, (i + 0.5) * stride - 0.5)
-        axes.plot(*middle, "o", markersize=2.5, color="white", markeredgecolor="black", markeredgewidth=0.6)
+def classes_of(level: LevelSpecialization) -> list[int]:
+    """Classes that have images; if there are many, those with the same favourite capsule next to each other"""
+    rows = level.counts.nonzero().flatten().tolist()
+    if len(rows) > MANY:
+        favourites = heaviest(level.mean)
+        rows.sort(key=lambda r: (favourites[r].nonzero().flatten().tolist(), -float(level.mean[r].max())))
+    return rows
 
 
-def _reconstructions(facts: Facts) -> Any:
-    assert facts.pictures
-    shown = facts.pictures.reconstructions
-    rows = math.ceil(len(shown) / 10)
-    columns = min(10, len(shown))
-    figure, panels = _panels(0.75 * columns + 0.2, 1.7 * rows, 2 * rows, columns)
-    for axes in panels:
-        axes.set_axis_off()
-    for number, one in enumerate(shown):
-        row, column = divmod(number, columns)
-        _show(panels[2 * row * columns + column], one.shown.pixels, shortened(facts.classes[one.shown.label], 90))
-        _show(panels[(2 * row + 1) * columns + column], one.reconstruction, "")
-    return figure
+def level_map(level: LevelSpecialization, classes: Sequence[str]) -> Drawing:
+    """Mean weights, one row per class and one column per capsule"""
+    rows = classes_of(level)
+    tall = 24.0 if len(rows) <= MANY else 13.0 if len(rows) <= 60 else 9.0 if len(rows) <= 200 else 3.0
+    return weight_matrix(
+        f"Mean weights of level {level.level + 1}: {len(rows)} classes by {level.capsules} capsules",
+        [classes[r] for r in rows],
+        level.mean[rows],
+        level.margin[rows],
+        cell=(min(90.0, max(36.0, 320 / level.capsules)), tall),
+    )
+
+
+def weight_matrix(label: str, names: Sequence[str], mean: Tensor, margin: Tensor, cell: tuple[float, float]) -> Drawing:
+    """`mean` and `margin` are (class, capsule)"""
+    positions = (against_share(mean, mean.shape[1]) * 20).round() / 20  # few colours: few paths
+    written = cell[1] >= 20
+    cells, said = {}, {}
+    for i, j in (~mean.isnan()).nonzero().tolist():
+        at, value = float(positions[i, j]), float(mean[i, j])
+        cells[i, j] = Cell(at, f"{value:.3f}".lstrip("0") if written else "", hex_of(at))
+        said[i, j] = formatting.weight(value, float(margin[i, j]))
+    capsules = [str(k) for k in range(mean.shape[1])]
+    say, titles = "{row}, capsule {column}: mean weight {value}", {"row_title": "class", "column_title": "capsule"}
+    return matrix(label, names, capsules, cells, say=say, said=said, cell=cell, **titles)
+
+
+def share_scale(count: int) -> Drawing:
+    """The legend of a map of weights, where 1/N is the equal share"""
+    return scale([hex_of(k / 10) for k in range(-10, 11)], scale_ends(count))
+
+
+def signed_scale(most: float) -> Drawing:
+    """The legend of a map of contributions, with the largest absolute value"""
+    ends = (f"−{most:.3g}", "0", f"+{most:.3g}" if most else "0")
+    return scale([hex_of(k / 10, (HOT, ZERO, COLD)) for k in range(-10, 11)], ends)
+
+
+def wins(level: LevelSpecialization) -> Drawing:
+    shares = level.chosen_overall.tolist()
+    bars = [Bar(f"capsule {k}", share, formatting.percentage(share, 1), color=2) for k, share in enumerate(shares)]
+    label, thick = f"Level {level.level + 1}: share of images that each capsule wins", 14 if len(bars) <= 8 else 8
+    return bar_chart(label, bars, high=max(*shares, 0.01), thick=thick, width=380)
+
+
+def probes(facts: Facts) -> Drawing:
+    assert facts.seen
+    shares = [(f"level {probe.level + 1}", probe.accuracy, 5) for probe in facts.seen.probes]
+    shares.append(("the network", facts.seen.survey.accuracy, 0))
+    images = len(facts.seen.survey)
+    bars = [
+        Bar(name, share, formatting.percentage(share, 1), share_interval(share, images), color)
+        for name, share, color in shares
+    ]
+    chance = facts.seen.probes[0].by_chance
+    rule = (chance, f"chance {formatting.percentage(chance, 1)}")
+    return bar_chart("Accuracy of a linear probe on each level", bars, rule=rule)
+
+
+# ── single images ──
+
+
+class Evidence(NamedTuple):
+    """What is shown of an example."""
+
+    strip: list[tuple[Picture, str]]  # input, reconstruction, weights of capsules, contributions
+    weights: Drawing  # legend
+    contributions: Drawing  # legend
+    top: Drawing  # the most probable classes
+    levels: list[Drawing]  # weights of each level
+    logit: Drawing
+
+
+def evidence(facts: Facts, example: Example, capsules: int = 3) -> Evidence:
+    one, shown = example.explained, example.shown
+    image, heat, vectors = shown.pixels.float() / 255, one.heat(), one.weights[-1].numel()
+    strip = [
+        (picture(shown.pixels, f"{shown.name}: {facts.classes[shown.label]}", 112), "input"),
+        (picture(example.reconstruction, f"reconstruction of {shown.name}", 112), "reconstruction"),
+    ]
+    tied, shares = outlined(one.tied), one.block_weights(len(one.weights) - 1).tolist()
+    for k in range(min(len(heat), capsules)):
+        drawn = picture(share_over(image, heat[k], vectors), f"weights of capsule {k} of the last level", 112)
+        places, dot = [(i, j) for of, i, j in tied if of == k], one.place[1:] if one.place[0] == k else None
+        drawn = marked(drawn, heat.shape[1:], one.stride, places, dot)
+        strip.append((drawn, f"weights of capsule {k} (sum {shares[k]:.3f})"))
+    total = one.contribution_heat().sum(0)
+    most, name = float(total.abs().max()), facts.classes[one.predicted]
+    over = picture(signed_over(image, total / max(most, 1e-9)), f"contributions to the logit of {name}", 112)
+    strip.append((over, f"evidence for (blue) and against (orange) {name}"))
+    levels = [_weights_of(one, level) for level in range(len(one.weights))]
+    return Evidence(strip, share_scale(vectors), signed_scale(most), _top(facts, example), levels, _logit(one, name))
+
+
+def _top(facts: Facts, example: Example) -> Drawing:
+    probabilities, label = example.explained.probabilities, example.shown.label
+    bars = [
+        Bar(facts.classes[r], p, formatting.percentage(p, 1), color=2 if r == label else 7)
+        for r in probabilities.argsort(descending=True)[:4].tolist()
+        for p in [float(probabilities[r])]
+    ]
+    return bar_chart("The most probable classes", bars, width=230, thick=13)
+
+
+def _weights_of(one: ImageExplanation, level: int) -> Drawing:
+    weights = one.block_weights(level).tolist()
+    winners = one.winners[level] if len(one.winners[level]) < len(weights) else ()  # all tie: none stands out
+    bars = [
+        Bar(f"{k}", w, f"{w:.3f}", color=1 if k in winners else 7, mark=1 / len(weights)) for k, w in enumerate(weights)
+    ]
+    label, thick = f"Weights of level {level + 1}; vertical lines are the equal share", 13 if len(bars) <= 8 else 7
+    return bar_chart(label, bars, high=max(weights), width=230, thick=thick)
+
+
+def _logit(one: ImageExplanation, name: str) -> Drawing:
+    parts = one.contributions[one.predicted].flatten(1).sum(1).tolist()
+    logit = float(one.logits[one.predicted])
+    bars = [
+        Bar(f"capsule {k}", abs(part), formatting.signed(part, 2), color=0 if part >= 0 else 1)
+        for k, part in enumerate(parts)
+    ]
+    bars.append(Bar("logit", abs(logit), formatting.signed(logit, 2), color=7))
+    label, thick = f"Contributions to the logit of {name}", 13 if len(bars) <= 8 else 7
+    return bar_chart(label, bars, high=max(*(bar.value for bar in bars), 1e-9), width=230, thick=thick)
+
+
+def gallery(label: str, items: Sequence[tuple[Picture, Sequence[str]]], columns: int, wide: float = 112) -> Drawing:
+    """Pictures in rows, each with lines of text below it"""
+    tiles = []
+    for shown, lines in items:
+        words = [
+            text(0, shown.height + 14 + 13 * k, shortened(line, wide), "label") for k, line in enumerate(lines) if line
+        ]
+        body = shown.drawn + Markup("").join(words)
+        tiles.append(Drawing(wide, shown.height + 8 + 13 * len(lines), shown.alt, body))
+    return arranged(tiles, columns, 14, label)

@@ -1,11 +1,17 @@
-"""Which images a page shows, and what it says about each."""
+"""Which images a page shows, what is known about each, and pictures for pages and figures."""
 
 from __future__ import annotations
 
+import base64
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from markupsafe import Markup
+from PIL import Image
 from torch import Tensor
 
 from ..classifier import Classifier
@@ -13,8 +19,10 @@ from ..data import Dataset, Split
 from ..data.device_data import DeviceSplit
 from ..explanations import ImageExplanation, Survey, explain_images
 from .survey_cache import Seen, evenly
+from .svg import n, path, tag
 
 MISTAKES, EXAMPLES, RECONSTRUCTIONS = 24, 8, 20
+LARGEST_PICTURE = 96  # largest side in pixels: larger ones are reduced, to keep the file small
 
 
 @dataclass(frozen=True)
@@ -102,3 +110,70 @@ def _medians(values: Tensor, masks: Sequence[Tensor]) -> list[int]:
     """The position of the median for each non-empty mask"""
     chosen = [mask.nonzero().flatten() for mask in masks if mask.any()]
     return [int(places[values[places].argsort(stable=True)[(len(places) - 1) // 2]]) for places in chosen]
+
+
+class Picture(NamedTuple):
+    """A picture as a page or a drawing shows it, in CSS pixels."""
+
+    uri: str
+    alt: str
+    width: int
+    height: int
+    marks: Markup = Markup()  # drawn over it
+
+    @property
+    def drawn(self) -> Markup:
+        """As a part of a drawing"""
+        sides = {"width": self.width, "height": self.height}
+        return tag("image", href=self.uri, class_="pixels", preserveAspectRatio="none", **sides) + self.marks
+
+
+def picture(pixels: Tensor, alt: str, side: int) -> Picture:
+    """(ch, h, w), bytes or values in [0, 1]. `side` is the longer side."""
+    height, width = pixels.shape[-2:]
+    shown = side / max(height, width)
+    return Picture(data_uri(pixels), alt, round(width * shown), round(height * shown))
+
+
+def marked(
+    shown: Picture, size: Sequence[int], stride: int, outlines: Sequence[tuple[int, int]], dot: Sequence[int] | None
+) -> Picture:
+    """With outlines around squares of `stride` pixels of the image (h, w), and a dot in one. Positions are i, j."""
+    y_scale, x_scale = shown.height / size[0], shown.width / size[1]
+
+    def square(i: int, j: int) -> tuple[float, float, float, float]:
+        """Squares in the last row and column may extend beyond the border (D18)"""
+        x, y = j * stride * x_scale, i * stride * y_scale
+        return x, y, min(stride * x_scale, shown.width - x), min(stride * y_scale, shown.height - y)
+
+    edges = ""
+    for place in outlines:
+        x, y, wide, tall = square(*place)
+        edges += f"M{n(x + 1)} {n(y + 1)}h{n(wide - 2)}v{n(tall - 2)}h{n(2 - wide)}z"
+    marks = path(edges, "halo") + path(edges, "tied") if edges else Markup()
+    if dot:
+        x, y, wide, tall = square(*dot)
+        radius = 0.2 * stride * min(x_scale, y_scale)
+        marks += tag("circle", cx=x + wide / 2, cy=y + tall / 2, r=max(2.0, radius), class_="decoded")
+    return shown._replace(marks=marks)
+
+
+def data_uri(pixels: Tensor) -> str:
+    """PNG, or JPEG if that is much smaller."""
+    if pixels.dtype != torch.uint8:
+        pixels = (pixels.clamp(0, 1) * 255).round().to(torch.uint8)
+    array = pixels.permute(1, 2, 0).numpy()
+    image = Image.fromarray(np.ascontiguousarray(array[:, :, 0] if array.shape[2] == 1 else array))
+    image.thumbnail((LARGEST_PICTURE, LARGEST_PICTURE), Image.Resampling.LANCZOS)
+    kind, best = "png", _encoded(image, "PNG", optimize=True)
+    if len(best) > 4000:
+        other = _encoded(image, "JPEG", quality=88)
+        if len(other) < len(best) / 2:
+            kind, best = "jpeg", other
+    return f"data:image/{kind};base64,{base64.b64encode(best).decode()}"
+
+
+def _encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()

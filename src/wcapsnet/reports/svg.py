@@ -1,69 +1,102 @@
-"""The figures of the page: inline SVG that uses the page's colours, so it follows light and dark mode.
+"""SVG: elements, drawings made of them, and a drawing as part of a page or as a file of its own.
 
-Each carries its numbers, formatted, in a data- attribute: page.js shows them at the pointer or the keyboard cursor.
+A drawing uses the classes of figures.css. On a page they take the page's colours, light or dark; a file carries its own
+copy of the style with the light colours.
 """
 
 from __future__ import annotations
 
-import math
+import json
+import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import dropwhile
-from typing import NamedTuple
+from functools import cache
+from importlib import resources
+from typing import Any, NamedTuple
 
-from ..explanations.shares import scale_ends
-from .html import Html, data, h
-from .shades import DARK, css
+from markupsafe import Markup, escape
 
-
-class Line(NamedTuple):
-    name: str
-    x: Sequence[float]
-    y: Sequence[float]
-    color: int = 0  # index into the palette
-    thin: bool = False
+MARGIN = 12  # around a drawing that is a file
 
 
-class Bar(NamedTuple):
-    name: str
-    value: float
-    said: str  # the formatted value
-    interval: tuple[float, float] | None = None  # confidence interval
-    color: int = 0
-    mark: float | None = None  # another value to compare it with
+def tag(name: str, *children: str | Iterable[str], **attributes: Any) -> Markup:
+    """`tag("text", "a < b", x=3, class_="label")`; text is escaped, None omits an attribute."""
+    written = [
+        f'{key.rstrip("_").replace("_", "-")}="{escape(n(value) if isinstance(value, float) else value)}"'
+        for key, value in attributes.items()
+        if value is not None
+    ]
+    inside = "".join(escape(child) if isinstance(child, str) else "".join(map(escape, child)) for child in children)
+    return Markup(f"<{' '.join([name, *written])}>{inside}</{name}>")
 
 
-class Cell(NamedTuple):
-    """A grid cell: its strength from −1 (cold) to 1 (hot), its text, and optionally its own colour."""
-
-    strength: float
-    text: str = ""
-    color: str = ""
-
-
-def _svg(width: float, height: float, label: str, *content: Html, **more: str) -> Html:
-    return h(
-        "svg",
-        *content,
-        viewBox=f"0 0 {_n(width)} {_n(height)}",
-        style=f"max-width:{_n(width)}px",
-        role="img",
-        aria_label=label,
-        **more,
-    )
-
-
-def _n(value: float) -> str:
+def n(value: float) -> str:
+    """A coordinate"""
     return f"{value:.1f}".removesuffix(".0")
 
 
-def _text(x: float, y: float, text: str, anchor: str = "start", class_: str | None = None) -> Html:
-    return h("text", text, x=_n(x), y=_n(y), text_anchor=None if anchor == "start" else anchor, class_=class_)
+def path(d: str, class_: str, **more: Any) -> Markup:
+    return tag("path", d=d, class_=class_, **more)
+
+
+def text(x: float, y: float, words: str, class_: str, anchor: str | None = None, **more: Any) -> Markup:
+    return tag("text", words, x=float(x), y=float(y), text_anchor=anchor, class_=class_, **more)
+
+
+class Drawing(NamedTuple):
+    width: float
+    height: float
+    label: str  # what a screen reader says
+    body: Markup
+    kind: str = ""  # its class
+    numbers: Mapping[str, Any] | None = None  # page.js shows them at the pointer and the keyboard cursor
+
+    def __html__(self) -> str:
+        """As part of a page"""
+        numbers = json.dumps(self.numbers, ensure_ascii=False, separators=(",", ":")) if self.numbers else None
+        return tag(
+            "svg",
+            self.body,
+            viewBox=f"0 0 {n(self.width)} {n(self.height)}",
+            style=f"max-width:{n(self.width)}px",
+            role="img",
+            aria_label=self.label,
+            class_=self.kind or None,
+            tabindex=0 if numbers else None,
+            data_numbers=numbers,
+        )
+
+    def file(self) -> str:
+        """As a file of its own"""
+        width, height = n(self.width + 2 * MARGIN), n(self.height + 2 * MARGIN)
+        inside = tag("g", self.body, transform=f"translate({MARGIN} {MARGIN})")
+        size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
+        head = f"<title>{escape(self.label)}</title>\n<style>\n{style()}</style>"
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" {size}>\n{head}\n'
+            f'<rect width="{width}" height="{height}" fill="#fff"/>\n{_one_element_per_line(inside)}\n</svg>\n'
+        )
+
+
+def _one_element_per_line(markup: str) -> str:
+    """For readable differences between committed files"""
+    return re.sub(r"(</(?:path|text|rect|circle|polyline|image|g)>)(?=<)", r"\1\n", str(markup))
+
+
+@cache
+def style() -> str:
+    """figures.css with the page's light colours filled in: other programs know no variables"""
+    colors = dict(re.findall(r"--([\w-]+): (#\w+);", asset("page.css").partition("}")[0]))
+    return re.sub(r"var\(--([\w-]+)\)", lambda found: colors[found[1]], asset("figures.css"))
+
+
+def asset(name: str) -> str:
+    return (resources.files(__package__) / name).read_text(encoding="utf-8")
 
 
 def room(words: str) -> float:
     """An upper bound on their width at 11 pixels, in most fonts"""
-    return sum(_width(letter) for letter in words)
+    return sum(map(_width, words))
 
 
 def _width(letter: str) -> float:
@@ -81,297 +114,45 @@ def shortened(words: str, most: float) -> str:
     return f"{words}…"
 
 
-def ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Round numbers between low and high"""
-    if not high > low:
-        return [low]
-    rough = (high - low) / most
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(s * power for s in (1, 2, 5, 10) if s * power >= rough * 0.999)
-    first = math.ceil(low / step - 1e-9)
-    return [k * step for k in range(first, math.floor(high / step + 1e-9) + 1)]
+def arranged(drawings: Sequence[Drawing], columns: int, gap: float = 20, label: str = "") -> Drawing:
+    """Row by row, in columns of one width"""
+    wide, parts, y = max(one.width for one in drawings), [], 0.0
+    for first in range(0, len(drawings), columns):
+        row = drawings[first : first + columns]
+        parts += [tag("g", one.body, transform=f"translate({n(k * (wide + gap))} {n(y)})") for k, one in enumerate(row)]
+        y += max(one.height for one in row) + gap
+    columns = min(columns, len(drawings))
+    return Drawing(columns * (wide + gap) - gap, y - gap, label or drawings[0].label, Markup("").join(parts))
 
 
-def line_chart(
-    label: str,
-    lines: Sequence[Line],
-    *,
-    said: Sequence[Sequence[str]],
-    low: float | None = None,
-    high: float | None = None,
-    marks: Mapping[float, str] | None = None,
-    width: float = 320,
-    height: float = 170,
-    x_name: str = "epoch",
-    unit: str = "",
-) -> Html:
-    """Lines over whole numbers. `said` formats each line's values; `marks` are vertical lines, each with a sentence. A
-    line starts where it reaches `low`: the early rise would flatten the rest."""
-    left, right, top, bottom = 44.0, 12.0, 12.0, 26.0
-    finite = [v for line in lines for v in line.y if math.isfinite(v)]
-    floor = min(finite) if low is None else low
-    ceiling = max(finite) if high is None else high
-    if ceiling <= floor:
-        floor, ceiling = floor - (abs(floor) or 1) * 0.1, ceiling + (abs(ceiling) or 1) * 0.1
-    elif low is None and high is None:
-        floor, ceiling = floor - 0.04 * (ceiling - floor), ceiling + 0.04 * (ceiling - floor)
-    first, last = min(line.x[0] for line in lines), max(line.x[-1] for line in lines)
-
-    def x(value: float) -> float:
-        return left + (width - left - right) * ((value - first) / (last - first) if last > first else 0.5)
-
-    def y(value: float) -> float:
-        inside = min(max(value, floor), ceiling)
-        return top + (height - top - bottom) * (ceiling - inside) / (ceiling - floor)
-
-    parts = []
-    for at in ticks(floor, ceiling):
-        parts.append(h("path", d=f"M{_n(left)} {_n(y(at))}H{_n(width - right)}", class_="rule"))
-        name = f"{at:.10g}".replace("-", "−") + unit
-        parts.append(_text(left - 6, y(at) + 4, name, "end", "tick"))
-    for at in sorted({first, last, *(t for t in ticks(first, last, 5) if t == int(t))}):
-        if at in (first, last) or min(abs(x(at) - x(first)), abs(x(at) - x(last))) > 26:
-            anchor = "middle" if last == first else "start" if at == first else "end" if at == last else "middle"
-            parts.append(_text(x(at), height - 8, f"{at:g}", anchor, "tick"))
-    if last - first in (1, 3):  # a number is there already
-        parts.append(_text((left + width - right) / 2, height - 8, x_name, "middle", "tick"))
-    for at in marks or ():
-        parts.append(h("path", d=f"M{_n(x(at))} {_n(top)}V{_n(height - bottom)}", class_="mark"))
-    for line in lines:
-        seen = [(a, b) for a, b in zip(line.x, line.y, strict=True) if math.isfinite(b)]
-        spots = [(x(a), y(b)) for a, b in dropwhile(lambda spot: spot[1] < floor, seen)]
-        style = f"line c{line.color % 8}{' thin' if line.thin else ''}"
-        parts.append(h("polyline", points=" ".join(f"{_n(a)},{_n(b)}" for a, b in spots), class_=style))
-        if len(spots) <= 12:
-            parts += [
-                h("circle", cx=_n(a), cy=_n(b), r=2.5 if line.thin else 3, class_=f"dot c{line.color % 8}")
-                for a, b in spots
-            ]
-    every = sorted({value for line in lines for value in line.x})
-    told = [
-        {
-            "name": line.name,
-            "color": line.color % 8,
-            "at": dict(zip((f"{v:g}" for v in line.x), texts, strict=True)),
-        }
-        for line, texts in zip(lines, said, strict=True)
-    ]
-    numbers = {
-        "kind": "lines",
-        "name": x_name,
-        "x": [f"{value:g}" for value in every],
-        "at": [round(x(value), 1) for value in every],
-        "top": top,
-        "bottom": height - bottom,
-        "lines": told,
-        "marks": {f"{at:g}": name for at, name in (marks or {}).items()},
-    }
-    return _svg(width, height, label, *parts, tabindex="0", data_numbers=data(numbers), class_="chart")
+def titled(title: str, *drawings: Drawing, note: str = "") -> Drawing:
+    """Drawings below each other, under a title and above a note"""
+    below = [Drawing(room(note), 14, note, text(0, 10, note, "title"))] if note else []
+    inside = arranged([*drawings, *below], 1, 10)
+    body = text(0, 12, title, "heading") + tag("g", inside.body, transform="translate(0 26)")
+    return Drawing(max(inside.width, 1.3 * room(title)), inside.height + 26, title, body)
 
 
-def legend(lines: Sequence[tuple[str, int, bool]]) -> Html:
-    """Name, colour, thin"""
-    items = [
-        h("li", h("span", class_=f"key k{color % 8}{' thin' if thin else ''}"), name) for name, color, thin in lines
-    ]
-    return h("ul", items, class_="legend")
+def legend(keys: Iterable[tuple[str, str]], width: float) -> Drawing:
+    """Name and class of each line, in as many rows as they need"""
+    parts, x, y = [], 0.0, 10.0
+    for name, class_ in keys:
+        name = shortened(name, width - 30)
+        if x and x + 30 + room(name) > width:
+            x, y = 0.0, y + 17
+        parts += [path(f"M{n(x)} {n(y - 4)}h22", class_), text(x + 28, y, name, "label")]
+        x += 44 + room(name)
+    return Drawing(width, y + 6, "Legend", Markup("").join(parts))
 
 
-def share_scale(n: int) -> Html:
-    """The legend of a map of weights, where 1/N is the equal share"""
-    return _scale(css(), scale_ends(n))
-
-
-def signed_scale(most: float) -> Html:
-    """The legend of a map of contributions, with the largest absolute value"""
-    return _scale(
-        "linear-gradient(to right,#c2410c,#b3b3b3,#1d63b8)", (f"−{most:.3g}", "0", f"+{most:.3g}" if most else "0")
-    )
-
-
-def _scale(gradient: str, ends: tuple[str, str, str]) -> Html:
-    low, middle, high = ends
-    bar = h("i", style=f"background:{gradient}")
-    ticks = [h("span", name) for name in ends]
-    return h("div", bar, ticks, class_="scale", role="img", aria_label=f"Colour scale: {low}, {middle}, {high}")
-
-
-def marked(
-    picture: Html,
-    size: Sequence[int],
-    stride: int,
-    outlines: Sequence[tuple[int, int]] = (),
-    dot: tuple[int, int] | None = None,
-) -> Html:
-    """A picture (h, w) with thin outlines around squares of `stride` pixels, and a dot in one. Positions are i, j."""
-    height, width = size
-    inset = stride * 0.08
-
-    def square(i: int, j: int) -> tuple[float, float, float, float]:
-        """Squares in the last row and column may extend beyond the border (D18)"""
-        x, y = j * stride, i * stride
-        return x, y, min(stride, width - x), min(stride, height - y)
-
-    parts = []
-    for place in outlines:
-        x, y, wide, tall = square(*place)
-        sides = {"width": f"{wide - 2 * inset:.2f}", "height": f"{tall - 2 * inset:.2f}"}
-        parts.append(h("rect", x=f"{x + inset:.2f}", y=f"{y + inset:.2f}", **sides, class_="tied"))
-    if dot:
-        x, y, wide, tall = square(*dot)
-        parts.append(h("circle", cx=_n(x + wide / 2), cy=_n(y + tall / 2), r=f"{0.2 * stride:.2f}", class_="decoded"))
-    if not parts:
-        return picture
-    said = ", ".join(
-        [f"{len(outlines)} positions outlined"] * bool(outlines) + ["a dot at the decoded vector"] * bool(dot)
-    )
-    drawn = h("svg", parts, viewBox=f"0 0 {width} {height}", role="img", aria_label=said, class_="marks")
-    return h("div", picture, drawn, class_="marked")
-
-
-def beginning(intervals: Iterable[tuple[float, float]]) -> float:
-    """The start of the axis for shares with these intervals: 0, or a multiple of 5 % if all are high"""
-    low = min(low for low, _ in intervals)
-    return 0.0 if low < 0.5 else math.floor(low * 20) / 20
-
-
-def bar_chart(
-    label: str,
-    bars: Sequence[Bar],
-    *,
-    low: float = 0.0,
-    high: float = 1.0,
-    rule: tuple[float, str] | None = None,
-    width: float = 400,
-    thick: float = 16,
-) -> Html:
-    """Horizontal bars with confidence intervals, names on the left, values on the right. `rule` is a vertical line."""
-    names = [shortened(bar.name, 0.36 * width) for bar in bars]
-    left = 14 + max(map(room, names))
-    right = 12 + max(room(bar.said) for bar in bars)
-    top, step = 4.0, thick + min(8.0, 3 + thick / 3)
-    height = top + step * len(bars) + (20 if rule else 4)
-    span = (high - low) or 1.0
-
-    def x(value: float) -> float:
-        return left + (width - left - right) * min(max((value - low) / span, 0), 1)
-
-    parts = []
-    for index, bar in enumerate(bars):
-        y = top + step * index
-        tip = f"{bar.name}: {bar.said}"
-        parts += [
-            _text(left - 8, y + thick / 2 + 4, names[index], "end", "label"),
-            h("path", d=f"M{_n(left)} {_n(y)}H{_n(width - right)}v{_n(thick)}H{_n(left)}z", class_="track"),
-            h(
-                "path",
-                d=f"M{_n(left)} {_n(y)}H{_n(max(x(bar.value), left + 0.5))}v{_n(thick)}H{_n(left)}z",
-                class_=f"bar c{bar.color % 8}",
-                data_tip=tip,
-            ),
-        ]
-        if bar.interval:
-            a, b, middle = *map(x, bar.interval), y + thick / 2
-            parts.append(
-                h(
-                    "path",
-                    d=f"M{_n(a)} {_n(middle)}H{_n(b)}M{_n(a)} {_n(middle - 3)}v6M{_n(b)} {_n(middle - 3)}v6",
-                    class_="whisker",
-                )
-            )
-        if bar.mark is not None:
-            parts.append(h("path", d=f"M{_n(x(bar.mark))} {_n(y - 2)}v{_n(thick + 4)}", class_="against"))
-        parts.append(_text(width - right + 6, y + thick / 2 + 4, bar.said, class_="value"))
-    if rule:
-        at, name = rule
-        side = "end" if x(at) > (left + width - right) / 2 else "start"
-        parts.append(h("path", d=f"M{_n(x(at))} {_n(top - 2)}V{_n(height - 14)}", class_="mark"))
-        parts.append(_text(x(at) + (4 if side == "start" else -4), height - 4, name, side, "tick"))
-    return _svg(width, height, label, *parts, class_="bars")
-
-
-def grid(
-    label: str,
-    rows: Sequence[str],
-    columns: Sequence[str],
-    cells: Sequence[Sequence[Cell]] | Mapping[tuple[int, int], Cell],
-    *,
-    say: str,
-    said: Sequence[Sequence[str]] | Mapping[tuple[int, int], str],
-    row_title: str,
-    column_title: str,
-    cell: tuple[float, float],
-    nothing: str = "0",
-) -> Html:
-    """A matrix in colour. `say` is a sentence with {row}, {column}, {value}; a mapping leaves out empty cells.
-
-    Cells of equal strength share one path, so that a matrix of a hundred by a hundred classes stays small.
-    """
-    wide, tall = cell
-    beside, above = [shortened(name, 140) for name in rows], [shortened(name, 100) for name in columns]
-    name_room = 10 + max(map(room, beside)) if tall >= 8 else 6.0
-    slanted = max(map(room, columns)) > wide
-    heading = 0.0 if wide < 8 else 18.0 if not slanted else 12 + 0.77 * max(map(room, above))  # leaning by 50°
-    left, top = 20 + name_room, 18 + heading
-    beyond = heading if slanted and heading else 0.0  # slanted names extend beyond the right border
-    width, height = left + wide * len(columns) + 4 + beyond, top + tall * len(rows) + 4
-    filled = dict(cells) if isinstance(cells, Mapping) else _by_place(cells)
-    shades: dict[tuple[str, float, str], list[str]] = {}
-    for (row, column), one in filled.items():
-        opacity = 1.0 if one.color else _opacity(one)
-        if opacity > 0:
-            place = f"M{_n(left + wide * column)} {_n(top + tall * row)}h{_n(wide)}v{_n(tall)}h{_n(-wide)}z"
-            kind = "own" if one.color else "hot" if one.strength > 0 else "cold"
-            shades.setdefault((kind, opacity, one.color), []).append(place)
+def scale(colors: Sequence[str], ends: tuple[str, str, str], width: float = 300) -> Drawing:
+    """The legend of a map: a bar of colours, and what its ends and its middle mean"""
+    step = width / len(colors)
     parts = [
-        h("path", d=f"M{_n(left)} {_n(top)}h{_n(wide * len(columns))}v{_n(tall * len(rows))}H{_n(left)}z", class_="bed")
+        path(f"M{n(k * step)} 0H{n(min(width, (k + 1) * step + 0.5))}v10H{n(k * step)}z", "own", fill=color)
+        for k, color in enumerate(colors)
     ]
-    parts += [
-        h("path", d="".join(places), class_=kind, fill=color or None, fill_opacity=None if color else f"{opacity:g}")
-        for (kind, opacity, color), places in sorted(shades.items())
-    ]
-    if tall >= 8:
-        parts += [
-            _text(left - 6, top + tall * (i + 0.5) + 4, name, "end", "label" if tall >= 13 else "small")
-            for i, name in enumerate(beside)
-        ]
-    if wide >= 8:
-        for j, name in enumerate(above):
-            x, y = left + wide * (j + 0.5), top - 6
-            if slanted:
-                turn = f"rotate(-50 {_n(x)} {_n(y)})"
-                class_ = "label" if wide >= 13 else "small"
-                parts.append(h("text", name, x=_n(x), y=_n(y), transform=turn, class_=class_))
-            else:
-                parts.append(_text(x, y, name, "middle", "label"))
-    for (row, column), one in filled.items():
-        if one.text:
-            style = "over" if _opacity(one) > 0.55 else "inside"
-            if one.color:
-                style = "light" if one.strength > DARK else "dark"
-            parts.append(_text(left + wide * (column + 0.5), top + tall * (row + 0.5) + 4, one.text, "middle", style))
-    middle = top + tall * len(rows) / 2
-    parts.append(_text(left + wide * len(columns) / 2, 12, column_title, "middle", "title"))
-    turn = f"rotate(-90 10 {_n(middle)})"
-    parts.append(h("text", row_title, x=10, y=_n(middle + 3), text_anchor="middle", transform=turn, class_="title"))
-    numbers = {
-        "kind": "grid",
-        "left": round(left, 1),
-        "top": round(top, 1),
-        "cell": [wide, tall],
-        "rows": list(rows),
-        "columns": list(columns),
-        "say": say,
-        "nothing": nothing,
-        "said": {f"{i},{j}": text for (i, j), text in said.items()} if isinstance(said, Mapping) else said,
-    }
-    return _svg(width, height, label, *parts, tabindex="0", data_numbers=data(numbers), class_="grid")
-
-
-def _opacity(one: Cell) -> float:
-    """At most ¾, so that text on it stays readable"""
-    return round(min(1.0, abs(one.strength)) * 0.75 * 20) / 20
-
-
-def _by_place(cells: Sequence[Sequence[Cell]]) -> dict[tuple[int, int], Cell]:
-    return {(i, j): one for i, row in enumerate(cells) for j, one in enumerate(row)}
+    parts.append(path(f"M{n(width / 2)} 10v5", "against"))
+    places = zip(ends, (0.0, width / 2, width), ("start", "middle", "end"), strict=True)
+    parts += [text(x, 27, words, "tick", anchor) for words, x, anchor in places]
+    return Drawing(width, 31, f"Colour scale: {', '.join(ends)}", Markup("").join(parts), "scale")
