@@ -9,7 +9,8 @@ SRC = Path(__file__).parents[1] / "src" / "wcapsnet"
 # Every package may import those in the lines before its own, and nothing else.
 LAYERS = [
     ["errors"],
-    ["atomic", "cache", "console", "device", "formatting"],
+    ["formatting"],
+    ["atomic", "cache", "console", "device"],
     ["parts"],
     ["plugins"],
     ["settings", "network", "baselines"],

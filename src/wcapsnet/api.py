@@ -16,7 +16,7 @@ from . import shipped
 from .atomic import write_text
 from .classifier import Classifier, Picture, Prediction
 from .console import err, out, warn
-from .data import DATASETS, MAX_SIDE, Dataset, Split, default_data_dir, scan_folder
+from .data import DATASETS, MAX_SIDE, Dataset, Split, default_data_dir, load_labelled, scan_folder
 from .data.device_data import DeviceSplit
 from .device import choose_device
 from .errors import InputError
@@ -32,7 +32,7 @@ from .explanations import (
     survey,
 )
 from .formatting import percent, plural
-from .hub import data_of_run, dataset_of, load, load_with_data, moved, remembered
+from .hub import data_of_run, dataset_of, load, load_with_data, moved, remembered, tell_skipped
 from .kernels import compile as compile_kernels
 from .network import MIN_SIDE
 from .recipes import RECIPES, quick, recipe, suggest
@@ -82,6 +82,7 @@ def train(
     lr: float | None = None,
     seed: int | None = None,
     size: str | int | None = None,
+    exclude: Sequence[str] = (),
     model: str = "auto",
     device: str = "auto",
     precision: str = "auto",
@@ -104,7 +105,8 @@ def train(
     if resume is not None:
         given: dict[str, Any] = {"--epochs": epochs, "--batch-size": batch_size, "--lr": lr, "--seed": seed}
         given |= {"--size": size, "--model": model, "--precision": precision, "--kernels": kernels, "--out": out}
-        for name, value in {str(target): target, **given, "--set": list(settings)}.items():
+        lists = {"--exclude": list(exclude), "--set": list(settings)}
+        for name, value in {str(target): target, **given, **lists}.items():
             if value not in (None, "auto", []):
                 raise InputError(f"--resume continues a run as it was started, so it cannot be used with {name}.")
         run = Run.open(Path(resume))
@@ -118,7 +120,7 @@ def train(
             )
         changes = {"batch_size": batch_size, "lr": lr, "seed": seed}
         experiment, data_dir = experiment_for(
-            target, size, model, chosen, data_dir, changes, epochs, precision, kernels, settings
+            target, size, model, chosen, data_dir, changes, epochs, precision, kernels, settings, exclude
         )
         trainer = _started(experiment, Path(out) if out else None, chosen, data_dir, download, quiet)
     try:
@@ -142,10 +144,11 @@ def experiment_for(
     precision: str = "auto",
     kernels: str = "auto",
     settings: Iterable[str] = (),
+    exclude: Sequence[str] = (),
 ) -> tuple[Experiment, Path | None]:
     """The experiment described by a command's options, and its dataset directory."""
     device = device or choose_device("auto")
-    experiment, record = _find_experiment(target, size, model, device)
+    experiment, record = _find_experiment(target, size, model, device, exclude)
     if record:
         experiment, data_dir = moved(experiment, data_dir), data_dir or remembered(record)
     training = replace(experiment.training, **{k: v for k, v in (changes or {}).items() if v is not None})
@@ -164,22 +167,26 @@ def experiment_for(
 
 
 def _find_experiment(
-    target: str | Path | Experiment, size: str | int | None, model: str, device: torch.device
+    target: str | Path | Experiment, size: str | int | None, model: str, device: torch.device, exclude: Sequence[str]
 ) -> tuple[Experiment, Path | None]:
     """From a recipe's name, a run folder or its experiment.json (then with the folder), or a folder of pictures"""
+    foreign = size is not None or model != "auto" or exclude
+    only = "--size, --model and --exclude are for folders of pictures; an experiment has its own."
     if isinstance(target, Experiment):
+        if foreign:
+            raise InputError(only)
         return target, None
     path, name = Path(target).expanduser(), str(target)
     record = path if Run.is_run(path) else path.parent if path.suffix == ".json" else None
-    if (name in RECIPES or record) and (size is not None or model != "auto"):
-        raise InputError("--size and --model are for folders of pictures; a recipe's dataset has its own size.")
+    if (name in RECIPES or record) and foreign:
+        raise InputError(only)
     if name in RECIPES:
         return recipe(name), None
     if record:
         return read_experiment(path if path.suffix == ".json" else path / "experiment.json"), record
     if not path.exists() and not {"/", "\\"} & set(name):
         raise InputError(f"{name!r} is neither a recipe nor a folder{suggest(name)}")
-    summary = scan_folder(path)
+    summary = scan_folder(path, exclude)
     if model == "auto":
         model = "wcapsnet" if device.type == "cuda" else "wcapsnet-quick"
     return quick.folder(path, summary, _sides(str(size)) if size else None, model), None
@@ -263,8 +270,8 @@ def _fit(trainer: Trainer) -> None:
 def _say_result(trainer: Trainer, test: Evaluation) -> None:
     state = trainer.state
     out.print(
-        f"Test accuracy [bold]{percent(test.accuracy)}%[/] ({len(test.labels):,} images) with the weights of epoch "
-        f"{state.best_epoch} (best of {state.epoch} on validation: {percent(state.best_accuracy)}%), "
+        f"Test accuracy [bold]{percent(test.accuracy)}%[/] ({len(test.labels):,} images{test.beside()}) with the "
+        f"weights of epoch {state.best_epoch} (best of {state.epoch} on validation: {percent(state.best_accuracy)}%), "
         f"after {clock(state.seconds)}",
         soft_wrap=True,
     )
@@ -305,6 +312,7 @@ def sweep(
     batch_size: int | None = None,
     lr: float | None = None,
     size: str | int | None = None,
+    exclude: Sequence[str] = (),
     model: str = "auto",
     device: str = "auto",
     precision: str = "auto",
@@ -323,7 +331,7 @@ def sweep(
     chosen = choose_device(device)
     changes = {"batch_size": batch_size, "lr": lr}
     experiment, data_dir = experiment_for(
-        target, size, model, chosen, data_dir, changes, epochs, precision, kernels, settings
+        target, size, model, chosen, data_dir, changes, epochs, precision, kernels, settings, exclude
     )
     seeds = None if seeds is None else str(seeds)
     if table:
@@ -345,6 +353,7 @@ def sweep(
 def evaluate(
     source: str | Path,
     *,
+    data: str | Path | None = None,
     split: str = "test",
     data_dir: Path | None = None,
     download: bool = False,
@@ -352,15 +361,29 @@ def evaluate(
     precision: str = "fp32",
     quiet: bool = True,
 ) -> Evaluation:
-    """Measure a run's best weights, or a shipped network, on a part of its own dataset."""
+    """Measure a run's best weights, or a shipped network, on a part of its own dataset, or on a folder of pictures.
+
+    `data` is such a folder, with one subfolder per class. Classes are matched by name: pictures of classes that the
+    network does not know are left out, and named in `Evaluation.unknown`.
+    """
     if precision not in ("fp32", "bf16"):
         raise InputError(f"--precision must be fp32 or bf16, not {precision!r}.")
     chosen = choose_device(device)
-    classifier, dataset = load_with_data(
-        source, split, device=chosen, data_dir=data_dir, download=download, quiet=quiet
-    )
-    part = DeviceSplit(getattr(dataset, split), *classifier.normalization, chosen)
-    return replace(measure(classifier.network, part, precision), names=classifier.classes)
+    unknown: tuple[str, ...] = ()
+    if data is not None:
+        classifier = load(source, device=str(chosen))
+        config = classifier.config
+        shape = (config.channels, config.height, config.width)
+        images, unknown, skipped = load_labelled(Path(data), classifier.classes, shape, split, quiet)
+        if not quiet:
+            tell_skipped(skipped)
+    else:
+        classifier, dataset = load_with_data(
+            source, split, device=chosen, data_dir=data_dir, download=download, quiet=quiet
+        )
+        images = getattr(dataset, split)
+    part = DeviceSplit(images, *classifier.normalization, chosen)
+    return replace(measure(classifier.network, part, precision), names=classifier.classes, unknown=unknown)
 
 
 def predict(
@@ -496,7 +519,7 @@ def _facts(
     try:
         if subject.folder:
             run = Run.open(subject.folder)
-            dataset = data_of_run(run, data_dir, download, True)
+            dataset = data_of_run(run, data_dir, download, True, tell=False)
             run.check_data(dataset, *parts)
         else:
             _, dataset = load_with_data(

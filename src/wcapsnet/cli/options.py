@@ -49,6 +49,10 @@ Size = Annotated[
         help=f"Folders: resize pictures to this side or HEIGHTxWIDTH ({MIN_SIDE} to {MAX_SIDE}).", show_default=False
     ),
 ]
+Exclude = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option(metavar="NAME", help="Folders: leave out this class or subfolder; repeatable.", show_default=False),
+]
 Model = Annotated[
     str, typer.Option(help="Folders: see `wcapsnet list models`; auto is wcapsnet on a GPU, wcapsnet-quick on a CPU.")
 ]

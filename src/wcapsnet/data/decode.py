@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import stat
 import threading
 import warnings
 from io import BytesIO
@@ -14,10 +15,12 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ..errors import InputError
+from ..formatting import printable
 
 IMAGE_SUFFIXES: frozenset[str] = frozenset({".png", ".jpg", ".jpeg", ".jfif", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 # Pillow would also try formats that start external programs (EPS runs Ghostscript).
 _FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
+MAX_STREAM = 1 << 28  # bytes read from a pipe
 _ORIENTATION = 0x0112  # EXIF tag
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -36,7 +39,7 @@ class UnreadableImageError(InputError):
     """An unreadable picture; `reason` is the part of the message after the file name."""
 
     def __init__(self, name: str, reason: str) -> None:
-        super().__init__(f"Cannot read the picture {name}: {reason}.")
+        super().__init__(printable(f"Cannot read the picture {name}: {reason}."))
         self.reason = reason
 
 
@@ -150,13 +153,20 @@ def _open(source: ImageSource, name: str) -> Image.Image:
         return source.copy()  # leave the caller's picture open and unchanged
     if isinstance(source, (str, Path)):
         path = Path(source)
-        if path.is_dir():
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            raise UnreadableImageError(name, "there is no such file") from None
+        if stat.S_ISDIR(status.st_mode):
             raise UnreadableImageError(name, "it is a folder")
-        if not path.exists():
-            raise UnreadableImageError(name, "there is no such file")
-        if path.stat().st_size == 0:
-            raise UnreadableImageError(name, "the file is empty")
-        return Image.open(path, formats=_FORMATS)
+        if stat.S_ISREG(status.st_mode):
+            if status.st_size == 0:
+                raise UnreadableImageError(name, "the file is empty")
+            return Image.open(path, formats=_FORMATS)
+        if not stat.S_ISFIFO(status.st_mode):
+            raise UnreadableImageError(name, "it is neither a file nor a pipe")
+        with path.open("rb") as pipe:
+            source = read_stream(pipe, name)
     if isinstance(source, bytes):
         if not source:
             raise UnreadableImageError(name, "it is empty")
@@ -167,9 +177,19 @@ def _open(source: ImageSource, name: str) -> Image.Image:
     return Image.open(source, formats=_FORMATS)
 
 
+def read_stream(stream: BinaryIO, name: str) -> bytes:
+    """All bytes of a pipe, if it ends."""
+    data = stream.read(MAX_STREAM + 1)
+    if len(data) > MAX_STREAM:
+        raise UnreadableImageError(name, f"it holds more than {MAX_STREAM >> 20} MB")
+    return data
+
+
 def _refuse_bomb(image: Image.Image, name: str, most_pixels: int | None = None) -> None:
     # Pillow only warns up to twice its limit; a few such pictures at once fill the memory
     limit = min((n for n in (Image.MAX_IMAGE_PIXELS, most_pixels) if n is not None), default=None)
+    if image.width * image.height == 0:
+        raise UnreadableImageError(name, "it has no pixels")
     if limit is not None and image.width * image.height > limit:
         raise UnreadableImageError(name, f"its {image.width} x {image.height} pixels exceed the limit of {limit}")
 
@@ -209,7 +229,9 @@ def _from_16_bit(values: np.ndarray) -> Image.Image:
 
 def _from_float(values: np.ndarray) -> Image.Image:
     """Floats have no fixed scale: [0, 1] and [0, 255] are used as they are; any other range is stretched."""
-    values = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+    values = values.astype(np.float64)
+    if not np.isfinite(values).all():
+        raise ValueError("it holds NaN or infinite values")
     if values.min() < 0 or values.max() > 255:
         return _from_range(values)
     scale = 255.0 if values.max() <= 1 else 1.0
