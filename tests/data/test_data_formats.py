@@ -6,6 +6,7 @@ import gzip
 import io
 import os
 import pickle
+import resource
 import struct
 import tarfile
 from pathlib import Path
@@ -198,6 +199,7 @@ def test_cifar_far_too_large(tmp_path: Path, rng: np.random.Generator, monkeypat
         {"data": None},
         {"data": np.zeros((4, 5), np.uint8)},
         {"labels": ["a"] * 4},
+        {"labels": [1, 2, 3, 10**30]},
         {"labels": [1, 2, 3]},
         {"data": np.zeros((4, 3072), np.float32)},
     ],
@@ -257,6 +259,20 @@ def test_a_malicious_pickle_runs_nothing(tmp_path: Path, rng: np.random.Generato
         with pytest.raises(InputError, match=r"data_batch_1 asks to run .*(system|eval).*malicious"):
             load_cifar(tmp_path)
     assert not proof.exists()
+
+
+@pytest.mark.parametrize("protocol", range(5))
+def test_an_empty_array_is_not_called_malicious(protocol: int) -> None:
+    read = read_pickle(pickle.dumps({"data": np.zeros((0, 3072), np.uint8)}, protocol=protocol), "x")
+    assert read["data"].shape == (0, 3072)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("index", [2**28, 2**32 - 1])
+def test_a_pickle_of_a_few_bytes_allocates_no_gigabytes(index: int) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(InputError, match=f"memo index {index}"):
+        read_pickle(b"]r" + struct.pack("<I", index) + b".", "x")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 18  # kB
 
 
 def test_a_malicious_pickle_within_an_archive_runs_nothing(tmp_path: Path, rng: np.random.Generator) -> None:

@@ -13,6 +13,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
+from torch import Tensor
 
 from ..errors import InputError
 from ..formatting import printable
@@ -32,7 +33,7 @@ _UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 
-ImageSource = str | Path | bytes | BinaryIO | Image.Image
+ImageSource = str | Path | bytes | BinaryIO | Image.Image | np.ndarray | Tensor
 
 
 class UnreadableImageError(InputError):
@@ -151,6 +152,8 @@ def _name(source: ImageSource) -> str:
 def _open(source: ImageSource, name: str) -> Image.Image:
     if isinstance(source, Image.Image):
         return source.copy()  # leave the caller's picture open and unchanged
+    if isinstance(source, (np.ndarray, Tensor)):
+        return _from_array(source)
     if isinstance(source, (str, Path)):
         path = Path(source)
         try:
@@ -173,8 +176,33 @@ def _open(source: ImageSource, name: str) -> Image.Image:
         return Image.open(BytesIO(source), formats=_FORMATS)
     if not hasattr(source, "read"):
         kind = type(source).__name__
-        raise UnreadableImageError(name, f"{kind} is not a file name, open file, bytes, PIL image or array")
+        raise UnreadableImageError(name, f"{kind} is not a file name, open file, bytes, PIL image, array or tensor")
     return Image.open(source, formats=_FORMATS)
+
+
+def _from_array(source: np.ndarray | Tensor) -> Image.Image:
+    """Arrays (h, w) or (h, w, ch), tensors (h, w) or (ch, h, w): bytes, or floats from 0 to 1."""
+    if isinstance(source, Tensor):
+        kind, layout, cpu = "A tensor", "(ch, h, w)", source.detach().cpu()
+        values = (cpu.float() if cpu.is_floating_point() else cpu).numpy()
+        values = values.transpose(1, 2, 0) if cpu.ndim == 3 else values
+    else:
+        kind, layout, values = "An array", "(h, w, ch)", source
+    shape, colors = tuple(source.shape), values.shape[2] if values.ndim == 3 else 1
+    if values.ndim not in (2, 3) or colors not in (1, 3, 4) or (values.dtype != np.uint8 and values.dtype.kind != "f"):
+        raise InputError(
+            f"{kind} must be of shape (h, w) or {layout} with 1, 3 or 4 channels, in uint8 or float, "
+            f"not {values.dtype} {shape}."
+        )
+    if values.size == 0:
+        raise InputError(f"{kind} of shape {shape} has no pixels.")
+    if values.dtype != np.uint8:
+        scaled = np.rint(values * 255.0)
+        if not (scaled.min() >= 0 and scaled.max() <= 255):  # also if one is NaN
+            low, high = values.min(), values.max()
+            raise InputError(f"{kind} of floats must hold values from 0 to 1, not from {low:g} to {high:g}.")
+        values = scaled.astype(np.uint8)
+    return Image.fromarray(values[:, :, 0] if values.ndim == 3 and colors == 1 else values)
 
 
 def read_stream(stream: BinaryIO, name: str) -> bytes:

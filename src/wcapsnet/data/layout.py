@@ -51,9 +51,9 @@ class Layout(NamedTuple):
 def read_layout(path: Path, exclude: Collection[str] = ()) -> Layout:
     """All classes of a folder to train on, without those named in `exclude`."""
     folders = _class_folders(path, exclude)
+    _check_excluded(path, exclude)
     parts = _part_folders(path, folders)
     places = parts or {"train": path}
-    _check_excluded(path, places.values(), exclude)
     classes = tuple(folder.name for folder in (_folders(parts["train"], exclude) if parts else folders))
     files: list[File] = []
     problems: dict[str, str] = {}
@@ -128,8 +128,10 @@ def _unreadable_classes(layout: Layout, classes: Collection[str]) -> dict[str, s
     return {name: problem for name, problem in problems.items() if name not in readable}
 
 
-def _check_excluded(path: Path, places: Collection[Path], exclude: Collection[str]) -> None:
-    known = {entry.name for place in (path, *places) for entry in place.iterdir() if entry.is_dir()}
+def _check_excluded(path: Path, exclude: Collection[str]) -> None:
+    folders = _folders(path)
+    parts = [folder for folder in folders if folder.name.lower() in _PART_NAMES]
+    known = {folder.name for folder in (*folders, *(inner for part in parts for inner in _folders(part)))}
     for name in exclude:
         if name not in known:
             raise InputError(f"--exclude: there is no folder {name!r} in {path}{suggestion(name, sorted(known))}")
