@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from wcapsnet.data import IMAGE_SUFFIXES, image_files, read_image
 from wcapsnet.data import decode as module
+from wcapsnet.data import image_files, read_image
 from wcapsnet.errors import InputError
 
 
@@ -52,11 +52,6 @@ def test_gray_keeps_every_bit_also_when_stored_or_asked_for_as_colour(kind: str)
     assert np.array_equal(read(data, channels=1), pixels[None])
     assert np.array_equal(read(data, channels=3), np.stack([pixels] * 3))
     assert np.array_equal(read(saved(gray.convert("RGB"), "PNG"), channels=1), pixels[None])
-
-
-def test_jpeg_is_what_pillow_decodes() -> None:
-    data = saved(noise(3), "JPEG", quality=95)
-    assert np.array_equal(read(data), planar(Image.open(io.BytesIO(data))))
 
 
 def test_every_source_gives_the_same(tmp_path: Path) -> None:
@@ -146,7 +141,9 @@ def test_32_bit_integers_use_their_own_range() -> None:
     assert pixels.max() == 255
 
 
-@pytest.mark.parametrize(("low", "high", "first", "last"), [(0, 1, 0, 255), (0, 200, 0, 200), (-5, 5, 0, 255)])
+@pytest.mark.parametrize(
+    ("low", "high", "first", "last"), [(0, 1, 0, 255), (0, 200, 0, 200), (-5, 5, 0, 255), (-3, -3, 0, 0)]
+)
 def test_float_tiff(low: float, high: float, first: int, last: int) -> None:
     values = np.linspace(low, high, 400, dtype=np.float32).reshape(20, 20)
     pixels = read(saved(Image.fromarray(values), "TIFF"), channels=1)[0]
@@ -159,10 +156,6 @@ def test_a_tiff_with_values_that_are_not_finite_is_refused(value: float) -> None
     values[3, 3] = value
     with pytest.raises(InputError, match="NaN or infinite"):
         read(saved(Image.fromarray(values), "TIFF"), channels=1)
-
-
-def test_a_constant_picture_out_of_range_does_not_divide_by_zero() -> None:
-    assert (read(Image.fromarray(np.full((20, 20), -3.0, np.float32)), channels=1) == 0).all()
 
 
 @pytest.mark.parametrize("kind", ["GIF", "WEBP", "TIFF"])
@@ -348,7 +341,3 @@ def test_links_are_followed_and_circles_end(tmp_path: Path) -> None:
     (tmp_path / "folder" / "back").symlink_to(tmp_path / "folder")
     found = [path.relative_to(tmp_path / "folder").as_posix() for path in image_files(tmp_path / "folder")]
     assert found == ["2.png", "linked/1.png"]
-
-
-def test_suffixes_are_lower_case_with_dot() -> None:
-    assert all(suffix == suffix.lower() and suffix.startswith(".") for suffix in IMAGE_SUFFIXES)
