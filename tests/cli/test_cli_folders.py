@@ -86,6 +86,7 @@ def test_control_characters_in_file_names_do_not_reach_the_terminal(run, tmp_pat
     printed = answer.out + answer.err
     assert not any(c in printed for c in "\x1b\x07\u202e")
     assert len(answer.err.strip().splitlines()) == 1
+    assert name.encode("unicode_escape").decode() in answer.out
     assert json.loads(call("predict", run, good, "--json").out)[0]["source"] == str(good)
 
 

@@ -191,6 +191,10 @@ def test_cifar_far_too_large(tmp_path: Path, rng: np.random.Generator, monkeypat
         place(root, CIFAR10_FILES, kind, Cifar(rng, 10))
         with pytest.raises(InputError, match="far larger"):
             load_cifar(root)
+    with tarfile.open(root / "cifar-10-binary.tar.gz", "w:gz", format=tarfile.PAX_FORMAT) as archive:
+        archive.addfile(tarfile.TarInfo("long" * 1000))  # a header beside the files
+    with pytest.raises(InputError, match="far larger"):
+        load_cifar(root)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from ..console import command, err, out
 from ..data import DATASETS
 from ..errors import InputError
 from ..experiment import Experiment
-from ..formatting import mean_and_deviation, percent
+from ..formatting import mean_and_deviation, percent, printable
 from ..network.routing import EQUAL
 from ..parts import Kind, augmentation, fitness, loss_term, model, nonlinearity, weighting
 from ..recipes import PAPER, ROWS, SMALL
@@ -155,7 +155,7 @@ def predictions(answers: list[Prediction]) -> None:
         then = ", ".join(f"{name} {percent(p, 1)}%" for name, p in answer.top[1:])
         winners = " → ".join(map(_ranges, answer.winners))
         cells = (answer.source or "", answer.label, f"{percent(answer.probability, 1)}%", then, winners)
-        table.add_row(*map(escape, cells))
+        table.add_row(*(escape(printable(cell)) for cell in cells))
     out.print(table)
 
 
@@ -178,7 +178,8 @@ def predictions_csv(answers: list[Prediction], classifier: Classifier, top: int)
     rows.writerow(["source", *ranked, *(f"capsule_{level}" for level in levels)])
     for answer in answers:
         cells = [cell for name, p in answer.top for cell in (name, f"{p:.6f}")]
-        rows.writerow([answer.source, *cells, *(" ".join(map(str, winners)) for winners in answer.winners)])
+        row = [answer.source or "", *cells, *(" ".join(map(str, winners)) for winners in answer.winners)]
+        rows.writerow(map(printable, row) if sys.stdout.isatty() else row)
 
 
 def as_json(answer: Prediction) -> dict[str, Any]:

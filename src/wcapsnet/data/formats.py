@@ -210,7 +210,7 @@ def _from_archive(archive: Path, wanted: list[str], optional: str) -> dict[str, 
     contents: dict[str, bytes] = {}
     try:
         # one pass in the archive's order: seeking back would decompress it again
-        with tarfile.open(archive, "r:gz") as tar:
+        with _Bounded(archive) as unpacked, tarfile.open(fileobj=unpacked, mode="r:") as tar:
             for member in tar:
                 name = member.name.rsplit("/", 1)[-1]
                 if member.isfile() and name in (*wanted, optional):
@@ -224,6 +224,15 @@ def _from_archive(archive: Path, wanted: list[str], optional: str) -> dict[str, 
     if lacking:
         _corrupt(archive, f"it lacks {', '.join(lacking)}")
     return contents
+
+
+class _Bounded(gzip.GzipFile):
+    """Refuses to unpack far more at once than any of these files holds: a tar header may claim any length."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        if size is not None and size > MAX_BYTES:
+            raise tarfile.ReadError(TOO_LARGE)
+        return super().read(size)
 
 
 def _parse_cifar_binary(contents: Mapping[str, bytes], source: Path, files: CifarFiles) -> RawData:
