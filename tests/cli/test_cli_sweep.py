@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from cli_helpers import SMALL, call, same_weights, sentence
+from cli_helpers import COLORS, SMALL, call, picture, same_weights, sentence
 from filelock import FileLock
 
 import wcapsnet.hub as hub
@@ -457,7 +457,7 @@ def test_runs_on_other_images_do_not_come_into_one_table(pictures, tmp_path):
     before = content("runs/fruit-nonlinearity")
     extra = sorted(Path(pictures).rglob("*.png"))[0]
     for number in range(9):
-        shutil.copy(extra, extra.with_name(f"more-{number}.png"))
+        picture(COLORS["apples"], 100 + number).save(extra.with_name(f"more-{number}.png"))
     said = sentence(call("ablate", "nonlinearity", pictures, *options, "--seeds", 2))
     assert "images of fruit are not those that runs/fruit-nonlinearity/row=squash,seed=0 started with" in said
     assert said.endswith("restore them, or choose another folder with --out.")

@@ -237,8 +237,8 @@ def test_broken_files_are_skipped_and_listed(picture_folder: MakeFolder) -> None
             r"\(d/1\.png: .*; 'e e' .* --exclude b --exclude c --exclude d --exclude 'e e'\.$",
         ),
         (
-            {"a": 3, "b/1.png": b"no", "c/1.png": b""},
-            r"^2 classes .*'b' .*\(b/1\.png: .*'c' .*\(c/1\.png: .* --exclude b --exclude c\.$",
+            {"a": 3, "b/1.png": b"no", "\x1bc/1.png": b""},
+            r"^2 classes .*'\\x1bc' .*\(\\x1bc/1\.png: .*'b' .*\(b/1\.png: .* --exclude b\.$",
         ),
         ({"a": 3}, "only one class, 'a'"),
         ({}, r"holds no pictures: expected one folder for each class, such as pictures/cats/1\.jpg"),

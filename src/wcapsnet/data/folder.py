@@ -86,9 +86,12 @@ def load_folder(config: DataConfig, *, cache_dir: Path | None = None, quiet: boo
     train = np.flatnonzero(parts == "train")
     counts = np.bincount(labels[train], minlength=len(layout.classes))
     if not counts.all():
-        broken = [layout.classes[r] for r in np.flatnonzero(counts == 0)]
-        first = {name: next(line for line in pictures.skipped if name in Path(line).parts) for name in broken}
-        raise unusable(layout.path, {name: f"has no readable picture ({line})" for name, line in first.items()})
+        unreadable = np.delete(np.arange(len(layout.files)), pictures.readable)
+        broken: dict[str, str] = {}
+        for file, line in zip((layout.files[i] for i in unreadable), pictures.skipped, strict=True):
+            if file.part == "train" and counts[file.label] == 0:
+                broken.setdefault(layout.classes[file.label], f"has no readable picture ({line})")
+        raise unusable(layout.path, broken)
     index = {part: np.flatnonzero(parts == part) for part in ("validation", "test")}
     split = stratified_split(
         labels[train],
