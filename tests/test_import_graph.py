@@ -9,8 +9,7 @@ SRC = Path(__file__).parents[1] / "src" / "wcapsnet"
 # Every package may import those in the lines before its own, and nothing else.
 LAYERS = [
     ["errors"],
-    ["formatting"],
-    ["atomic", "cache", "console", "device"],
+    ["atomic", "cache", "console", "device", "formatting"],
     ["parts"],
     ["plugins"],
     ["settings", "network", "baselines"],

@@ -4,22 +4,9 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from rich.console import Console as RichConsole
-from rich.console import ConsoleOptions, RenderableType
-from rich.segment import Segment
-
-from .formatting import printable
-
-
-class Console(RichConsole):
-    """Spells out control characters in what it prints, such as those in file names."""
-
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        for segment in super().render(renderable, options):
-            yield segment if segment.control else segment._replace(text=printable(segment.text, keep="\n\t"))
-
+from rich.console import Console
 
 # Piped output goes to files and programs: do not wrap it at 80 columns.
 out = Console(width=None if sys.stdout.isatty() else 200, highlight=False)

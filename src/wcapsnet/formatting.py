@@ -85,10 +85,9 @@ def some(items: Iterable[str], most: int = 5) -> str:
     return ", ".join(shown[:most]) + (f" and {len(shown) - most} more" if len(shown) > most else "")
 
 
-def printable(text: str, keep: str = "") -> str:
+def printable(text: str) -> str:
     """Text from elsewhere, such as a file name, with control characters spelled out: they could rewrite the terminal"""
-    spelled = {c: c.encode("unicode_escape").decode() for c in set(_CONTROL.findall(text)) if c not in keep}
-    return text.translate(str.maketrans(spelled)) if spelled else text
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def date(text: str) -> str:
