@@ -32,7 +32,7 @@ from .settings import model_from_dict, to_dict
 
 METADATA = "wcapsnet"  # the key of our metadata in a safetensors file
 
-Picture: TypeAlias = "str | Path | bytes | BinaryIO | Image.Image | np.ndarray[Any, Any]"
+Picture: TypeAlias = "str | Path | bytes | BinaryIO | Image.Image | np.ndarray[Any, Any] | Tensor"
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Classifier(nn.Module):
     def preprocess(self, pictures: Iterable[Picture]) -> Tensor:
         """Pictures of any kind and size → normalised images (m, ch, h, w) on the classifier's device"""
         shape = {"channels": self.config.channels, "height": self.config.height, "width": self.config.width}
-        pixels = np.stack([read_image(_readable(p), **shape) for p in pictures])
+        pixels = np.stack([read_image(p, **shape) for p in pictures])
         return normalize(torch.from_numpy(pixels).to(self.mean.device), self.mean, self.std)
 
     def pixels(self, images: Tensor) -> Tensor:
@@ -101,8 +101,12 @@ class Classifier(nn.Module):
     def predict(self, pictures: Picture | Sequence[Picture], top: int = 3) -> Prediction | list[Prediction]:
         """Class, probability and routing of one picture, or of each in a list.
 
-        A picture is a file name, an open file, its bytes, a PIL image or an array (h, w) or (h, w, ch) of uint8.
+        A picture is a file name, an open file, its bytes, a PIL image, an array (h, w) or (h, w, ch), or a tensor
+        (h, w) or (ch, h, w). Arrays and tensors hold uint8, or floats from 0 to 1, not normalised; one with a batch
+        dimension in front, so of four dimensions, is a list.
         """
+        if isinstance(pictures, (np.ndarray, Tensor)) and pictures.ndim == 4:
+            pictures = list(pictures)
         if isinstance(pictures, (list, tuple)):
             return self._predict(pictures, top)
         return self._predict([pictures], top)[0]  # type: ignore[list-item]
@@ -188,11 +192,14 @@ def _on_cpu(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
+        path.open("rb").close()  # safetensors says that an unreadable file does not exist
         with safe_open(path, "pt") as file:
             facts = (file.metadata() or {}).get(METADATA)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except FileNotFoundError as error:
         raise InputError(f"There is no file {path}.") from error
+    except PermissionError as error:
+        raise InputError(f"Cannot read {path}: {error.strerror}; check its permissions.") from error
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path} is not a readable safetensors file ({error}).") from error
     try:
@@ -219,17 +226,6 @@ def checksum(tensors: dict[str, Tensor], facts: dict[str, Any]) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _readable(picture: Picture) -> Any:
-    if isinstance(picture, np.ndarray):
-        picture = picture[:, :, 0] if picture.ndim == 3 and picture.shape[2] == 1 else picture
-        if picture.dtype != np.uint8 or not (picture.ndim == 2 or (picture.ndim == 3 and picture.shape[2] in (3, 4))):
-            raise InputError(
-                f"An array must be uint8 of shape (h, w) or (h, w, 1, 3 or 4), not {picture.dtype} {picture.shape}."
-            )
-        return Image.fromarray(picture)
-    return picture
 
 
 def _name(picture: Picture) -> str | None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from decimal import ROUND_HALF_UP, Decimal
 
+# C0 and C1, the separators of lines and paragraphs, marks that reverse the direction of text, and bytes of file names
+# that are not UTF-8
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 NARROW = "\u202f"  # narrow no-break space
 
 
@@ -73,6 +77,17 @@ def duration(seconds: float) -> str:
 def listed(words: Sequence[str]) -> str:
     *most, last = words
     return f"{', '.join(most)} and {last}" if most else last
+
+
+def some(items: Iterable[str], most: int = 5) -> str:
+    """The first of a list, and how many more there are"""
+    shown = list(items)
+    return ", ".join(shown[:most]) + (f" and {len(shown) - most} more" if len(shown) > most else "")
+
+
+def printable(text: str) -> str:
+    """Text from elsewhere, such as a file name, with control characters spelled out: they could rewrite the terminal"""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def date(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -12,9 +13,11 @@ from . import shipped
 from .classifier import Classifier
 from .console import few, warn
 from .data import DATASETS, Dataset, load_dataset
+from .data.device_data import imbalanced
 from .device import choose_device
 from .errors import InputError
 from .experiment import Experiment
+from .formatting import plural
 from .training.run_folder import Run, read_json
 
 
@@ -59,25 +62,37 @@ def load_with_data(
             raise InputError(f"There is no run folder {source}, {shipped.unknown(str(source))}")
         run = Run.open(path)
         classifier = load(path, device=str(device))
-        dataset = data_of_run(run, data_dir, download, quiet)
+        dataset = data_of_run(run, data_dir, download, quiet, tell=not quiet)
         run.check_data(dataset, *parts)
         return Loaded(classifier, dataset)
     classifier = load(source, device=str(device))
     experiment = moved(shipped.experiment_of(classifier, str(source)), data_dir)
-    dataset = dataset_of(experiment, data_dir, download, quiet)
+    dataset = dataset_of(experiment, data_dir, download, quiet, tell=not quiet)
     shipped.check_data(classifier, dataset, str(source), *parts)
     return Loaded(classifier, dataset)
 
 
-def dataset_of(experiment: Experiment, data_dir: Path | None, download: bool, quiet: bool) -> Dataset:
-    """The images of an experiment, if its network fits them. Lists skipped files."""
+def dataset_of(
+    experiment: Experiment, data_dir: Path | None, download: bool, quiet: bool, tell: bool = True
+) -> Dataset:
+    """The images of an experiment, if its network fits them. `quiet`: no progress bar; `tell`: list skipped files and
+    whatever else is odd about a folder."""
     dataset = load_dataset(experiment.data, data_dir=data_dir, download=download, quiet=quiet)
-    if dataset.skipped and not quiet:
-        count = len(dataset.skipped)
-        warn("1 file was skipped:" if count == 1 else f"{count} files were skipped:")
-        few(dataset.skipped)
+    if tell:
+        tell_skipped(dataset.skipped)
+        for sentence in dataset.warnings:
+            warn(sentence)
+        if experiment.data.balance and imbalanced(counts := dataset.train.labels.bincount()):
+            least, most = int(counts.min()), int(counts.max())
+            warn(f"Classes have {least} to {most} training images; all are drawn equally often (data.balance).")
     check_fit(experiment, dataset)
     return dataset
+
+
+def tell_skipped(files: Sequence[str]) -> None:
+    if files:
+        warn(f"{plural(len(files), 'file was', 'files were')} skipped:")
+        few(files)
 
 
 def check_fit(experiment: Experiment, dataset: Dataset) -> None:
@@ -90,9 +105,9 @@ def check_fit(experiment: Experiment, dataset: Dataset) -> None:
             raise InputError(f"model.{name} is {asked}, but the dataset {dataset.name} has {value}.")
 
 
-def data_of_run(run: Run, data_dir: Path | None, download: bool, quiet: bool) -> Dataset:
+def data_of_run(run: Run, data_dir: Path | None, download: bool, quiet: bool, tell: bool = True) -> Dataset:
     """A run's own data; if its folder of pictures was moved, `data_dir` is the new path."""
-    return dataset_of(moved(run.experiment, data_dir), data_dir or remembered(run.path), download, quiet)
+    return dataset_of(moved(run.experiment, data_dir), data_dir or remembered(run.path), download, quiet, tell)
 
 
 def remembered(folder: Path) -> Path | None:

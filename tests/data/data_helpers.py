@@ -1,4 +1,4 @@
-"""Small data in the formats of the real files, and a server that can misbehave.
+"""Small data in the formats of the real files, and a server that can break off.
 
 Not in conftest.py: several folders of tests have one, and they all import under the same name.
 """
@@ -81,11 +81,9 @@ def noise(seed: int, mode: str = "RGB", size: tuple[int, int] = (20, 20)) -> Ima
 
 @dataclass
 class Server:
-    """Serves `files` on 127.0.0.1, as well or as badly as asked."""
+    """Serves `files` on 127.0.0.1."""
 
     url: str = ""
     files: dict[str, bytes] = field(default_factory=dict)
-    ranges: bool = True  # honours Range requests
-    wrong_piece: bool = False  # answers Range requests with another piece
-    cut_after: list[int] = field(default_factory=list)  # the next answers end after so many bytes
-    requests: list[tuple[str, str | None]] = field(default_factory=list)  # path, Range
+    cut: set[str] = field(default_factory=set)  # files whose connection breaks off halfway
+    requests: list[str] = field(default_factory=list)  # paths

@@ -6,8 +6,6 @@ import gzip
 import hashlib
 import json
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -101,12 +99,6 @@ def test_validation_as_a_fraction_and_too_much_of_it(small_mnist: Path) -> None:
     for validation in (30, 31, 0.99):
         with pytest.raises(InputError, match=r"data\.validation must leave images .*30 training images"):
             load_dataset(DataConfig(validation=validation), data_dir=small_mnist)
-
-
-def test_the_papers_divisions() -> None:
-    assert DATASETS["mnist"].train_images - 10000 == 50000
-    assert DATASETS["cifar10"].train_images - 5000 == 45000
-    assert DATASETS["svhn"].train_images - 10000 == 63257
 
 
 # --- Where the files are
@@ -266,23 +258,13 @@ def test_the_sample_comes_with_the_package(tmp_path: Path, monkeypatch: pytest.M
     assert data.train.images.shape[1:] == (1, 28, 28)
     assert data.test.labels.bincount().min() > 150
     assert statistics(data.train.images, "standardize")[0][0] == pytest.approx(0.1307, abs=0.002)
-
-
-def test_the_sample_is_small_and_licensed() -> None:
-    folder = Path(embedded.__file__).parent / "sample"
-    assert (folder / embedded.FILE).stat().st_size < 2.4e6
-    assert "Share Alike 3.0" in (folder / "LICENSE.md").read_text(encoding="utf-8")
+    assert "Share Alike 3.0" in (Path(embedded.__file__).parent / "sample" / "LICENSE.md").read_text(encoding="utf-8")
 
 
 def test_the_sample_is_made_from_the_original_files_only(mnist: Mnist, tmp_path: Path) -> None:
     mnist.write(tmp_path)
     with pytest.raises(InputError, match="not MNIST's original file"):
         embedded.make_sample(tmp_path, tmp_path / "x.npz")
-
-
-def test_importing_needs_neither_scipy_nor_lzma() -> None:
-    code = "import sys; sys.modules['lzma'] = sys.modules['scipy'] = None; import wcapsnet.data.embedded"
-    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
 
 
 # --- The real files

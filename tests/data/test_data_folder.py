@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from wcapsnet import cache
-from wcapsnet.data import DataConfig, Dataset, load_dataset, load_folder, read_image, scan_folder
+from wcapsnet.data import DataConfig, Dataset, load_dataset, load_folder, load_labelled, read_image, scan_folder
 from wcapsnet.data import folder as module
-from wcapsnet.data.folder import FolderSummary, stratified_split
+from wcapsnet.data import pictures as pictures_module
+from wcapsnet.data.folder import FolderSummary
+from wcapsnet.data.split import _number, stratified_split
 from wcapsnet.errors import InputError
 
 MakeFolder = Callable[..., Path]
@@ -94,13 +96,8 @@ def test_validation_as_a_number_of_pictures(picture_folder: MakeFolder) -> None:
 
 
 def test_a_class_may_be_called_train(picture_folder: MakeFolder) -> None:
-    path = picture_folder({"bus": 4, "train": 4, "test": 4})
+    path = picture_folder({"bus": 4, "train": 4, "test": 4, "train/notes": 0})
     assert load_folder(config(path)).classes == ("bus", "test", "train")
-
-
-def test_a_class_called_train_may_have_folders_without_pictures(picture_folder: MakeFolder) -> None:
-    path = picture_folder({"bus": 4, "train": 4, "train/notes": 0})
-    assert load_folder(config(path)).classes == ("bus", "train")
 
 
 @pytest.mark.parametrize(
@@ -116,16 +113,80 @@ def test_a_loose_picture_makes_no_class_of_a_part(picture_folder: MakeFolder, st
     assert data.skipped == tuple(f"{file}: is outside the class folders" for file in stray)
 
 
-def test_a_loose_picture_in_train_alone(picture_folder: MakeFolder) -> None:
-    data = load_folder(config(picture_folder({"train/a": 10, "train/b": 10, "train/stray.png": noise(99)})))
-    assert (data.classes, sum(sizes(data))) == (("a", "b"), 20)
-    assert data.skipped == ("train/stray.png: is outside the class folders",)
+def test_a_class_of_three_is_in_every_part_and_smaller_ones_are_trained_on_and_named(
+    picture_folder: MakeFolder,
+) -> None:
+    data = load_folder(config(picture_folder({"a": 50, "b": 3, "c": 2, "d": 1}), validation=0.15, test=0.15))
+    assert [set(part.labels.tolist()) for part in (data.validation, data.test)] == [{0, 1}, {0, 1}]
+    assert data.train.labels.bincount().tolist()[2:] == [2, 1]
+    few, validation, test = data.warnings
+    assert "'b' (3), 'c' (2), 'd' (1)" in few
+    assert "'c', 'd': no validation pictures" in validation
+    assert "'c', 'd': no test pictures" in test
+    assert load_folder(config(picture_folder({"a": 10, "b": 10}, "balanced"))).warnings == ()
 
 
-def test_a_tiny_folder_works(picture_folder: MakeFolder) -> None:
-    data = load_folder(config(picture_folder({"a": 3, "b": 1, "c": 2}), validation=0.15, test=0.15))
-    assert sizes(data) == (4, 1, 1)
-    assert data.train.labels.tolist() == [0, 1, 2, 2]
+def test_equal_pictures_in_training_and_test_or_in_two_classes_are_counted_with_examples(
+    picture_folder: MakeFolder,
+) -> None:
+    content: dict[str, object] = {f"{part}/{name}": 10 for part in ("train", "val", "test") for name in "ab"}
+    copies = {
+        "train/a/x.png": noise(99),
+        "test/a/y.png": noise(99),
+        "val/b/z.bmp": noise(99),
+    }  # pixels count, not bytes
+    leaked, mixed = load_folder(config(picture_folder({**content, **copies}))).warnings
+    assert leaked.startswith("2 validation or test pictures are also in training")
+    assert "test/a/y.png = train/a/x.png" in leaked
+    assert mixed == "1 picture is in two classes: val/b/z.bmp = train/a/x.png."
+
+
+def test_excluded_folders_are_not_there(picture_folder: MakeFolder) -> None:
+    classes = picture_folder({"a": 4, "b": 4, "empty": 0, "broken/1.png": b"no"})
+    assert load_folder(config(classes, exclude=("empty", "broken"))).classes == ("a", "b")
+    assert scan_folder(classes, ["empty", "broken"]).exclude == ("empty", "broken")
+    parts = picture_folder({"train/a": 9, "train/b": 9, "train/c": 9, "test/a": 1, "test/c": 1, "stray": 2}, "parts")
+    data = load_folder(config(parts, exclude=("stray", "c")))
+    assert (data.classes, data.test_files) == (("a", "b"), ("test/a/0.png",))
+    with pytest.raises(InputError, match=r"--exclude: there is no folder 'stay' .* did you mean 'stray'"):
+        load_folder(config(parts, exclude=("stay",)))
+
+
+def test_names_with_control_characters_are_spelled_out(picture_folder: MakeFolder) -> None:
+    data = load_folder(config(picture_folder({"a": 4, "b": 4, "a/\x1b[2J\n.png": b"no"})))
+    assert data.skipped[0].startswith(r"a/\x1b[2J\n.png: ")
+
+
+# --- Pictures for a network that is trained already
+
+
+def test_labelled_pictures_are_matched_with_the_classes_of_a_network_by_name(picture_folder: MakeFolder) -> None:
+    path = picture_folder({"dog": 2, "cat": 3, "horse": 4, "cat/bad.png": b"no", "empty": 0})
+    found = load_labelled(path, ("cat", "dog", "emu"), (3, 8, 8))
+    assert found.split.labels.tolist() == [0, 0, 0, 1, 1]
+    assert found.split.images.shape == (5, 3, 8, 8)
+    assert found.unknown == ("horse",)
+    assert len(found.skipped) == 1
+    parts = picture_folder({"train/cat": 1, "test/cat": 2}, "parts")
+    assert len(load_labelled(parts, ("cat", "dog"), (3, 8, 8)).split.labels) == 2
+    assert len(load_labelled(parts, ("cat", "dog"), (3, 8, 8), "train").split.labels) == 1
+    assert len(load_labelled(picture_folder({"train": 2}, "one"), ("bus", "train"), (3, 8, 8)).split.labels) == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ({"horse": 1}, r"pictures of 'horse', but the network knows 'cat', 'dog'"),
+        ({"1.png": noise(1)}, "no pictures in class folders"),
+        ({"train/cat": 1}, "has no test folder, only train"),
+        ({"cat/1.png": b"no"}, r"None of the pictures .*cat/1\.png"),
+    ],
+)
+def test_a_folder_without_pictures_that_a_network_knows_says_why(
+    picture_folder: MakeFolder, content: dict[str, object], says: str
+) -> None:
+    with pytest.raises(InputError, match=says):
+        load_labelled(picture_folder(content), ("cat", "dog"), (3, 8, 8))
 
 
 def test_nested_folders_links_upper_case_and_hidden_files(picture_folder: MakeFolder, tmp_path: Path) -> None:
@@ -170,16 +231,23 @@ def test_broken_files_are_skipped_and_listed(picture_folder: MakeFolder) -> None
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"a": 3, "b": 0}, r"class folder .*b holds no pictures: fill it"),
-        ({"a": 3, "b/1.png": b"no", "b/2.png": b"no"}, r"None of the pictures of class 'b' .*b/1\.png: it is not"),
+        (
+            {"a": 3, "b": 0, "c/1.txt": b"", "d/1.png": b"no", "d/2.png": b"no", "e e": 0},
+            r"^4 classes in .*'b' holds no pictures; 'c' holds no pictures, only \.txt; 'd' has no readable picture "
+            r"\(d/1\.png: .*; 'e e' .* --exclude b --exclude c --exclude d --exclude 'e e'\.$",
+        ),
+        (
+            {"a": 3, "b/1.png": b"no", "\x1bc/1.png": b""},
+            r"^2 classes .*'\\x1bc' .*\(\\x1bc/1\.png: .*'b' .*\(b/1\.png: .* --exclude b\.$",
+        ),
         ({"a": 3}, "only one class, 'a'"),
         ({}, r"holds no pictures: expected one folder for each class, such as pictures/cats/1\.jpg"),
         ({"1.png": noise(1), "2.png": noise(2)}, r"outside class folders, such as 1\.png: expected one"),
         ({"a": 0, "b": 0}, "holds no pictures: expected"),
-        ({"train/a": 3, "train/b": 3, "test/c": 1}, r"test has a class 'c' that is missing from the training pictures"),
+        ({"train/a": 3, "train/b": 3, "test/c": 1, "val/d": 1}, r"'c' is in test but not in train; 'd' .*--exclude c"),
         ({"train/a": 3, "train/b": 3, "val/a": 0}, r"val holds no pictures"),
         ({"train/a": 3, "train/b": 3, "val/a": 1, "valid/a": 1}, "two folders for validation, val and valid"),
-        ({"train/a": 3, "train/b": 3, "unlabelled": 3}, "both 'train' and 'unlabelled'"),
+        ({"train/a": 3, "train/b": 3, "unlabelled": 3}, "both 'train' and 'unlabelled': .*--exclude unlabelled"),
         (
             {"train/a": 3, "train/b": 3, "train/stray.png": noise(1), "test/a": 1, "unlabelled": 3},
             "both 'test' and 'unlabelled'",
@@ -202,20 +270,15 @@ def test_unusable_folders_say_why(picture_folder: MakeFolder, content: dict[str,
         load_dataset(config(picture_folder(content)))
 
 
-def test_all_pictures_broken_and_no_size_given(picture_folder: MakeFolder) -> None:
-    path = picture_folder({"a/1.png": b"no", "b/2.png": b"no"})
+def test_a_path_that_is_no_folder_of_pictures_says_why(picture_folder: MakeFolder, tmp_path: Path) -> None:
+    path = picture_folder({"a/1.png": b"no", "b/2.png": b"no", "x.zip": b""})
     with pytest.raises(InputError, match=r"None of the sampled pictures .*1\.png"):
         load_folder(config(path, height=None))
-
-
-def test_paths_that_are_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "x.zip").touch()
     with pytest.raises(InputError, match=r"x\.zip is a file: .*unpack"):
-        load_dataset(config(tmp_path / "x.zip"))
-    with pytest.raises(InputError, match="There is no folder"):
-        load_folder(config(tmp_path / "none"))
-    with pytest.raises(InputError, match="There is no folder"):
-        scan_folder(tmp_path / "none")
+        load_dataset(config(path / "x.zip"))
+    for look in (scan_folder, lambda path: load_folder(config(path))):
+        with pytest.raises(InputError, match="There is no folder"):
+            look(tmp_path / "none")
 
 
 def test_a_path_that_looks_like_a_name(picture_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,7 +301,7 @@ def test_a_stratified_split_is_a_fair_partition(counts: list[int], validation: f
     labels = np.repeat(np.arange(len(counts)), counts)
     np.random.default_rng(seed).shuffle(labels)
     m = len(labels)
-    if m < 3 or module._number(validation, m) + module._number(test, m) >= m:
+    if m < 3 or _number(validation, m) + _number(test, m) >= m:
         return
     split = stratified_split(labels, validation=validation, test=test, seed=seed)
     assert sorted(np.concatenate(split)) == list(range(m))
@@ -252,7 +315,7 @@ def test_a_stratified_split_is_a_fair_partition(counts: list[int], validation: f
             assert (held >= 1) == (test > 0)
     if min(counts) >= 20:  # with room to spare the numbers are exact and each class gets its share
         for part, asked in ((split.validation, validation), (split.test, test)):
-            wanted = module._number(asked, m)
+            wanted = _number(asked, m)
             if wanted >= len(counts):
                 assert len(part) == wanted
                 share = np.bincount(labels[part], minlength=len(counts)) - np.array(counts) * wanted / m
@@ -360,7 +423,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(path.name)
         return read_image(path, **options)
 
-    monkeypatch.setattr(module, "read_image", spy)
+    monkeypatch.setattr(pictures_module, "read_image", spy)
     return names
 
 
@@ -402,7 +465,7 @@ def test_a_changed_folder_is_read_again_and_the_old_entry_goes(
     elif change == "rename":
         file.rename(path / "b" / "renamed.png")
     else:
-        monkeypatch.setattr(module, "READER_VERSION", module.READER_VERSION + 1)
+        monkeypatch.setattr(pictures_module, "READER_VERSION", pictures_module.READER_VERSION + 1)
     load_folder(config(path))
     assert len(decoded) == {"add": 9, "remove": 7}.get(change, 8)
     assert len(entries(tmp_path / "cache")) == 1

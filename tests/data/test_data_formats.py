@@ -6,6 +6,7 @@ import gzip
 import io
 import os
 import pickle
+import resource
 import struct
 import tarfile
 from pathlib import Path
@@ -190,6 +191,10 @@ def test_cifar_far_too_large(tmp_path: Path, rng: np.random.Generator, monkeypat
         place(root, CIFAR10_FILES, kind, Cifar(rng, 10))
         with pytest.raises(InputError, match="far larger"):
             load_cifar(root)
+    with tarfile.open(root / "cifar-10-binary.tar.gz", "w:gz", format=tarfile.PAX_FORMAT) as archive:
+        archive.addfile(tarfile.TarInfo("long" * 1000))  # a header beside the files
+    with pytest.raises(InputError, match="far larger"):
+        load_cifar(root)
 
 
 @pytest.mark.parametrize(
@@ -198,6 +203,7 @@ def test_cifar_far_too_large(tmp_path: Path, rng: np.random.Generator, monkeypat
         {"data": None},
         {"data": np.zeros((4, 5), np.uint8)},
         {"labels": ["a"] * 4},
+        {"labels": [1, 2, 3, 10**30]},
         {"labels": [1, 2, 3]},
         {"data": np.zeros((4, 3072), np.float32)},
     ],
@@ -249,24 +255,34 @@ class Malicious:
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 4])
-def test_a_malicious_pickle_runs_nothing(tmp_path: Path, rng: np.random.Generator, protocol: int) -> None:
-    proof = tmp_path / "proof"
+def test_a_malicious_pickle_runs_nothing_in_a_folder_or_an_archive(
+    tmp_path: Path, rng: np.random.Generator, protocol: int
+) -> None:
+    proof, contents = tmp_path / "proof", Cifar(rng, 10).python()
     folder = place(tmp_path, CIFAR10_FILES, "python folder", Cifar(rng, 10))
     for bomb in (Malicious(os.system, f"touch {proof}"), Malicious(eval, f"open({str(proof)!r}, 'w')")):
-        (folder / "data_batch_1").write_bytes(pickle.dumps({"data": bomb}, protocol=protocol))
-        with pytest.raises(InputError, match=r"data_batch_1 asks to run .*(system|eval).*malicious"):
-            load_cifar(tmp_path)
+        contents["data_batch_1"] = pickle.dumps({"data": bomb}, protocol=protocol)
+        (folder / "data_batch_1").write_bytes(contents["data_batch_1"])
+        (tmp_path / "packed").mkdir(exist_ok=True)
+        tar(tmp_path / "packed" / "cifar-10-python.tar.gz", "cifar-10-batches-py", contents)
+        for root in (tmp_path, tmp_path / "packed"):
+            with pytest.raises(InputError, match=r"data_batch_1 asks to run .*(system|eval).*malicious"):
+                load_cifar(root)
     assert not proof.exists()
 
 
-def test_a_malicious_pickle_within_an_archive_runs_nothing(tmp_path: Path, rng: np.random.Generator) -> None:
-    proof = tmp_path / "proof"
-    contents = Cifar(rng, 10).python()
-    contents["batches.meta"] = pickle.dumps(Malicious(os.system, f"touch {proof}"))
-    tar(tmp_path / "cifar-10-python.tar.gz", "cifar-10-batches-py", contents)
-    with pytest.raises(InputError, match="malicious"):
-        load_cifar(tmp_path)
-    assert not proof.exists()
+@pytest.mark.parametrize("protocol", range(5))
+def test_an_empty_array_is_not_called_malicious(protocol: int) -> None:
+    read = read_pickle(pickle.dumps({"data": np.zeros((0, 3072), np.uint8)}, protocol=protocol), "x")
+    assert read["data"].shape == (0, 3072)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("index", [2**28, 2**32 - 1])
+def test_a_pickle_of_a_few_bytes_allocates_no_gigabytes(index: int) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(InputError, match=f"memo index {index}"):
+        read_pickle(b"]r" + struct.pack("<I", index) + b".", "x")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 18  # kB
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,7 @@ def photos(place):
     for number in range(12):
         picture(Path(f"photos/cats/{number}.png"), 10)
         picture(Path(f"photos/dogs/{number}.png"), 180)
+    picture(Path("new-photos/cats/1.png"), 20)
     picture(Path("holiday/one.png"), 180)
     picture(Path("photo.jpg"), 90)
     return place

@@ -70,20 +70,9 @@ def test_preprocessing_is_the_normalisation_of_training(classifier, pixels):
     assert classifier.pixels(torch.full((2, 5, 3, 8, 12), 99.0)).max() == 1
 
 
-@pytest.mark.parametrize(
-    ("bad", "words"),
-    [
-        (np.zeros((8, 8), np.float32), "float32"),
-        (np.zeros((8, 8, 2), np.uint8), r"\(8, 8, 2\)"),
-        (np.zeros((1, 8, 8, 3), np.uint8), r"\(1, 8, 8, 3\)"),
-        (np.zeros(8, np.uint8), r"\(8,\)"),
-        ("nowhere.png", "Cannot read the picture"),
-        (b"", "Cannot read the picture"),
-        (b"not a picture at all", "Cannot read the picture"),
-    ],
-)
-def test_what_is_no_picture_is_refused(classifier, bad, words):
-    with pytest.raises(InputError, match=words):
+@pytest.mark.parametrize("bad", ["nowhere.png", b"", b"not a picture at all"])
+def test_a_picture_that_cannot_be_read_is_refused(classifier, bad):
+    with pytest.raises(InputError, match="Cannot read the picture"):
         classifier.predict(bad)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
@@ -30,6 +30,7 @@ class ExperimentOptions(TypedDict, total=False):
     batch_size: int | None
     lr: float | None
     size: str | int | None
+    exclude: Sequence[str]
     model: str
     precision: str
     kernels: str
@@ -44,6 +45,7 @@ def experiment_for(
     lr: float | None = None,
     seed: int | None = None,
     size: str | int | None = None,
+    exclude: Sequence[str] = (),
     model: str = "auto",
     precision: str = "auto",
     kernels: str = "auto",
@@ -53,7 +55,7 @@ def experiment_for(
 ) -> tuple[Experiment, Path | None]:
     """The experiment that a command's options describe, and its dataset directory."""
     device = device or choose_device("auto")
-    experiment, record = _find_experiment(target, size, model, device)
+    experiment, record = _find_experiment(target, size, exclude, model, device)
     if record:
         experiment, data_dir = moved(experiment, data_dir), data_dir or remembered(record)
     elif precision == "auto" and not isinstance(target, Experiment):
@@ -80,22 +82,26 @@ def shows_options(function: F) -> F:
 
 
 def _find_experiment(
-    target: str | Path | Experiment, size: str | int | None, model: str, device: torch.device
+    target: str | Path | Experiment, size: str | int | None, exclude: Sequence[str], model: str, device: torch.device
 ) -> tuple[Experiment, Path | None]:
     """From a recipe's name, a run folder or its experiment.json (then with the folder), or a folder of pictures"""
+    foreign = size is not None or model != "auto" or exclude
+    only = "--size, --model and --exclude are for folders of pictures; an experiment has its own."
     if isinstance(target, Experiment):
+        if foreign:
+            raise InputError(only)
         return target, None
     path, name = Path(target).expanduser(), str(target)
     record = path if Run.is_run(path) else path.parent if path.suffix == ".json" else None
-    if (name in RECIPES or record) and (size is not None or model != "auto"):
-        raise InputError("--size and --model are for folders of pictures; a recipe's dataset has its own size.")
+    if (name in RECIPES or record) and foreign:
+        raise InputError(only)
     if name in RECIPES:
         return recipe(name), None
     if record:
         return read_experiment(path if path.suffix == ".json" else path / "experiment.json"), record
     if not path.exists() and not {"/", "\\"} & set(name):
         raise InputError(f"{name!r} is neither a recipe nor a folder{suggest(name)}")
-    summary = scan_folder(path)
+    summary = scan_folder(path, exclude)
     if model == "auto":
         model = "wcapsnet" if device.type == "cuda" else "wcapsnet-quick"
     return quick.folder(path, summary, _sides(str(size)) if size else None, model), None

@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..classifier import Picture, Prediction
+from ..data import load_labelled
 from ..data.device_data import DeviceSplit
 from ..device import choose_device
 from ..errors import InputError
-from ..hub import load, load_with_data
+from ..hub import load, load_with_data, tell_skipped
 from ..training.evaluate import Evaluation
 from ..training.evaluate import evaluate as measure
 
@@ -18,6 +19,7 @@ from ..training.evaluate import evaluate as measure
 def evaluate(
     source: str | Path,
     *,
+    data: str | Path | None = None,
     split: str = "test",
     data_dir: Path | None = None,
     download: bool = False,
@@ -25,15 +27,29 @@ def evaluate(
     precision: str = "fp32",
     quiet: bool = False,
 ) -> Evaluation:
-    """Measure a run's best weights, or a shipped network, on a part of its own dataset."""
+    """Measure a run's best weights, or a shipped network, on a part of its own dataset, or on a folder of pictures.
+
+    `data` is such a folder, with one subfolder per class. Classes are matched by name: pictures of classes that the
+    network does not know are left out, and named in `Evaluation.unknown`.
+    """
     if precision not in ("fp32", "bf16"):
         raise InputError(f"--precision must be fp32 or bf16, not {precision!r}.")
     chosen = choose_device(device)
-    classifier, dataset = load_with_data(
-        source, split, device=chosen, data_dir=data_dir, download=download, quiet=quiet
-    )
-    part = DeviceSplit(getattr(dataset, split), *classifier.normalization, chosen)
-    return replace(measure(classifier.network, part, precision), names=classifier.classes)
+    unknown: tuple[str, ...] = ()
+    if data is not None:
+        classifier = load(source, device=str(chosen))
+        config = classifier.config
+        shape = (config.channels, config.height, config.width)
+        images, unknown, skipped = load_labelled(Path(data), classifier.classes, shape, split, quiet)
+        if not quiet:
+            tell_skipped(skipped)
+    else:
+        classifier, dataset = load_with_data(
+            source, split, device=chosen, data_dir=data_dir, download=download, quiet=quiet
+        )
+        images = getattr(dataset, split)
+    part = DeviceSplit(images, *classifier.normalization, chosen)
+    return replace(measure(classifier.network, part, precision), names=classifier.classes, unknown=unknown)
 
 
 def predict(

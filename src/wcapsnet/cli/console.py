@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.markup import escape
 from rich.table import Column, Table
 
@@ -18,7 +19,7 @@ from ..classifier import Classifier, Prediction
 from ..console import command, err, out
 from ..data import DATASETS
 from ..errors import InputError
-from ..formatting import mean_and_deviation, percent, plural
+from ..formatting import mean_and_deviation, percent, plural, printable
 from ..models import list_models
 from ..network.routing import EQUAL
 from ..parts import Kind, augmentation, fitness, loss_term, model, nonlinearity, weighting
@@ -28,7 +29,7 @@ from ..reports import ablation as report_ablation
 from ..reports import tables as report
 from ..sweeps import Sweep
 from ..training.console import clock
-from ..training.evaluate import Evaluation
+from ..training.evaluate import Evaluation, beside
 from ..training.run_folder import Run
 
 
@@ -59,8 +60,8 @@ def trained(run: Trained, quiet: bool) -> None:
     if found["epochs"] < run.run.experiment.training.epochs and patience:
         say(f"Stopped early: validation has not improved for {plural(patience, 'epoch')}.")
     say(
-        f"Test accuracy [bold]{percent(found['accuracy'])}%[/] ({found['images']:,} images) with the weights of epoch "
-        f"{found['best_epoch']} (best of {found['epochs']} on validation: {percent(found['validation_accuracy'])}%), "
+        f"Test accuracy [bold]{percent(found['accuracy'])}%[/] ({found['images']:,} images{_beside(found)}) with the "
+        f"weights of epoch {found['best_epoch']} (best of {found['epochs']} on validation: {percent(found['validation_accuracy'])}%), "
         f"after {clock(found['seconds'])}"
     )
     path = str(run.path)
@@ -72,6 +73,14 @@ def trained(run: Trained, quiet: bool) -> None:
     command("  wcapsnet predict", path, "PICTURE.png")
     if run.report:
         written("report", run.report)
+
+
+def _beside(found: dict[str, Any]) -> str:
+    """Balanced accuracy and majority baseline of imbalanced classes; runs of earlier versions have neither."""
+    if "balanced_accuracy" not in found:
+        return ""
+    counts = torch.tensor([one["images"] for one in found["per_class"].values()])
+    return beside(found["balanced_accuracy"], found["majority"], counts)
 
 
 def written(what: str, place: Path) -> None:
@@ -188,7 +197,13 @@ def predictions(answers: list[Prediction]) -> None:
     def cells(answer: Prediction) -> list[str]:
         then = ", ".join(f"{name} {percent(p, 1)}%" for name, p in answer.top[1:])
         winners = " → ".join(map(_ranges, answer.winners))
-        return [answer.source or "", answer.label, f"{percent(answer.probability, 1)}%", then, winners]
+        return [
+            printable(answer.source or ""),
+            printable(answer.label),
+            f"{percent(answer.probability, 1)}%",
+            then,
+            winners,
+        ]
 
     print_table(
         [Column("picture", overflow="fold"), "class", "probability", "then", "winning capsules"], map(cells, answers)
@@ -214,7 +229,8 @@ def predictions_csv(answers: list[Prediction], classifier: Classifier, top: int)
     rows.writerow(["source", *ranked, *(f"capsule_{level}" for level in levels)])
     for answer in answers:
         cells = [cell for name, p in answer.top for cell in (name, f"{p:.6f}")]
-        rows.writerow([answer.source, *cells, *(" ".join(map(str, winners)) for winners in answer.winners)])
+        row = [answer.source or "", *cells, *(" ".join(map(str, winners)) for winners in answer.winners)]
+        rows.writerow(map(printable, row) if sys.stdout.isatty() else row)
 
 
 def as_json(answer: Prediction) -> dict[str, Any]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Optional
 
 import typer
+from rich.markup import escape
 
 from .. import api, shipped
-from ..console import out
-from ..formatting import percent
+from ..console import out, warn
+from ..errors import InputError
+from ..formatting import percent, some
 from ..training.run_folder import Run
 from . import console
 from .app import USE, app, examples
@@ -21,12 +23,19 @@ from .options import AsJson, DataDir, Device, Download, Plugin, RunOrName, Split
     rich_help_panel=USE,
     epilog=examples(
         "wcapsnet evaluate runs/demo",
+        "wcapsnet evaluate runs/photos new-photos/                classes are matched by name",
         "wcapsnet evaluate runs/demo --split validation --json",
         "wcapsnet evaluate wcapsnet-cifar10 --data-dir ~/data     reproduces its model card exactly",
     ),
 )
 def evaluate(
     run: RunOrName,
+    folder: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Argument(
+            metavar="FOLDER", help="Pictures to evaluate on instead, one folder per class.", show_default=False
+        ),
+    ] = None,
     split: Annotated[SplitName, typer.Option(help="Part of the dataset.")] = SplitName.test,
     data_dir: DataDir = None,
     download: Download = False,
@@ -35,9 +44,12 @@ def evaluate(
     plugin: Plugin = None,
     as_json: AsJson = False,
 ) -> None:
-    """Test a run's best weights, or a shipped network, on its own dataset."""
+    """Test a run's best weights, or a shipped network, on its own data or on a folder of labelled pictures."""
+    if folder and (data_dir or download):
+        raise InputError(f"--data-dir and --download find a network's own data; {folder} is evaluated instead.")
     result = api.evaluate(
         run,
+        data=folder,
         split=split.value,
         data_dir=data_dir,
         download=download,
@@ -45,18 +57,27 @@ def evaluate(
         precision=precision,
         quiet=as_json,
     )
+    missing = [name for name, n in zip(result.names, result.confusion.sum(1).tolist(), strict=True) if not n]
     if as_json:
-        facts = {"run": run, "split": split.value, **result.summary(result.names)}
+        where = {"data": str(folder), "unknown": result.unknown, "missing": missing} if folder else {}
+        facts = {"run": run, "split": split.value, **where, **result.summary(result.names)}
         typer.echo(json.dumps(facts, ensure_ascii=False))
         return
+    if folder:
+        unknown = f"the network does not know {some(map(repr, result.unknown))}" if result.unknown else ""
+        lacking = f"there are no pictures of {some(map(repr, missing))}" if missing else ""
+        if sentence := "; ".join(filter(None, (unknown, lacking))):
+            warn(f"Not evaluated: {sentence}.")
+    what = escape(str(folder)) if folder else split.value
     out.print(
-        f"{split.value} accuracy [bold]{percent(result.accuracy)}%[/] on {len(result.labels):,} images, "
-        f"cross entropy {result.loss:.4f}"
+        f"{what} accuracy [bold]{percent(result.accuracy)}%[/] on {len(result.labels):,} images{result.beside()}, "
+        f"cross entropy {result.loss:.4f}",
+        soft_wrap=True,
     )
     if Run.is_run(Path(run)) and not (begun := Run.open(Path(run))).finished:
         done, epochs = len(begun.metrics()), begun.experiment.training.epochs
         out.print(f"The run is not finished: these are the best weights after {done} of {epochs} epochs.")
-    if split == SplitName.test and precision == "fp32" and run in shipped.names():
+    if folder is None and split == SplitName.test and precision == "fp32" and run in shipped.names():
         right, said = int(result.confusion.diag().sum()), shipped.describe(run)["test"]["correct"]
         out.print(f"{right:,} images correct; its model card says {said:,}.")
     console.accuracy_by_class(result, result.names)

@@ -57,6 +57,10 @@ Size = Annotated[
         help=f"Folders: resize pictures to this side or HEIGHTxWIDTH ({MIN_SIDE} to {MAX_SIDE}).", show_default=False
     ),
 ]
+Exclude = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option(metavar="NAME", help="Folders: leave out this class or subfolder; repeatable.", show_default=False),
+]
 Model = Annotated[
     str,
     typer.Option(help="Folders: a model of `wcapsnet list models`; auto: wcapsnet on a GPU, wcapsnet-quick on a CPU."),
@@ -114,6 +118,7 @@ _TRAINING: dict[str, tuple[Any, Any]] = {
     "batch_size": (BatchSize, None),
     "lr": (LearningRate, None),
     "size": (Size, None),
+    "exclude": (Exclude, ()),
     "model": (Model, "auto"),
     "device": (Device, "auto"),
     "precision": (Precision, "auto"),

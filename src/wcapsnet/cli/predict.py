@@ -13,6 +13,7 @@ import typer
 from ..classifier import Classifier, Prediction
 from ..console import err
 from ..data import image_files
+from ..data.decode import read_stream
 from ..device import choose_device
 from ..errors import InputError
 from ..hub import load
@@ -78,7 +79,7 @@ def _predict_all(classifier: Classifier, sources: list[str], top: int) -> tuple[
         images, names = [], []
         for source in sources[start : start + 64]:
             try:
-                images.append(classifier.preprocess([sys.stdin.buffer.read() if source == "-" else source]))
+                images.append(classifier.preprocess([read_stream(sys.stdin.buffer, "-") if source == "-" else source]))
                 names.append(source)
             except InputError as error:
                 failures.append(str(error))

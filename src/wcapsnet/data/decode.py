@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import stat
 import threading
 import warnings
 from io import BytesIO
@@ -12,12 +13,15 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
+from torch import Tensor
 
 from ..errors import InputError
+from ..formatting import printable
 
 IMAGE_SUFFIXES: frozenset[str] = frozenset({".png", ".jpg", ".jpeg", ".jfif", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 # Pillow would also try formats that start external programs (EPS runs Ghostscript).
 _FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
+MAX_STREAM = 1 << 28  # bytes read from a pipe
 _ORIENTATION = 0x0112  # EXIF tag
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -29,14 +33,14 @@ _UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 
-ImageSource = str | Path | bytes | BinaryIO | Image.Image
+ImageSource = str | Path | bytes | BinaryIO | Image.Image | np.ndarray | Tensor
 
 
 class UnreadableImageError(InputError):
     """An unreadable picture; `reason` is the part of the message after the file name."""
 
     def __init__(self, name: str, reason: str) -> None:
-        super().__init__(f"Cannot read the picture {name}: {reason}.")
+        super().__init__(printable(f"Cannot read the picture {name}: {reason}."))
         self.reason = reason
 
 
@@ -148,28 +152,72 @@ def _name(source: ImageSource) -> str:
 def _open(source: ImageSource, name: str) -> Image.Image:
     if isinstance(source, Image.Image):
         return source.copy()  # leave the caller's picture open and unchanged
+    if isinstance(source, (np.ndarray, Tensor)):
+        return _from_array(source)
     if isinstance(source, (str, Path)):
         path = Path(source)
-        if path.is_dir():
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            raise UnreadableImageError(name, "there is no such file") from None
+        if stat.S_ISDIR(status.st_mode):
             raise UnreadableImageError(name, "it is a folder")
-        if not path.exists():
-            raise UnreadableImageError(name, "there is no such file")
-        if path.stat().st_size == 0:
-            raise UnreadableImageError(name, "the file is empty")
-        return Image.open(path, formats=_FORMATS)
+        if stat.S_ISREG(status.st_mode):
+            if status.st_size == 0:
+                raise UnreadableImageError(name, "the file is empty")
+            return Image.open(path, formats=_FORMATS)
+        if not stat.S_ISFIFO(status.st_mode):
+            raise UnreadableImageError(name, "it is neither a file nor a pipe")
+        with path.open("rb") as pipe:
+            source = read_stream(pipe, name)
     if isinstance(source, bytes):
         if not source:
             raise UnreadableImageError(name, "it is empty")
         return Image.open(BytesIO(source), formats=_FORMATS)
     if not hasattr(source, "read"):
         kind = type(source).__name__
-        raise UnreadableImageError(name, f"{kind} is not a file name, open file, bytes, PIL image or array")
+        raise UnreadableImageError(name, f"{kind} is not a file name, open file, bytes, PIL image, array or tensor")
     return Image.open(source, formats=_FORMATS)
+
+
+def _from_array(source: np.ndarray | Tensor) -> Image.Image:
+    """Arrays (h, w) or (h, w, ch), tensors (h, w) or (ch, h, w): bytes, or floats from 0 to 1."""
+    if isinstance(source, Tensor):
+        kind, layout, cpu = "A tensor", "(ch, h, w)", source.detach().cpu()
+        values = (cpu.float() if cpu.is_floating_point() else cpu).numpy()
+        values = values.transpose(1, 2, 0) if cpu.ndim == 3 else values
+    else:
+        kind, layout, values = "An array", "(h, w, ch)", source
+    shape, colors = tuple(source.shape), values.shape[2] if values.ndim == 3 else 1
+    if values.ndim not in (2, 3) or colors not in (1, 3, 4) or (values.dtype != np.uint8 and values.dtype.kind != "f"):
+        raise InputError(
+            f"{kind} must be of shape (h, w) or {layout} with 1, 3 or 4 channels, in uint8 or float, "
+            f"not {values.dtype} {shape}."
+        )
+    if values.size == 0:
+        raise InputError(f"{kind} of shape {shape} has no pixels.")
+    if values.dtype != np.uint8:
+        scaled = np.rint(values * 255.0)
+        if not (scaled.min() >= 0 and scaled.max() <= 255):  # also if one is NaN
+            low, high = values.min(), values.max()
+            raise InputError(f"{kind} of floats must hold values from 0 to 1, not from {low:g} to {high:g}.")
+        values = scaled.astype(np.uint8)
+    return Image.fromarray(values[:, :, 0] if values.ndim == 3 and colors == 1 else values)
+
+
+def read_stream(stream: BinaryIO, name: str) -> bytes:
+    """All bytes of a pipe, if it ends."""
+    data = stream.read(MAX_STREAM + 1)
+    if len(data) > MAX_STREAM:
+        raise UnreadableImageError(name, f"it holds more than {MAX_STREAM >> 20} MB")
+    return data
 
 
 def _refuse_bomb(image: Image.Image, name: str, most_pixels: int | None = None) -> None:
     # Pillow only warns up to twice its limit; a few such pictures at once fill the memory
     limit = min((n for n in (Image.MAX_IMAGE_PIXELS, most_pixels) if n is not None), default=None)
+    if image.width * image.height == 0:
+        raise UnreadableImageError(name, "it has no pixels")
     if limit is not None and image.width * image.height > limit:
         raise UnreadableImageError(name, f"its {image.width} x {image.height} pixels exceed the limit of {limit}")
 
@@ -209,7 +257,9 @@ def _from_16_bit(values: np.ndarray) -> Image.Image:
 
 def _from_float(values: np.ndarray) -> Image.Image:
     """Floats have no fixed scale: [0, 1] and [0, 255] are used as they are; any other range is stretched."""
-    values = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+    values = values.astype(np.float64)
+    if not np.isfinite(values).all():
+        raise ValueError("it holds NaN or infinite values")
     if values.min() < 0 or values.max() > 255:
         return _from_range(values)
     scale = 255.0 if values.max() <= 1 else 1.0

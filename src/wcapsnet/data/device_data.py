@@ -54,10 +54,25 @@ def normalize(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     return (images.float() / 255 - mean) / std
 
 
-def epoch_order(images: int, batch_size: int, seed: int, epoch: int) -> Tensor:
+def epoch_order(images: int, batch_size: int, seed: int, epoch: int, labels: Tensor | None = None) -> Tensor:
     """(steps, batch): the images of each batch of an epoch. Depends only on seed and epoch, so a resumed run sees the
-    same batches as an uninterrupted one. Images that do not fill a batch are left out of this epoch."""
+    same batches as an uninterrupted one. Images that do not fill a batch are left out of this epoch.
+
+    With `labels` (m,), every class is drawn equally often: the epoch has as many steps, but repeats images of small
+    classes and leaves out images of large ones. An image is drawn again only after all others of its class.
+    """
     generator = torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
     batch_size = min(batch_size, images)
     steps = images // batch_size
-    return torch.randperm(images, generator=generator)[: steps * batch_size].view(steps, batch_size)
+    order = torch.randperm(images, generator=generator)
+    if labels is not None:
+        classes = [order[labels[order] == label] for label in labels.unique()]  # shuffled
+        share = -(-images // len(classes))
+        drawn = torch.cat([of_class.repeat(-(-share // len(of_class)))[:share] for of_class in classes])
+        order = drawn[torch.randperm(len(drawn), generator=generator)]
+    return order[: steps * batch_size].view(steps, batch_size)
+
+
+def imbalanced(counts: Tensor) -> bool:
+    """Whether the largest class has more than 1.5 times as many images as the smallest"""
+    return bool(counts.max() > 1.5 * counts.min())

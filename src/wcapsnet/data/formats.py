@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import io
 import math
-import pickle
 import struct
 import tarfile
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, NoReturn
@@ -21,8 +19,10 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 
 from ..errors import InputError
+from .pickles import Array, ForbiddenError, text, unpickle
 
 MAX_BYTES = 1 << 29  # twice the largest array of these datasets (SVHN's training images, 225 MB)
+TOO_LARGE = "it is far larger than it should be"
 
 
 class Arrays(NamedTuple):
@@ -199,9 +199,8 @@ def _from_folder(folder: Path, wanted: list[str], optional: str) -> dict[str, by
     if not all((folder / name).is_file() for name in wanted):
         return None
     names = [*wanted, optional] if (folder / optional).is_file() else wanted
-    for name in names:
-        if (folder / name).stat().st_size > MAX_BYTES:
-            _corrupt(folder / name, "it is far larger than it should be")
+    if sum((folder / name).stat().st_size for name in names) > MAX_BYTES:
+        _corrupt(max((folder / name for name in names), key=lambda file: file.stat().st_size), TOO_LARGE)
     return {name: (folder / name).read_bytes() for name in names}
 
 
@@ -211,12 +210,12 @@ def _from_archive(archive: Path, wanted: list[str], optional: str) -> dict[str, 
     contents: dict[str, bytes] = {}
     try:
         # one pass in the archive's order: seeking back would decompress it again
-        with tarfile.open(archive, "r:gz") as tar:
+        with _Bounded(archive) as unpacked, tarfile.open(fileobj=unpacked, mode="r:") as tar:
             for member in tar:
                 name = member.name.rsplit("/", 1)[-1]
                 if member.isfile() and name in (*wanted, optional):
-                    if member.size > MAX_BYTES:
-                        _corrupt(archive, f"its member {name} is far larger than it should be")
+                    if member.size + sum(map(len, contents.values())) > MAX_BYTES:
+                        _corrupt(archive, TOO_LARGE)
                     file = tar.extractfile(member)
                     contents[name] = b"" if file is None else file.read()
     except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -225,6 +224,15 @@ def _from_archive(archive: Path, wanted: list[str], optional: str) -> dict[str, 
     if lacking:
         _corrupt(archive, f"it lacks {', '.join(lacking)}")
     return contents
+
+
+class _Bounded(gzip.GzipFile):
+    """Refuses to unpack far more at once than any of these files holds: a tar header may claim any length."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        if size is not None and size > MAX_BYTES:
+            raise tarfile.ReadError(TOO_LARGE)
+        return super().read(size)
 
 
 def _parse_cifar_binary(contents: Mapping[str, bytes], source: Path, files: CifarFiles) -> RawData:
@@ -239,8 +247,8 @@ def _parse_cifar_binary(contents: Mapping[str, bytes], source: Path, files: Cifa
 
     classes = None
     if files.binary_names in contents:
-        text = contents[files.binary_names].decode("utf-8", errors="replace")
-        classes = tuple(line.strip() for line in text.splitlines() if line.strip())
+        lines = contents[files.binary_names].decode("utf-8", errors="replace").splitlines()
+        classes = tuple(line.strip() for line in lines if line.strip())
     return RawData(_join(map(parse, files.train)), parse(files.test), classes)
 
 
@@ -250,8 +258,8 @@ def _parse_cifar_python(contents: Mapping[str, bytes], source: Path, files: Cifa
         images, labels = batch.get("data"), batch.get(files.labels_key)
         if not isinstance(images, np.ndarray) or images.shape[1:] != (3 * 32 * 32,):
             _corrupt(source / name, "it has no 32 x 32 images under 'data'")
-        if not isinstance(labels, list) or not all(isinstance(label, int) for label in labels):
-            _corrupt(source / name, f"it has no integers under '{files.labels_key}'")
+        if not isinstance(labels, list) or not all(isinstance(label, int) and 0 <= label < 256 for label in labels):
+            _corrupt(source / name, f"it does not hold labels from 0 to 255 under '{files.labels_key}'")
         if len(images) != len(labels):
             _corrupt(source / name, f"it holds {len(images)} images and {len(labels)} labels")
         return Arrays(images.reshape(-1, 3, 32, 32), np.array(labels, np.int64))
@@ -261,7 +269,7 @@ def _parse_cifar_python(contents: Mapping[str, bytes], source: Path, files: Cifa
         listed = read_pickle(contents[files.python_names], source / files.python_names).get(files.names_key)
         if not isinstance(listed, list):
             _corrupt(source / files.python_names, f"it has no list under '{files.names_key}'")
-        classes = tuple(map(_text, listed))
+        classes = tuple(map(text, listed))
     return RawData(_join(map(parse, files.train)), parse(files.test), classes)
 
 
@@ -270,22 +278,14 @@ def _join(parts: Iterable[Arrays]) -> Arrays:
     return Arrays(np.concatenate(images), np.concatenate(labels))
 
 
-# --- Safe unpickling ----------------------------------------------------------------------------------------
-
-
 def read_pickle(data: bytes, name: str | Path) -> dict[str, object]:
-    """A pickled dictionary of plain values and byte arrays.
-
-    A pickle is a program that may call any function. Here the few names that pickled arrays refer to are replaced by
-    inert stand-ins, and every other name is refused: nothing in Python or NumPy is called.
-    """
+    """A pickled dictionary of plain values and byte arrays; nothing it names is called."""
     try:
-        # The originals were written by Python 2, so their strings are bytes
-        content = _ArrayUnpickler(io.BytesIO(data), encoding="bytes").load()
+        content = unpickle(data)
         if not isinstance(content, dict):
             _corrupt(name, "it does not hold a dictionary")
-        return {_text(key): value.array() if isinstance(value, _Array) else value for key, value in content.items()}
-    except _ForbiddenError as error:
+        return {text(key): value.array() if isinstance(value, Array) else value for key, value in content.items()}
+    except ForbiddenError as error:
         raise InputError(
             f"The file {name} asks to run {error}, which no CIFAR file does: it may be malicious; delete it."
         ) from error
@@ -293,69 +293,6 @@ def read_pickle(data: bytes, name: str | Path) -> dict[str, object]:
         raise
     except Exception as error:  # a broken pickle may raise any exception
         _corrupt(name, f"it cannot be unpickled ({error or type(error).__name__})", error)
-
-
-def _text(value: object) -> str:
-    return value.decode("latin1") if isinstance(value, bytes) else str(value)
-
-
-class _ForbiddenError(Exception):
-    """A name that no array pickle needs."""
-
-
-class _Dtype:
-    def __init__(self, code: object, *_: object) -> None:
-        self.code = _text(code)
-
-    def __setstate__(self, state: object) -> None:
-        """Byte order and the like, which single bytes do not have."""
-
-
-class _Array:
-    state: tuple[object, ...] = ()
-
-    def __setstate__(self, state: tuple[object, ...]) -> None:
-        self.state = state
-
-    def array(self) -> np.ndarray:
-        _, shape, dtype, fortran, data = self.state
-        if not isinstance(dtype, _Dtype) or dtype.code.lstrip("|") != "u1" or not isinstance(data, bytes):
-            raise ValueError("an array that is not of bytes")
-        if not isinstance(shape, tuple) or math.prod(shape) != len(data):
-            raise ValueError("an array whose size does not fit its shape")
-        return np.frombuffer(data, np.uint8).reshape(shape, order="F" if fortran else "C")
-
-
-class _NdarrayType:
-    """Replaces the type ndarray when a pickle passes it as an argument."""
-
-
-def _reconstruct(*_: object) -> _Array:
-    return _Array()
-
-
-def _encode(text: str, encoding: object) -> bytes:
-    # how Python 3 stores bytes in the old protocol; other codecs could decompress
-    if encoding not in ("latin1", b"latin1"):
-        raise _ForbiddenError(f"the codec {encoding!r}")
-    return text.encode("latin1")
-
-
-_PERMITTED: dict[tuple[str, str], Callable[..., object]] = {
-    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy", "ndarray"): _NdarrayType,
-    ("numpy", "dtype"): _Dtype,
-    ("_codecs", "encode"): _encode,
-}
-
-
-class _ArrayUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> object:
-        try:
-            return _PERMITTED[module, name]
-        except KeyError:
-            raise _ForbiddenError(f"{module}.{name}") from None
 
 
 # --- MAT-5: SVHN --------------------------------------------------------------------------------------------
@@ -388,14 +325,17 @@ def _read_svhn_part(path: Path) -> Arrays:
     return Arrays(np.ascontiguousarray(images.transpose(3, 2, 0, 1)), np.where(digits == 10, 0, digits))
 
 
+_BYTES = {"int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4, "single": 4}  # of MATLAB's types
+
+
 def read_mat(path: Path, *names: str) -> dict[str, np.ndarray]:
     """These arrays of a MATLAB file. Its declared sizes are checked before anything is allocated."""
     from scipy.io import loadmat, whosmat  # not needed for other datasets
 
     try:
-        claimed = {name: math.prod(shape) * 8 for name, shape, kind in whosmat(path)}
-        if path.stat().st_size > MAX_BYTES or any(claimed.get(name, 0) > 8 * MAX_BYTES for name in names):
-            _corrupt(path, "it is far larger than it should be")
+        claimed = sum(math.prod(shape) * _BYTES.get(kind, 8) for name, shape, kind in whosmat(path) if name in names)
+        if max(path.stat().st_size, claimed) > MAX_BYTES:
+            _corrupt(path, TOO_LARGE)
         arrays = loadmat(path, variable_names=names)
     except MemoryError as error:
         _corrupt(path, "it does not fit into memory", error)

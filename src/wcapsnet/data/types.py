@@ -38,6 +38,8 @@ class DataConfig:
     channels: int | None = None  # folders: 1 (gray) or 3 (colour); None: chosen automatically
     validation: float = 10000  # >= 1: that many training images; < 1: that fraction of them
     test: float = 0.15  # folders without a test folder: the fraction held out
+    exclude: tuple[str, ...] = ()  # folders: class folders, or folders beside train and test, to leave out
+    balance: bool = False  # draw training images of all classes equally often, if their numbers differ much
     split_seed: int = 0
     normalization: str = "unit"  # "unit": [0, 1]; "standardize": mean 0, variance 1 for each channel
     mirror: bool = False  # augmentation: random horizontal flips
@@ -55,6 +57,9 @@ class DataConfig:
         count = _number(self.validation) and self.validation >= 1 and float(self.validation).is_integer()
         _require(fraction or count, "validation", "be a number of images (1, 2, …) or a fraction between 0 and 1")
         _require(_number(self.test) and 0 < self.test < 1, "test", "be a fraction between 0 and 1")
+        names = isinstance(self.exclude, tuple) and all(isinstance(name, str) and name for name in self.exclude)
+        _require(names, "exclude", "be a list of folder names")
+        _require(isinstance(self.balance, bool), "balance", "be true or false")
         _require(_whole(self.split_seed, 0, 2**63 - 1), "split_seed", "be a non-negative integer")
         _require(self.normalization in NORMALIZATIONS, "normalization", f"be one of {', '.join(NORMALIZATIONS)}")
         _require(isinstance(self.mirror, bool), "mirror", "be true or false")
@@ -79,6 +84,7 @@ class Dataset:
     validation_files: tuple[str, ...] = ()
     test_files: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()  # skipped files of a folder: "path: reason"
+    warnings: tuple[str, ...] = ()  # sentences about a folder that its owner should know
     # every run of a sweep needs it; cached with the images, so that other images at the same path have their own
     _digests: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 

@@ -154,7 +154,11 @@ class WCapsNetConfig:
 
 
 class Output(NamedTuple):
-    """The output of a forward pass."""
+    """The output of a forward pass.
+
+    `logits` has a last column "none of these" if `config.extra_class` is set. It is no answer: predict with
+    `network.class_logits(output).argmax(1)`.
+    """
 
     logits: Tensor  # p  (m, r): the N classes, then "none of these" if configured
     reconstruction: Tensor  # (m, ch, h, w)

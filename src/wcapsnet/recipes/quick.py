@@ -50,6 +50,8 @@ def folder(
             height=height,
             width=width,
             channels=channels,
+            exclude=summary.exclude,
+            balance=True,
             validation=0.15,
             normalization="standardize",
             mirror=channels == 3,

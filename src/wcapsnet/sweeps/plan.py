@@ -30,7 +30,7 @@ from ..settings import differing, with_setting
 from ..training.run_folder import Run, program, read_experiment, write_json
 
 MAX_NAME = 120
-FIGURES = ("validation_accuracy", "test_accuracy", "best_epoch", "epochs", "seconds")
+FIGURES = ("validation_accuracy", "test_accuracy", "balanced_accuracy", "best_epoch", "epochs", "seconds")
 
 
 @dataclass(frozen=True)

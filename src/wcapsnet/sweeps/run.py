@@ -126,5 +126,5 @@ def _not_elsewhere(sweep: Sweep, runs: list[Run], load: Callable[[DataConfig], D
 
 
 def _images(config: DataConfig) -> DataConfig:
-    """A key shared by all configurations that use the same images, regardless of augmentation."""
-    return replace(config, mirror=False, shift=0, augment=Augmentations(), normalization="unit")
+    """A key shared by all configurations that use the same images, regardless of augmentation and sampling."""
+    return replace(config, mirror=False, shift=0, augment=Augmentations(), balance=False, normalization="unit")

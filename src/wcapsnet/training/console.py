@@ -6,6 +6,7 @@ import time
 from types import TracebackType
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
@@ -13,6 +14,7 @@ from rich.progress import Progress as RichProgress
 
 from ..formatting import percent
 from ..parts import loss_term
+from .evaluate import beside
 from .run_folder import Run
 
 
@@ -182,7 +184,11 @@ class PlainBoard(Board):
 
     def ended(self, run: Run, failure: str | None) -> None:
         self.count += 1
-        accuracy = "" if failure else f"{percent(run.results()['accuracy'])}%"
+        figures = {} if failure else run.results()
+        accuracy = f"{percent(figures['accuracy'])}%" if figures else ""
+        if "balanced_accuracy" in figures:
+            counts = torch.tensor(figures["confusion"]).sum(1)
+            accuracy += beside(figures["balanced_accuracy"], figures["majority"], counts)
         what = f"[red]failed:[/] {escape(failure)}" if failure else f"{self.measured} accuracy [bold]{accuracy}[/]"
         self.say(f"[{self.count}/{self.total}] [bold]{escape(run.path.name)}[/]  {what}")
 

@@ -12,8 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..data.device_data import DeviceSplit
+from ..data.device_data import DeviceSplit, imbalanced
 from ..device import arithmetic
+from ..formatting import percent
 from ..network import WCapsNet
 from ..network.routing import block_weights, heaviest
 
@@ -31,10 +32,26 @@ class Evaluation:
     mean_weights: tuple[Tensor, ...]  # for each level (classes, n): mean b_n over the images of a class
     classes: int
     names: tuple[str, ...] = ()  # class names, if known
+    unknown: tuple[str, ...] = ()  # classes of a folder that the network does not know; they are left out
 
     @property
     def accuracy(self) -> float:
         return float((self.labels == self.predicted).double().mean())
+
+    @property
+    def balanced_accuracy(self) -> float:
+        """The mean of the accuracies of all classes that have images"""
+        confusion = self.confusion.double()
+        present = confusion.sum(1) > 0
+        return float((confusion.diag()[present] / confusion.sum(1)[present]).mean())
+
+    @property
+    def majority(self) -> float:
+        """The accuracy of always answering the most frequent class"""
+        return int(self.labels.bincount().max()) / len(self.labels)
+
+    def beside(self) -> str:
+        return beside(self.balanced_accuracy, self.majority, self.confusion.sum(1))
 
     @property
     def confusion(self) -> Tensor:
@@ -48,6 +65,8 @@ class Evaluation:
         return {
             "images": len(self.labels),
             "accuracy": self.accuracy,
+            "balanced_accuracy": self.balanced_accuracy,
+            "majority": self.majority,
             "errors": int((self.labels != self.predicted).sum()),
             "cross_entropy": self.loss,
             "per_class": {
@@ -57,6 +76,13 @@ class Evaluation:
             "confusion": confusion.tolist(),
             "mean_weights": [[[round(w, 6) for w in row] for row in level.tolist()] for level in self.mean_weights],
         }
+
+
+def beside(balanced: float, majority: float, counts: Tensor) -> str:
+    """What to print after an accuracy on images of which a class has `counts`; nothing if they are balanced."""
+    if not imbalanced(counts):
+        return ""
+    return f"; balanced accuracy {percent(balanced)}%, majority class {percent(majority)}%"
 
 
 def evaluate(

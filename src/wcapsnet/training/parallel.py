@@ -211,7 +211,8 @@ class SharedData:
         self._latest: DeviceData | None = None  # kept for the next run
 
     def of(self, config: DataConfig) -> DeviceData:
-        same = replace(config, mirror=False, shift=0, augment=Augmentations())  # stored images are not augmented
+        # stored images are neither augmented nor drawn yet
+        same = replace(config, mirror=False, shift=0, augment=Augmentations(), balance=False)
         data = self._on_device.get(same)
         if data is None:
             data = DeviceData(self.load(config), config.normalization, self.device)

@@ -20,7 +20,7 @@ from .. import kernels
 from ..atomic import write_text
 from ..classifier import Classifier, load_tensors, save_tensors
 from ..data import Dataset
-from ..data.device_data import DeviceData, DeviceSplit, epoch_order
+from ..data.device_data import DeviceData, DeviceSplit, epoch_order, imbalanced
 from ..errors import InputError
 from ..network import WCapsNet
 from ..objective import l2
@@ -69,6 +69,8 @@ class Trainer:
         self.data = data if isinstance(data, DeviceData) else DeviceData(data, experiment.data.normalization, device)
         self.dataset, self.normalization = self.data.dataset, self.data.normalization
         self.train_data, self.validation_data = self.data.train, self.data.validation
+        labels = self.dataset.train.labels
+        self._balanced_labels = labels if experiment.data.balance and imbalanced(labels.bincount()) else None
 
         torch.manual_seed(self.settings.seed)
         self.network = experiment.model.build().to(device)
@@ -117,8 +119,9 @@ class Trainer:
         started = self._since = time.perf_counter()
         for group in self.optimizer.param_groups:
             group["lr"].fill_(self.settings.learning_rate(state.epoch))
-        order = epoch_order(len(self.train_data), self.settings.batch_size, self.settings.seed, state.epoch)
-        order = order.to(self.device)
+        order = epoch_order(
+            len(self.train_data), self.settings.batch_size, self.settings.seed, state.epoch, self._balanced_labels
+        ).to(self.device)
         self.network.train()
         while state.step < len(order):
             self.step(order[state.step])
