@@ -97,9 +97,7 @@ def test_a_run_that_was_stopped_in_its_first_epoch_leaves_one_too(toy):
         stop_at(patch, 1)
         answer = call("train", "toy", "--out", "broken")
     assert answer.code == 130
-    assert "There are no weights: the run&#x27;s first epoch is not finished." in text("broken/report.html").replace(
-        "run's", "run&#x27;s"
-    )
+    assert "first epoch is not finished" in text("broken/report.html")
 
 
 def test_ctrl_c_while_the_report_is_made_leaves_the_run(toy, monkeypatch):
