@@ -306,7 +306,7 @@ def test_what_was_seen_inside_of_networks_makes_its_figure_stale_and_must_be_the
     assert (checkout / figure).read_text() == (ROOT / figure).read_text()
     record = inside / pages.LOOKED["normalised, seed 1"]
     said = json.loads(record.read_text())
-    said["levels"][pages.LEVEL - 1]["mean"][0][0] = 0.123
+    said["levels"][pages.LEVEL - 1]["mean"][0][0] = 0.25
     record.write_text(json.dumps(said))
     assert pages.write(checkout) == [figure]
     record.unlink()

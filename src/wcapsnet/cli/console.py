@@ -61,8 +61,8 @@ def trained(run: Trained, quiet: bool) -> None:
         say(f"Stopped early: validation has not improved for {plural(patience, 'epoch')}.")
     say(
         f"Test accuracy [bold]{percent(found['accuracy'])}%[/] ({found['images']:,} images{_beside(found)}) with the "
-        f"weights of epoch {found['best_epoch']} (best of {found['epochs']} on validation: {percent(found['validation_accuracy'])}%), "
-        f"after {clock(found['seconds'])}"
+        f"weights of epoch {found['best_epoch']} (best of {found['epochs']} on validation: "
+        f"{percent(found['validation_accuracy'])}%), after {clock(found['seconds'])}"
     )
     path = str(run.path)
     out.print(f"The run folder is [bold]{escape(path)}[/].{'' if quiet else ' Next:'}", soft_wrap=True)
