@@ -13,7 +13,7 @@ from rich.progress import Progress as Bar
 
 from . import reports as report_page
 from . import shipped
-from .atomic import write_text
+from .atomic import check_place, write_text
 from .classifier import Classifier, Picture, Prediction
 from .console import err, out, warn
 from .data import DATASETS, MAX_SIDE, Dataset, Split, default_data_dir, scan_folder
@@ -454,8 +454,8 @@ def report(
         drawing.check()
         if folder.exists() and not folder.is_dir():
             raise InputError(f"--figures must be a folder, but {folder} is a file.")
-    if out and Path(out).is_dir():
-        raise InputError(f"--out must be a file, but {out} is a folder.")
+    if out:
+        check_place(Path(out))  # before the work
     subjects = [_subject(str(source)) for source in dict.fromkeys(sources)]
     first = subjects[0]
     if len(subjects) == 1:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from ..atomic import replacing
 from ..errors import InputError
 from ..training.run_folder import read_json
 
@@ -41,7 +42,8 @@ def plot(records: list[Path], out: Path) -> None:
     facts = [read_json(path)["environment"] for path in records]
     places = dict.fromkeys(f"{f['hardware']}, PyTorch {f['torch']}, {str(f['commit'])[:12]}" for f in facts)
     figure.supxlabel(" · ".join(places), fontsize=7, color="#777777")
-    figure.savefig(out, metadata={"Date": None} if out.suffix == ".svg" else None)
+    with replacing(out) as partial:
+        figure.savefig(partial, format=out.suffix[1:], metadata={"Date": None} if out.suffix == ".svg" else None)
 
 
 def _panels(records: Iterable[Path]) -> dict[Panel, dict[str, Line]]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..atomic import replacing
 from ..errors import InputError
 from ..explanations import LevelSpecialization, specialization
 from ..explanations.probes import share_interval
@@ -43,7 +44,8 @@ def write_figures(figures: Iterator[tuple[str, Any]], folder: Path) -> list[Path
             for kind in FORMATS:
                 path = folder / f"{name}.{kind}"
                 metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-                figure.savefig(path, dpi=200, metadata=metadata)
+                with replacing(path) as partial:
+                    figure.savefig(partial, format=kind, dpi=200, metadata=metadata)
                 written.append(path)
     return written
 

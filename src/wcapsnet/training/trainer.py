@@ -21,6 +21,7 @@ from ..classifier import Classifier, load_tensors, save_tensors
 from ..data import Dataset
 from ..data.device_data import DeviceData, epoch_order
 from ..errors import InputError
+from ..experiment import TrainingConfig
 from ..objective import l2
 from .console import Progress
 from .evaluate import Evaluation, evaluate, listed_winners
@@ -170,7 +171,7 @@ class Trainer:
         return Diverged(
             f"Training diverged in epoch {self.state.epoch + 1} (loss {loss:.3g}, guessing gives "
             f"{self._chance():.2f}); lower the learning rate, for example "
-            f"--lr {self.settings.lr / 10:g}."
+            f"--lr {min(self.settings.lr / 10, TrainingConfig.lr):g}."
         )
 
     def _chance(self) -> float:
@@ -179,8 +180,7 @@ class Trainer:
         return math.log(getattr(model, "outputs", model.classes))
 
     def _out_of_patience(self) -> bool:
-        patience = self.settings.patience
-        return patience is not None and self.state.epoch - self.state.best_epoch >= patience
+        return self.settings.out_of_patience(self.state.epoch, self.state.best_epoch)
 
     @property
     def stopped_early(self) -> bool:
