@@ -109,7 +109,7 @@ def train(
                 raise InputError(f"--resume continues a run as it was started, so it cannot be used with {name}.")
         run = Run.open(Path(resume))
         if run.finished:
-            return Trained(run, run.results(), _existing(run.file("report.html")))
+            return Trained(run, run.results(), _finished_report(run, chosen, data_dir, download, quiet, report))
         trainer = _resumed(run, chosen, data_dir, download, quiet)
     else:
         if target is None:
@@ -127,7 +127,7 @@ def train(
     finally:
         trainer.run.release()
     _say_result(trainer, test)
-    page = write_report(trainer) if report else None
+    page = write_report(trainer.run, trainer.dataset, chosen) if report else None
     return Trained(trainer.run, trainer.run.results(), page)
 
 
@@ -250,10 +250,10 @@ def _fit(trainer: Trainer) -> None:
     try:
         trainer.fit()
     except Interrupted:
-        _say_report(write_report(trainer, GLANCE))
+        _say_report(write_report(trainer.run, trainer.dataset, trainer.device, GLANCE))
         raise Interrupted("train", "--resume", str(trainer.run.path)) from None
     except Diverged as error:
-        _say_report(write_report(trainer, GLANCE))
+        _say_report(write_report(trainer.run, trainer.dataset, trainer.device, GLANCE))
         kept = " The last good checkpoint is kept." if trainer.run.file("last.safetensors").exists() else ""
         raise Diverged(f"{error}{kept}") from None
     if trainer.stopped_early and (patience := trainer.settings.patience):
@@ -270,12 +270,12 @@ def _say_result(trainer: Trainer, test: Evaluation) -> None:
     )
 
 
-def write_report(trainer: Trainer, sample: int | None = None) -> Path | None:
+def write_report(run: Run, dataset: Dataset, device: torch.device, sample: int | None = None) -> Path | None:
     """The report of a run that has just finished or stopped; None if it could not be written."""
-    place = trainer.run.file("report.html")
+    place = run.file("report.html")
     try:
-        subject = report_page.subject_of_run(trainer.run.path)
-        facts = report_page.gather(subject, trainer.dataset, "", trainer.device, sample)
+        subject = report_page.subject_of_run(run.path)
+        facts = report_page.gather(subject, dataset, "", device, sample)
         write_text(place, report_page.run_page(facts))
     except KeyboardInterrupt:  # the run is saved; the report can be written later
         return None
@@ -290,8 +290,23 @@ def _say_report(page: Path | None) -> None:
         out.print(f"The report is [bold]{escape(str(page))}[/].", soft_wrap=True)
 
 
-def _existing(path: Path) -> Path | None:
-    return path if path.exists() else None
+def _finished_report(
+    run: Run, device: torch.device, data_dir: Path | None, download: bool, quiet: bool, wanted: bool
+) -> Path | None:
+    """The report of a finished run; written now if the run was stopped before that."""
+    place = run.file("report.html")
+    if place.exists() or not wanted:
+        return place if place.exists() else None
+    run.hold()
+    try:
+        dataset = data_of_run(run, data_dir, download, quiet)
+        run.check_data(dataset)
+        return write_report(run, dataset, device)
+    except (InputError, OSError) as error:
+        warn(f"The report could not be written: {error}")
+        return None
+    finally:
+        run.release()
 
 
 def sweep(
@@ -333,6 +348,7 @@ def sweep(
         planned = product(experiment, list(grid), seeds)
     folder = Path(out) if out else Path("runs") / f"{experiment.name}-{table or 'sweep'}"
     runs = Sweep(folder, planned)
+    runs.check_alone()
     runs.failures = train_all(
         runs, chosen, parallel=parallel, data_dir=data_dir, download=download, quiet=quiet, table=table
     )

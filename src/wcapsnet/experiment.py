@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .data import DataConfig
-from .errors import InputError
+from .errors import InputError, shown
 from .network import WCapsNetConfig
 from .objective import PAPER, Objective
-from .settings import from_dict, shown
+from .settings import from_dict
 
 PRECISIONS = ("fp32", "bf16")
 KERNELS = ("auto", "fused", "plain")

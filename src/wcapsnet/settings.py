@@ -8,25 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
-import reprlib
+import sys
 import types
 import typing
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
-from .errors import InputError
+from .errors import InputError, shown
 from .parts import Kind, architecture, suggestion
 
 T = TypeVar("T")
-
-_repr = reprlib.Repr()  # values in messages: short, and of any depth
-_repr.maxstring = _repr.maxother = _repr.maxlong = 80
-
-
-def shown(value: object) -> str:
-    """A value as it appears in an error message."""
-    return _repr.repr(value)
 
 
 class Amounts(Mapping[str, float]):
@@ -41,9 +32,11 @@ class Amounts(Mapping[str, float]):
         for name, value in self._amounts.items():
             field = f"{self.kind.field}.{name}"
             if name not in self.kind:
-                raise InputError(f"There is no {self.kind.name} {name!r} for {field}{suggestion(name, self.kind)}")
+                raise InputError(
+                    f"There is no {self.kind.name} {shown(name)} for {shown(field)}{suggestion(name, self.kind)}"
+                )
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if not (number and 0 <= value < math.inf):
+            if not (number and 0 <= value <= sys.float_info.max):
                 raise InputError(f"{field} is {shown(value)}, but it must be a non-negative number.")
             self._amounts[name] = float(value)
 

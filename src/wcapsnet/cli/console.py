@@ -257,7 +257,7 @@ def datasets() -> None:
 
 def runs(folder: Path) -> None:
     sweeps = [path.parent for path in folder.glob("*/sweep.json")]
-    found = sorted(path for place in (folder, *sweeps) for path in place.glob("*") if Run.is_run(path))
+    found = sorted(path for place in (folder, *sweeps) for path in place.glob("[!.]*") if Run.is_run(path))
     if not found:
         out.print(f"Runs: none in {folder} yet.", markup=False)
         return
@@ -271,7 +271,7 @@ def runs(folder: Path) -> None:
             best = max((m["validation_accuracy"] for m in metrics), default=None)
             test = run.results()["accuracy"] if run.finished else None
             state = "failed" if run.failure else "not finished"
-        except InputError as error:
+        except (InputError, OSError) as error:
             table.add_row(escape(str(path)), escape(f"unreadable: {error}"))
             continue
         shown = [_percent(value) if value is not None else "" for value in (best, test)]

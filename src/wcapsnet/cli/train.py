@@ -94,5 +94,7 @@ def train(
     )
     if finished:
         command("The run is finished; measure it with: wcapsnet evaluate", str(resume))
+        if trained.report:
+            console.report_written(trained.report)
     else:
         console.next_steps(trained, quiet)

@@ -16,6 +16,7 @@ from ..errors import InputError
 from ..hub import check_fit, dataset_of
 from ..kernels import choose as choose_engine
 from ..kernels import compile as compile_kernels
+from ..memory import built
 from ..training.console import Progress, make_board
 from ..training.parallel import MAX_LANES, SharedData, train_together
 from ..training.run_folder import Run, describe_environment
@@ -43,7 +44,7 @@ def train_all(
     if table:  # the paper's network is a row of every table
         runs = _not_elsewhere(sweep, runs, load, quiet)
     for experiment in {(e.model, e.training.kernels): e for e in (run.experiment for run in runs)}.values():
-        choose_engine(experiment.model.build(), experiment, device)  # refuse unsupported settings first
+        choose_engine(built(experiment.model), experiment, device)  # refuse unsupported settings first
     shared = SharedData(load, device)
     at_a_time = 1 if device.type == "cpu" else parallel or AT_ONCE
 

@@ -17,17 +17,22 @@ import torch
 
 from .. import kernels
 from ..atomic import write_text
-from ..classifier import Classifier, load_tensors, save_tensors
+from ..classifier import Classifier, load_tensors, not_finite, save_tensors
 from ..data import Dataset
 from ..data.device_data import DeviceData, epoch_order
 from ..errors import InputError
 from ..experiment import TrainingConfig
+from ..memory import built, check_training
 from ..objective import l2
+from ..settings import from_dict
 from .console import Progress
-from .evaluate import Evaluation, evaluate, listed_winners
+from .evaluate import Evaluation, evaluate, good_batch_for, listed_winners
 from .run_folder import Run
 from .step import GraphedStep, Step, nesterov
 from .tensorboard import event_writer
+
+
+PARAMETER_COPIES = 3  # weights, gradients, momentum
 
 
 class Interrupted(Exception):
@@ -63,8 +68,9 @@ class Trainer:
         self.dataset, self.normalization = self.data.dataset, self.data.normalization
         self.train_data, self.validation_data = self.data.train, self.data.validation
 
+        self._check_memory()
         torch.manual_seed(self.settings.seed)
-        self.network = experiment.model.build().to(device)
+        self.network = built(experiment.model, PARAMETER_COPIES).to(device)
         self.engine = kernels.choose(self.network, experiment, device)
         self.computed_by = self.engine.description
         self.classifier = Classifier(self.network, self.dataset.classes, *self.normalization)
@@ -80,6 +86,14 @@ class Trainer:
             )
         if device.type == "cuda" and self.settings.cuda_graph:
             self.step = GraphedStep(self.step, min(self.settings.batch_size, len(self.train_data)))
+
+    def _check_memory(self) -> None:
+        model, settings, cuda = self.experiment.model, self.settings, self.device.type == "cuda"
+        threads = 1 if cuda else torch.get_num_threads()
+        evaluated = min(good_batch_for(model.height * model.width, self.device) * threads, len(self.validation_data))
+        fused = cuda and settings.kernels != "plain"  # if they support the network; they need a tenth of the memory
+        scale = 0.05 if fused else 0.5 if settings.precision == "bf16" else 1.0
+        check_training(model, self.device, min(settings.batch_size, len(self.train_data)), evaluated, scale)
 
     def fit(self) -> None:
         """Train to the end of the schedule, or until validation has not improved for `patience` epochs."""
@@ -141,7 +155,8 @@ class Trainer:
         state, means = self.state, self.step.means()
         forward = self.engine.forward if isinstance(self.engine, kernels.FusedEngine) else None
         validation = evaluate(self.network, self.validation_data, self.settings.precision, forward=forward)
-        if not math.isfinite(validation.loss):  # the last step broke the weights: do not overwrite good ones
+        # The last step broke the weights: do not overwrite good ones.
+        if not math.isfinite(validation.loss) or not_finite(self.network):
             raise self._diverged(validation.loss)
         state.epoch, state.step = state.epoch + 1, 0
         if state.better(validation.accuracy, validation.loss):
@@ -228,16 +243,21 @@ class Trainer:
             with torch.no_grad():
                 for name, parameter in self.network.named_parameters():
                     self.optimizer.state[parameter]["momentum_buffer"].copy_(tensors[f"momentum.{name}"])
-        except (RuntimeError, KeyError) as error:
+            self.step.sums.copy_(tensors["sums"])
+            torch.set_rng_state(tensors["random.cpu"])
+            if self.device.type == "cuda" and "random.cuda" in tensors:
+                torch.cuda.set_rng_state(tensors["random.cuda"], self.device)
+            self.state = from_dict(State, facts["state"], "state")
+        except (RuntimeError, KeyError, TypeError, InputError) as error:
             raise InputError(
                 f"{self.run.path} cannot be resumed: its state does not fit its experiment.json; restore the "
                 "original file, or train into another folder."
             ) from error
-        self.step.sums.copy_(tensors["sums"])
-        torch.set_rng_state(tensors["random.cpu"])
-        if self.device.type == "cuda" and "random.cuda" in tensors:
-            torch.cuda.set_rng_state(tensors["random.cuda"], self.device)
-        self.state = State(**facts["state"])
+        if name := not_finite(self.network):
+            raise InputError(
+                f"{self.run.file('state.safetensors')} holds a broken network: {name} is not finite; delete "
+                f"{self.run.path} and train again."
+            )
 
 
 @contextmanager
