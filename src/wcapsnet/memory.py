@@ -6,8 +6,6 @@ The estimates are lower bounds, so nothing that could run is refused.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from .errors import InputError
 from .settings import flat, to_dict
 
 MAX_TENSORS = 200_000  # a network of more takes minutes to build and never ends a step
+LARGE = 2**28  # bytes; up to here, building is as fast as counting
 FLOAT = 4  # bytes
 MARGIN = 1.25  # the measured peak of a training step on CPUs is 1.9 to 4.4 times the activations kept
 CPU = torch.device("cpu")
@@ -48,16 +47,31 @@ def available(device: torch.device) -> float:
 
 def built(config: Any, copies: int = 1) -> Any:
     """`config.build()`, refused if `copies` of the parameters do not fit into memory."""
-    memory = available(CPU)
+    memory, random = available(CPU), torch.get_rng_state()
     try:
-        with _counting(memory / copies):
-            return config.build()
+        try:
+            return _counted(config, min(LARGE, memory / copies))
+        except _TooLarge:  # count first, on a device that only knows shapes
+            try:
+                with torch.device("meta"):
+                    _counted(config, memory / copies)
+            except RuntimeError as error:
+                if _beyond_numbers(error):
+                    raise
+                # Otherwise a plugin that cannot be built there.
+            torch.set_rng_state(random)
+            return _counted(config, memory / copies)
     except _TooLarge as error:
         raise _refused(config, error.args[0] * copies, memory) from None
-    except RuntimeError as error:
-        if not any(words in str(error) for words in ("overflow", "allocate memory")):
+    except (RuntimeError, TypeError, OverflowError) as error:
+        if not _beyond_numbers(error):
             raise
         raise _refused(config, None, memory) from error
+
+
+def _beyond_numbers(error: Exception) -> bool:
+    """Whether PyTorch could not allocate a tensor, or count its elements."""
+    return any(words in str(error).lower() for words in ("overflow", "allocate memory", "too large"))
 
 
 def check_training(config: Any, device: torch.device, batch_size: int, evaluated: int, scale: float = 1.0) -> None:
@@ -72,10 +86,9 @@ def check_training(config: Any, device: torch.device, batch_size: int, evaluated
         raise _refused(config, needed, memory, batch_size)
 
 
-@contextmanager
-def _counting(memory: float) -> Iterator[None]:
-    """Stop as soon as the parameters exceed the memory; they register before they are initialised, so that nothing is
-    written to the memory of the one that is too large."""
+def _counted(config: Any, memory: float) -> Any:
+    """`config.build()`, stopped as soon as the parameters exceed `memory`. They register before they are initialised,
+    so that nothing is written to the memory of the one that is too large."""
     total = tensors = 0
 
     def count(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
@@ -87,7 +100,7 @@ def _counting(memory: float) -> Iterator[None]:
 
     hook = register_module_parameter_registration_hook(count)
     try:
-        yield
+        return config.build()
     finally:
         hook.remove()
 
