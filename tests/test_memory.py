@@ -96,12 +96,12 @@ class Endless:
 
 def test_a_network_of_too_many_layers_is_refused_before_they_are_built(monkeypatch):
     monkeypatch.setattr(memory, "MAX_TENSORS", 1000)
-    with pytest.raises(InputError, match="model.layers is 1000000000"):
+    with pytest.raises(InputError, match=r"model\.layers is 1000000000"):
         built(Endless(10**9))
     assert len(built(Endless(900))) == 900
 
 
-@pytest.mark.parametrize("large", [0, memory.LARGE])
+@pytest.mark.parametrize("large", [pytest.param(0, marks=pytest.mark.slow), memory.LARGE])
 def test_counting_first_does_not_change_the_weights(monkeypatch, large):
     monkeypatch.setattr(memory, "LARGE", large)
     config = model_config("wcapsnet-quick", 10, 1, 28, 28)

@@ -53,4 +53,5 @@ def _umask() -> int:
 
 def write_text(path: Path, text: str) -> None:
     with replacing(path) as partial:
-        partial.write_text(text, encoding="utf-8")
+        # Paths that are not UTF-8 hold lone surrogates; in JSON, \udcff stands for the same one.
+        partial.write_text(text, encoding="utf-8", errors="backslashreplace")

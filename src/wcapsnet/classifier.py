@@ -25,9 +25,9 @@ from .data.device_data import normalize
 from .device import arithmetic
 from .errors import InputError
 from .formatting import percent
+from .memory import built
 from .network import Output, WCapsNet, WCapsNetConfig
 from .network.routing import winners
-from .memory import built
 from .plugins import plugins, recorded_plugins, require
 from .settings import model_from_dict, to_dict
 

@@ -6,6 +6,7 @@ The estimates are lower bounds, so nothing that could run is refused.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +39,8 @@ def available(device: torch.device) -> float:
         found = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines)}
         limits.append(found["MemAvailable"] + found["SwapFree"])
     except (OSError, KeyError, ValueError):  # not Linux
-        try:
+        with suppress(AttributeError, OSError, ValueError):  # not Unix
             limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-        except (AttributeError, OSError, ValueError):
-            pass
     return min(limits, default=float("inf"))
 
 

@@ -142,7 +142,9 @@ def _key(place: Any, part: str, path: str) -> Any:
         return part
     if isinstance(place, list):
         if not part.isdecimal() or len(part) > 9 or int(part) >= len(place):
-            raise InputError(f"{path} has the entries 0 to {len(place) - 1}, so there is no {shown(_join(path, part))}.")
+            raise InputError(
+                f"{path} has the entries 0 to {len(place) - 1}, so there is no {shown(_join(path, part))}."
+            )
         return int(part)
     raise InputError(f"{path} is a single value and has no field {shown(part)}.")
 

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 import wcapsnet
 from ship import best_on_validation, main, ship
 from wcapsnet import InputError, cli, shipped
-from wcapsnet.classifier import METADATA, Classifier, load_tensors, save_tensors, sealed
+from wcapsnet.classifier import METADATA, Classifier, load_tensors, sealed
 from wcapsnet.data import DATASETS, load_dataset
 from wcapsnet.experiment import Experiment
 from wcapsnet.formatting import mean_and_deviation

@@ -19,7 +19,14 @@ from wcapsnet.data.device_data import DeviceSplit
 from wcapsnet.errors import InputError
 from wcapsnet.network.routing import winners
 from wcapsnet.training.evaluate import evaluate
-from wcapsnet.training.run_folder import Run, describe_environment, free_path, read_experiment
+from wcapsnet.training.run_folder import (
+    Run,
+    describe_environment,
+    free_path,
+    read_experiment,
+    read_json,
+    write_json,
+)
 
 FILES = {
     "data.json",
@@ -331,6 +338,12 @@ def test_a_file_is_replaced_whole(tmp_path):
     write_text(tmp_path / "new" / "file.txt", "b")
     assert (tmp_path / "new" / "file.txt").read_text() == "b"
     assert len(list((tmp_path / "new").iterdir())) == 1
+
+
+def test_a_path_that_is_not_utf_8_survives_json(tmp_path):
+    path = os.fsdecode(b"caf\xe9")
+    write_json(tmp_path / "environment.json", {"command": [path, "\u00e9"]})
+    assert read_json(tmp_path / "environment.json") == {"command": [path, "\u00e9"]}
 
 
 @pytest.mark.parametrize("content", ["old", None])

@@ -93,7 +93,10 @@ class WCapsNetConfig:
         """Floats per image, at least: those kept for the backward pass, and those in use at once in evaluation."""
         (height, width), channels, kept, working = (self.height, self.width), self.init_channels, 0, 0
         for level, (i, j) in zip(self.levels, self.maps(), strict=True):
-            n, growing = level.capsules, self.dense_layers * channels + level.growth * (self.dense_layers * (self.dense_layers + 1) // 2)
+            n, growing = (
+                level.capsules,
+                self.dense_layers * channels + level.growth * (self.dense_layers * (self.dense_layers + 1) // 2),
+            )
             first = 2 * n * channels * height * width  # of every layer, the input and what the batch norm returns
             last = 2 * n * (channels + level.growth * self.dense_layers) * i * j
             kept += first + 2 * n * (growing + level.dimension) * i * j

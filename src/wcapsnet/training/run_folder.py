@@ -113,7 +113,7 @@ class Run:
         `instead`: what to do if the new images are intended."""
         if not self.file("data.json").exists():
             return
-        facts = self._recorded_data()
+        facts = self.recorded_data()
         instead = instead or f"train again: wcapsnet train {self.path}"
         if tuple(facts["classes"]) != dataset.classes:
             was, now = ", ".join(facts["classes"]), ", ".join(dataset.classes)
@@ -128,7 +128,8 @@ class Run:
                     f"or {instead}."
                 )
 
-    def _recorded_data(self) -> dict[str, Any]:
+    def recorded_data(self) -> dict[str, Any]:
+        """data.json: the classes, and a checksum for each part."""
         facts = self.facts("data")
         classes, fingerprint = facts.get("classes"), facts.get("fingerprint")
         named = isinstance(classes, list) and all(isinstance(name, str) for name in classes)
@@ -141,7 +142,7 @@ class Run:
         fields = differing(model, self.experiment.model)
         other = [f"model.{field} is {found}, not {own}" for field, found, own in fields]
         if self.file("data.json").exists() and not other:
-            names = tuple(self._recorded_data()["classes"])
+            names = tuple(self.recorded_data()["classes"])
             if names != classes:
                 other = [f"its classes are {', '.join(classes)}, not {', '.join(names)}"]
         if other:
@@ -248,7 +249,7 @@ class Run:
         except (ValueError, RecursionError) as error:
             raise InputError(f"{path} is damaged ({error}); fix the line or delete the file.") from error
         for number, record in enumerate(records, 1):
-            measured = record.get("validation_accuracy") if isinstance(record, dict) else None
+            measured = record.get("validation_accuracy", -1) if isinstance(record, dict) else -1
             if type(measured) not in (int, float) or not 0 <= measured <= 1:
                 raise InputError(f"{path} is damaged (line {number} has no validation_accuracy); restore the file.")
         return records

@@ -21,7 +21,7 @@ from ..classifier import Classifier, load_tensors, not_finite, save_tensors
 from ..data import Dataset
 from ..data.device_data import DeviceData, epoch_order
 from ..errors import InputError
-from ..experiment import TrainingConfig
+from ..experiment import Experiment, TrainingConfig
 from ..memory import built, check_training
 from ..objective import l2
 from ..settings import from_dict
@@ -30,7 +30,6 @@ from .evaluate import Evaluation, evaluate, good_batch_for, listed_winners
 from .run_folder import Run
 from .step import GraphedStep, Step, nesterov
 from .tensorboard import event_writer
-
 
 PARAMETER_COPIES = 3  # weights, gradients, momentum
 
@@ -68,7 +67,7 @@ class Trainer:
         self.dataset, self.normalization = self.data.dataset, self.data.normalization
         self.train_data, self.validation_data = self.data.train, self.data.validation
 
-        self._check_memory()
+        check_memory(experiment, device, len(self.train_data), len(self.validation_data))
         torch.manual_seed(self.settings.seed)
         self.network = built(experiment.model, PARAMETER_COPIES).to(device)
         self.engine = kernels.choose(self.network, experiment, device)
@@ -86,14 +85,6 @@ class Trainer:
             )
         if device.type == "cuda" and self.settings.cuda_graph:
             self.step = GraphedStep(self.step, min(self.settings.batch_size, len(self.train_data)))
-
-    def _check_memory(self) -> None:
-        model, settings, cuda = self.experiment.model, self.settings, self.device.type == "cuda"
-        threads = 1 if cuda else torch.get_num_threads()
-        evaluated = min(good_batch_for(model.height * model.width, self.device) * threads, len(self.validation_data))
-        fused = cuda and settings.kernels != "plain"  # if they support the network; they need a tenth of the memory
-        scale = 0.05 if fused else 0.5 if settings.precision == "bf16" else 1.0
-        check_training(model, self.device, min(settings.batch_size, len(self.train_data)), evaluated, scale)
 
     def fit(self) -> None:
         """Train to the end of the schedule, or until validation has not improved for `patience` epochs."""
@@ -258,6 +249,16 @@ class Trainer:
                 f"{self.run.file('state.safetensors')} holds a broken network: {name} is not finite; delete "
                 f"{self.run.path} and train again."
             )
+
+
+def check_memory(experiment: Experiment, device: torch.device, images: int, validation_images: int) -> None:
+    """Refuse an experiment that needs more memory than there is, before anything is built."""
+    model, settings, cuda = experiment.model, experiment.training, device.type == "cuda"
+    threads = 1 if cuda else torch.get_num_threads()
+    evaluated = min(good_batch_for(model.height * model.width, device) * threads, validation_images)
+    fused = cuda and settings.kernels != "plain"  # if they support the network; they need a tenth of the memory
+    scale = 0.05 if fused else 0.5 if settings.precision == "bf16" else 1.0
+    check_training(model, device, min(settings.batch_size, images), evaluated, scale)
 
 
 @contextmanager
