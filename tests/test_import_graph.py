@@ -13,7 +13,7 @@ LAYERS = [
     ["parts"],
     ["plugins"],
     ["settings", "network", "baselines"],
-    ["data", "objective"],
+    ["data", "memory", "objective"],
     ["engine", "experiment", "models"],
     ["kernels", "classifier", "recipes"],
     ["training"],

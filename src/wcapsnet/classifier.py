@@ -25,12 +25,14 @@ from .data.device_data import normalize
 from .device import arithmetic
 from .errors import InputError
 from .formatting import percent
+from .memory import built
 from .network import Output, WCapsNet, WCapsNetConfig
 from .network.routing import winners
-from .plugins import Plugin, plugins, require
+from .plugins import plugins, recorded_plugins, require
 from .settings import model_from_dict, to_dict
 
 METADATA = "wcapsnet"  # the key of our metadata in a safetensors file
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 Picture: TypeAlias = "str | Path | bytes | BinaryIO | Image.Image | np.ndarray[Any, Any] | Tensor"
 
@@ -157,22 +159,43 @@ class Classifier(nn.Module):
         tensors, facts = load_tensors(path)
         if not {"model", "classes", "mean", "std"} <= facts.keys():
             raise InputError(f"{path} does not hold a classifier; in a run folder, best.safetensors does.")
-        require([Plugin(**one) for one in facts.get("plugins", [])], path)
-        network = model_from_dict(facts["model"]).build()
+        require(recorded_plugins(facts.get("plugins", []), path), path)
+        network = built(model_from_dict(facts["model"]))
+        _check_types(tensors, network, path)
         try:
             network.load_state_dict(tensors)
-            classifier = Classifier(network, facts["classes"], facts["mean"], facts["std"])
+            classifier = Classifier(network, tuple(map(str, facts["classes"])), facts["mean"], facts["std"])
+            channels = classifier.config.channels
+            if not len(facts["mean"]) == len(facts["std"]) == channels or not (classifier.std > 0).all():
+                raise ValueError("mean and std")
         except (RuntimeError, TypeError, ValueError) as error:
             raise InputError(f"The weights in {path} do not fit the network they describe.") from error
+        if name := not_finite(classifier):
+            raise InputError(f"{path} holds a broken network: {name} is not finite; train again.")
         classifier.facts = facts
         return classifier.to(device).eval()
+
+
+def not_finite(module: nn.Module) -> str | None:
+    """The name of the first parameter or buffer that holds a NaN or an infinity."""
+    named = [*module.named_parameters(), *module.named_buffers()]
+    finite = torch.stack([tensor.isfinite().all() for _, tensor in named]).tolist()  # one wait for the device
+    return next((name for (name, _), good in zip(named, finite, strict=True) if not good), None)
+
+
+def _check_types(tensors: dict[str, Tensor], network: nn.Module, path: Path) -> None:
+    """Floating-point weights may be stored in any such type; nothing else is converted."""
+    for name, own in network.state_dict().items():
+        stored = tensors[name].dtype if name in tensors else own.dtype  # load_state_dict names what is missing
+        if stored != own.dtype and not (own.dtype in FLOATS and stored in FLOATS):
+            raise InputError(f"{path} cannot be used: {name} is {stored}, but it must be {own.dtype}.")
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
     plain = _on_cpu(tensors)
     with replacing(path) as partial:
         # Not save_file: this way disk errors are OSErrors, as for any other file.
-        partial.write_bytes(save(plain, {METADATA: json.dumps(facts)}))
+        partial.write_bytes(save(plain, {METADATA: json.dumps(sealed(plain, facts))}))
 
 
 def _on_cpu(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -204,7 +227,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise InputError(f"{path} is not a readable safetensors file ({error}).") from error
     try:
         described = json.loads(facts or "")
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         described = None
     if not isinstance(described, dict):
         raise InputError(f"{path} was not written by wcapsnet: it does not say which network its weights belong to.")
@@ -215,6 +238,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 def sealed(tensors: dict[str, Tensor], facts: dict[str, Any]) -> dict[str, Any]:
     """`facts` with a checksum, which is verified on loading."""
+    facts = json.loads(json.dumps(facts))  # as they will be read
     return {**facts, "checksum": checksum(tensors, facts)}
 
 

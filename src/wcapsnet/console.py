@@ -5,12 +5,26 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from typing import Any
 
-from rich.console import Console
+from rich import console
+from rich.text import Text
 
-# Piped output goes to files and programs: do not wrap it at 80 columns.
-out = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
-err = Console(stderr=True, width=None if sys.stderr.isatty() else 200, highlight=False)
+# Escape sequences in the names of files and classes must not reach the terminal.
+CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
+
+class Console(console.Console):
+    def __init__(self, stderr: bool = False):
+        stream = sys.stderr if stderr else sys.stdout  # None if it is closed
+        # Piped output goes to files and programs: do not wrap it at 80 columns.
+        super().__init__(stderr=stderr, width=None if stream and stream.isatty() else 200, highlight=False)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(text.translate(CONTROL), **options)
+
+
+out, err = Console(), Console(stderr=True)
 
 
 def warn(sentence: str) -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .data import DataConfig
-from .errors import InputError
+from .errors import InputError, shown
 from .network import WCapsNetConfig
 from .objective import PAPER, Objective
 from .settings import from_dict
 
 PRECISIONS = ("fp32", "bf16")
 KERNELS = ("auto", "fused", "plain")
+MAX_COUNT = 2**31 - 1
+MAX_RATE = 3.4e38  # the largest number of float32
 
 
 @dataclass(frozen=True)
@@ -37,21 +38,21 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         def require(holds: bool, name: str, needs: str) -> None:
             if not holds:
-                raise InputError(f"training.{name} is {getattr(self, name)!r}, but it must be {needs}.")
+                raise InputError(f"training.{name} is {shown(getattr(self, name))}, but it must be {needs}.")
 
         for name in ("epochs", "batch_size"):
-            require(getattr(self, name) >= 1, name, "at least 1")
-        require(math.isfinite(self.lr) and self.lr > 0, "lr", "above zero")
-        require(self.warmup >= 0, "warmup", "zero or more epochs")
+            require(1 <= getattr(self, name) <= MAX_COUNT, name, f"between 1 and {MAX_COUNT:,}")
+        require(0 < self.lr <= MAX_RATE, "lr", f"above zero and at most {MAX_RATE:g}")
+        require(0 <= self.warmup <= MAX_COUNT, "warmup", f"between 0 and {MAX_COUNT:,} epochs")
         require(0 < self.decay <= 1, "decay", "above 0 and at most 1")
         require(0 <= self.momentum < 1, "momentum", "at least 0 and below 1")
-        require(math.isfinite(self.weight_decay) and self.weight_decay >= 0, "weight_decay", "zero or more")
+        require(0 <= self.weight_decay <= MAX_RATE, "weight_decay", f"between 0 and {MAX_RATE:g}")
         increasing = list(self.milestones) == sorted(set(self.milestones)) and all(m > 0 for m in self.milestones)
         require(increasing, "milestones", "increasing epochs")
         require(self.patience is None or self.patience >= 1, "patience", "at least 1, or none")
         require(self.precision in PRECISIONS, "precision", "one of " + ", ".join(PRECISIONS))
         require(self.kernels in KERNELS, "kernels", "one of " + ", ".join(KERNELS))
-        require(0 <= self.seed < 2**63, "seed", "a non-negative integer")
+        require(0 <= self.seed < 2**63, "seed", f"between 0 and {2**63 - 1:,}")
 
     def learning_rate(self, epoch: int) -> float:
         """The learning rate of an epoch (counted from 0): by default it drops to a tenth after 150, 200 and 250 epochs.
@@ -62,10 +63,18 @@ class TrainingConfig:
         return self.lr * rising * self.decay ** sum(epoch >= milestone for milestone in self.milestones)
 
     def with_epochs(self, epochs: int) -> TrainingConfig:
-        """The same schedule for another number of epochs: milestones and warm-up scale with it."""
+        """The same schedule for another number of epochs: milestones, warm-up and patience scale with it."""
+        new = replace(self, epochs=epochs)  # refuses impossible numbers first
         moved = sorted({max(1, round(m * epochs / self.epochs)) for m in self.milestones})
         warmup = round(self.warmup * epochs / self.epochs)
-        return replace(self, epochs=epochs, milestones=tuple(moved), warmup=warmup)
+        patience = self.patience and max(1, round(self.patience * epochs / self.epochs))
+        return replace(new, milestones=tuple(moved), warmup=warmup, patience=patience)
+
+    def out_of_patience(self, epoch: int, best: int) -> bool:
+        """Whether to stop after `epoch` epochs, of which number `best` was the best on validation. Patience counts from
+        the first decrease of the learning rate: before it, a plateau says little (D13)."""
+        started = max(best, self.milestones[0]) if self.milestones else best
+        return self.patience is not None and epoch - started >= self.patience
 
 
 @dataclass(frozen=True)
@@ -77,8 +86,11 @@ class Experiment:
     training: TrainingConfig = field(default_factory=TrainingConfig)
 
     def __post_init__(self) -> None:
-        if self.name.strip() in ("", ".", "..") or {"/", "\\"} & set(self.name):
-            raise InputError(f"name is {self.name!r}, but it must be a valid folder name.")
+        if self.name.strip() in ("", ".", "..") or {"/", "\\", "\0"} & set(self.name):
+            raise InputError(f"name is {shown(self.name)}, but it must be a valid folder name.")
+        for field_name, text in (("name", self.name), ("data.source", self.data.source)):
+            if "\0" in text or text != text.encode(errors="ignore").decode():
+                raise InputError(f"{field_name} is {shown(text)}, which is not valid Unicode; rename it.")
 
 
 def stored_experiment(data: Any) -> Experiment:

@@ -114,7 +114,7 @@ def remembered(folder: Path) -> Path | None:
     """The dataset directory used when the run started"""
     path = folder / "environment.json"
     place = read_json(path).get("data_dir") if path.exists() else None
-    return Path(place) if place else None
+    return Path(place) if place and isinstance(place, str) else None
 
 
 def moved(experiment: Experiment, data_dir: Path | None) -> Experiment:

@@ -6,6 +6,7 @@ from typing import Any
 
 from . import baselines  # noqa: F401 - registers them
 from .errors import InputError
+from .memory import built
 from .network import CIFAR10_LEVELS, CIFAR100_LEVELS, Level, WCapsNetConfig
 from .parts import model
 from .settings import model_from_dict, to_dict
@@ -46,7 +47,7 @@ def create(
     """An untrained network. `size` is a side or (height, width); `fields` are fields of the model's configuration."""
     height, width = _sides(size)
     config = to_dict(model_config(name, classes, channels, height, width))
-    return model_from_dict({**config, **{name: to_dict(value) for name, value in fields.items()}}).build()
+    return built(model_from_dict({**config, **{name: to_dict(value) for name, value in fields.items()}}))
 
 
 def _sides(size: object) -> tuple[int, int]:

@@ -14,7 +14,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from typing import Any, TypeVar
 
-from .errors import InputError
+from .errors import InputError, shown
 
 Part = TypeVar("Part")
 
@@ -50,7 +50,7 @@ class Kind(MutableMapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._parts:
-            raise UnknownPart(f"There is no {self.name} {name!r}{suggestion(name, self._parts)}")
+            raise UnknownPart(f"There is no {self.name} {shown(name)}{suggestion(name, self._parts)}")
         return self._parts[name]
 
     def __setitem__(self, name: str, part: Any) -> None:

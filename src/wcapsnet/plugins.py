@@ -56,6 +56,14 @@ def load_plugin(path: Path) -> None:
         raise InputError(f"The plugin {path} cannot be loaded: {type(error).__name__}: {error}.") from error
 
 
+def recorded_plugins(plain: Any, what: object) -> list[Plugin]:
+    """The plugins in the record of a run."""
+    try:
+        return [Plugin(str(one["path"]), str(one["sha256"])) for one in plain]
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{what} is damaged: its list of plugins cannot be read.") from error
+
+
 def require(needed: Iterable[Plugin], what: object) -> list[Plugin]:
     """Refuse `what` unless the plugins it was made with are loaded. Returns the plugins whose file has changed."""
     loaded = plugins()

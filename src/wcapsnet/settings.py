@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
+import sys
 import types
 import typing
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
-from .errors import InputError
+from .errors import InputError, shown
 from .parts import Kind, architecture, suggestion
 
 T = TypeVar("T")
@@ -32,10 +32,12 @@ class Amounts(Mapping[str, float]):
         for name, value in self._amounts.items():
             field = f"{self.kind.field}.{name}"
             if name not in self.kind:
-                raise InputError(f"There is no {self.kind.name} {name!r} for {field}{suggestion(name, self.kind)}")
+                raise InputError(
+                    f"There is no {self.kind.name} {shown(name)} for {shown(field)}{suggestion(name, self.kind)}"
+                )
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if not (number and 0 <= value < math.inf):
-                raise InputError(f"{field} is {value!r}, but it must be a non-negative number.")
+            if not (number and 0 <= value <= sys.float_info.max):
+                raise InputError(f"{field} is {shown(value)}, but it must be a non-negative number.")
             self._amounts[name] = float(value)
 
     def __getitem__(self, name: str) -> float:
@@ -75,15 +77,18 @@ def to_dict(value: Any) -> Any:
 def model_from_dict(data: Any, path: str = "model") -> Any:
     """A network's configuration, for any architecture. Files from earlier versions name none: they hold WCapsNets."""
     if not isinstance(data, dict):
-        raise InputError(f"{path} must be a table of fields, not {data!r}.")
+        raise InputError(f"{path} must be a table of fields, not {shown(data)}.")
     fields = {name: value for name, value in data.items() if name != "architecture"}
-    return from_dict(architecture[data.get("architecture", "wcapsnet")], fields, path)
+    name = data.get("architecture", "wcapsnet")
+    if not isinstance(name, str):
+        raise InputError(f"{path}.architecture must be a word, not {shown(name)}.")
+    return from_dict(architecture[name], fields, path)
 
 
 def from_dict(cls: type[T], data: Any, path: str = "") -> T:
     """The inverse of `to_dict`. Missing fields keep their defaults."""
     if not isinstance(data, dict):
-        raise InputError(f"{path or cls.__name__} must be a table of fields, not {data!r}.")
+        raise InputError(f"{path or cls.__name__} must be a table of fields, not {shown(data)}.")
     hints = typing.get_type_hints(cls)
     names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
     for key in data:
@@ -100,7 +105,7 @@ def with_setting(value: T, assignment: str) -> T:
     """`with_setting(experiment, "model.levels.0.capsules=8")`"""
     name, equals, text = assignment.partition("=")
     if not equals or not name.strip():
-        raise InputError(f"A setting must be FIELD=VALUE, for example model.dense_layers=4, not {assignment!r}.")
+        raise InputError(f"A setting must be FIELD=VALUE, for example model.dense_layers=4, not {shown(assignment)}.")
     data = to_dict(value)
     *parents, last = name.strip().split(".")
     place, path = data, ""
@@ -136,15 +141,17 @@ def _key(place: Any, part: str, path: str) -> Any:
             raise _no_field(part, place, path)
         return part
     if isinstance(place, list):
-        if not part.isdecimal() or int(part) >= len(place):
-            raise InputError(f"{path} has the entries 0 to {len(place) - 1}, so there is no {_join(path, part)!r}.")
+        if not part.isdecimal() or len(part) > 9 or int(part) >= len(place):
+            raise InputError(
+                f"{path} has the entries 0 to {len(place) - 1}, so there is no {shown(_join(path, part))}."
+            )
         return int(part)
-    raise InputError(f"{path} is a single value and has no field {part!r}.")
+    raise InputError(f"{path} is a single value and has no field {shown(part)}.")
 
 
 def _no_field(name: str, known: typing.Iterable[str], path: str) -> InputError:
     full = [_join(path, one) for one in known]
-    return InputError(f"There is no field {_join(path, name)!r}{suggestion(_join(path, name), full)}")
+    return InputError(f"There is no field {shown(_join(path, name))}{suggestion(_join(path, name), full)}")
 
 
 def _parse(text: str) -> Any:
@@ -155,7 +162,7 @@ def _parse(text: str) -> Any:
     for candidate in (text, f"[{text}]") if "," in text else (text,):
         try:
             return json.loads(candidate)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):  # ValueError also for integers of thousands of digits
             pass
     return text
 
@@ -167,7 +174,7 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
         (hint,) = (arm for arm in typing.get_args(hint) if arm is not type(None))
     if isinstance(hint, type) and issubclass(hint, Amounts):
         if not isinstance(value, Mapping):
-            raise InputError(f"{path} must be a table of names and numbers, not {value!r}.")
+            raise InputError(f"{path} must be a table of names and numbers, not {shown(value)}.")
         return hint(value)
     if hint is Any:  # the network's configuration, the one field that may have several types
         return model_from_dict(value, path)
@@ -177,17 +184,19 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
         if typing.get_args(hint) in ((int, Ellipsis), (float, Ellipsis)) and isinstance(value, (int, float)):
             value = [value]  # --set training.milestones=20
         if not isinstance(value, (list, tuple)):
-            raise InputError(f"{path} must be a list, for example [1, 2], not {value!r}.")
+            raise InputError(f"{path} must be a list, for example [1, 2], not {shown(value)}.")
         inner = typing.get_args(hint)
         each = [inner[0]] * len(value) if inner[-1] is Ellipsis else list(inner)
         if len(each) != len(value):
             raise InputError(f"{path} must have {len(each)} entries, not {len(value)}.")
         return tuple(_convert(h, v, _join(path, str(i))) for i, (h, v) in enumerate(zip(each, value, strict=True)))
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise InputError(f"{path} is {shown(value)}, but a number must fit into 64 bits.")
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if hint is str and isinstance(value, (int, float)) and not isinstance(value, bool):
         return str(value)
     if type(value) is not hint:
         kinds = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
-        raise InputError(f"{path} must be {kinds[hint]}, not {value!r}.")
+        raise InputError(f"{path} must be {kinds[hint]}, not {shown(value)}.")
     return value

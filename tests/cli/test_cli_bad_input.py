@@ -1,14 +1,20 @@
 """Every bad input: one sentence, a non-zero exit, and nothing left behind."""
 
+import os
 import re
+import shlex
 import shutil
+import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
-from cli_helpers import call, sentence
+from cli_helpers import call, environment, sentence
 
 from wcapsnet.api import explaining, prediction, reporting, sweeping, training
+from wcapsnet.classifier import load_tensors, save_tensors
 from wcapsnet.cli import bench, demo, explore, predict
 
 CASES = {
@@ -32,6 +38,20 @@ CASES = {
     "no images to train on": (("train", "toy", "--set", "data.validation=48"), "data.validation"),
     "learning rate": (("train", "toy", "--lr", "-1"), "training.lr is -1.0"),
     "learning rate nan": (("train", "toy", "--lr", "nan"), "training.lr is nan"),
+    "learning rate inf": (("train", "toy", "--lr", "inf"), "at most 3.4e+38"),
+    "learning rate beyond float32": (("train", "toy", "--lr", "1e308"), "training.lr is 1e+308"),
+    "seed beyond 63 bits": (("train", "toy", "--seed", str(2**64)), "between 0 and 9,223,372,036,854,775,807"),
+    "epochs beyond all numbers": (("train", "toy", "--epochs", "1" + "0" * 400), "training.epochs"),
+    "integer beyond 64 bits": (("train", "toy", "--set", f"model.dense_layers={2**64}"), "model.dense_layers"),
+    "float of a huge integer": (("train", "toy", "--set", f"training.lr=1{'0' * 400}"), "training.lr"),
+    "amount of a huge integer": (("train", "toy", "--set", f"objective.wasserstein=1{'0' * 400}"), "wasserstein"),
+    "integer of many digits": (("train", "toy", "--set", f"training.epochs={'9' * 5000}"), "training.epochs"),
+    "brackets": (("train", "toy", "--set", f"training.epochs={'[' * 100_000}"), "training.epochs"),
+    "brackets of levels": (("train", "toy", "--set", f"model.levels={'[' * 500}{']' * 500}"), "model.levels.0"),
+    "more memory than there is": (
+        ("train", "toy", "--set", "model.levels.0.capsules=1000000000"),
+        "model.levels.0.capsules is 1000000000",
+    ),
     "device": (("train", "toy", "--device", "tpu"), "There is no device 'tpu'"),
     "device not supported": (("train", "toy", "--device", "meta"), "'meta'"),
     "device not there": (("train", "toy", "--device", "cuda:77"), "'cuda:77' is not available"),
@@ -78,6 +98,12 @@ def test_bad_input_for_pictures_is_one_sentence(pictures, case):
         ("{}", "name"),
         ('{"name": "x", "model": {"levels": [{}]}}', "model.levels.0"),
         ("\x00\xff", "is not valid JSON"),
+        ("[" * 100_000, "experiment.json"),
+        ('{"name": "x", "training": {"epochs": ' + "9" * 5000 + "}}", "experiment.json"),
+        ('{"name": "x", "model": {"architecture": []}}', "model.architecture"),
+        ('{"name": "\\ud800"}', "name is"),
+        ('{"name": "x", "data": {"source": "a\\u0000"}}', "data.source"),
+        ('{"name": "x", "plugins": 3}', "plugins"),
     ],
 )
 @pytest.mark.parametrize("command", [("evaluate",), ("predict",), ("train",), ("train", "--resume")])
@@ -164,3 +190,130 @@ def test_where_memory_is_short_a_command_advises_what_it_can_do(toy, monkeypatch
     assert all(f"{option} " in options for option in named)
     if any(word.startswith("--resume") for word in command):
         assert "--batch-size" not in said  # which is refused with it
+
+
+# ── damaged run folders ──
+
+
+@pytest.fixture
+def spoiled(run, tmp_path):
+    """A finished run that may be damaged"""
+    copy = tmp_path / "spoiled"
+    shutil.copytree(run, copy)
+    return copy
+
+
+DAMAGED = {
+    "data.json": ["{", "[]", "{}", '{"classes": 3}', '{"classes": ["a", 1], "fingerprint": {}}', "[" * 100_000],
+    "environment.json": ["{", "[]", "[" * 100_000],
+    "metrics.jsonl": ["{", "3", "{}", '{"validation_accuracy": "high"}', '{"validation_accuracy": NaN}', "9" * 5000],
+    "test.json": ["{", "[]", "{}", "[" * 100_000],
+}
+
+
+@pytest.mark.parametrize(("name", "content"), [(name, text) for name, texts in DAMAGED.items() for text in texts])
+def test_a_damaged_file_of_a_run_is_a_sentence_in_every_command(spoiled, name, content):
+    (spoiled / name).write_text(content)
+    resumed = spoiled.with_name("resumed")
+    shutil.copytree(spoiled, resumed)
+    if name != "test.json":
+        (resumed / "test.json").unlink()
+    commands = (
+        ("evaluate", spoiled),
+        ("report", spoiled),
+        ("report", spoiled, resumed),
+        ("train", "--resume", resumed),
+    )
+    for command in (*commands, ("list", "runs", "--runs", spoiled.parent)):
+        answer = call(*command)
+        said = answer.err.splitlines()
+        assert answer.code == 0 or said[-1].startswith("error: ")
+        assert len(said) < 4, answer.err
+
+
+@pytest.mark.parametrize(
+    "state", [{}, {"epoch": "three"}, {"epoch": 1, "more": 2}, [], None, {"epoch": 1.5}, {"seconds": "long"}]
+)
+def test_a_state_of_another_kind_is_one_sentence(spoiled, state):
+    (spoiled / "test.json").unlink()
+    path = spoiled / "state.safetensors"
+    tensors, facts = load_tensors(path)
+    save_tensors(path, tensors, {**facts, "state": state} if state != {} else {})
+    assert "cannot be resumed" in sentence(call("train", "--resume", spoiled))
+
+
+@pytest.mark.parametrize("name", ["sums", "random.cpu", "momentum.projection"])
+def test_a_state_without_one_of_its_tensors_is_one_sentence(spoiled, name):
+    (spoiled / "test.json").unlink()
+    path = spoiled / "state.safetensors"
+    tensors, facts = load_tensors(path)
+    del tensors[name]
+    save_tensors(path, tensors, facts)
+    assert "cannot be resumed" in sentence(call("train", "--resume", spoiled))
+
+
+@pytest.mark.parametrize("command", ["predict", "explain", "evaluate", "report", "explore"])
+def test_weights_that_are_not_finite_are_refused_by_every_command(spoiled, pictures, command):
+    tensors, facts = load_tensors(spoiled / "best.safetensors")
+    tensors["projection"][0, 0] = torch.nan
+    save_tensors(spoiled / "best.safetensors", tensors, facts)
+    words = {"predict": (pictures / "apples" / "0.png", "--json"), "report": ("--out", "page.html")}
+    answer = call(command, spoiled, *words.get(command, ()))
+    if command != "report":  # it says what it lacks
+        assert "projection is not finite" in sentence(answer)
+    assert "nan" not in answer.out.lower()
+
+
+def test_one_unreadable_run_does_not_hide_the_others(toy):
+    for name in ("a", "b", "c", "d"):
+        assert call("train", "toy", "--epochs", 1, "--out", f"runs/{name}", "-q").code == 0
+    Path("runs/b/test.json").unlink()
+    Path("runs/b/test.json").mkdir()
+    Path("runs/c/metrics.jsonl").write_text("[]")
+    listed = call("list", "runs")
+    assert listed.code == 0
+    rows = {line.split("│")[1].strip(): line for line in listed.out.splitlines() if "runs/" in line and "│" in line}
+    assert all(f"runs/{name}" in rows for name in "abcd")
+    assert "unreadable" not in rows["runs/a"] + rows["runs/d"]
+    assert "unreadable" in rows["runs/b"]
+    assert "unreadable" in rows["runs/c"]
+
+
+def test_escape_sequences_of_a_name_do_not_reach_the_terminal(toy):
+    answer = call("train", "toy", "--out", "nowhere", "--set", "model.nonlinearity=\x1b[2J")
+    assert "\x1b[2J" not in answer.err
+    assert "\\x1b[2J" in sentence(answer)
+
+
+# ── output files ──
+
+
+def test_a_report_never_replaces_what_is_no_file(spoiled):
+    os.mkfifo("pipe")
+    Path("link.html").symlink_to("real.html")
+    assert "pipe" in sentence(call("report", spoiled, "--out", "pipe"))
+    assert stat.S_ISFIFO(Path("pipe").stat().st_mode)
+    assert call("report", spoiled, "--out", "link.html").code == 0
+    assert Path("link.html").is_symlink()
+    assert "<html" in Path("real.html").read_text()
+
+
+# ── standard streams ──
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_is_no_error(closed):
+    command = f"{shlex.quote(sys.executable)} -m wcapsnet list parts {closed}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environment())
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}])
+def test_characters_that_an_encoding_lacks_become_similar_ones(settings):
+    command = [sys.executable, "-m", "wcapsnet", "list", "datasets"]
+    env = {**environment(), "PYTHONCOERCECLOCALE": "0", **settings}
+    done = subprocess.run(command, capture_output=True, env=env)
+    assert done.returncode == 0, done.stderr
+    assert b"3x32x32" in done.stdout

@@ -93,35 +93,15 @@ def test_an_interrupted_run_leaves_a_report_of_what_there_is(toy, monkeypatch):
     assert "This run is not finished" not in text("broken/report.html")
 
 
-def test_a_run_that_was_stopped_in_its_first_epoch_leaves_one_too(toy):
-    with pytest.MonkeyPatch.context() as patch:
-        stop_at(patch, 1)
-        answer = call("train", "toy", "--out", "broken")
-    assert answer.code == 130
-    assert "first epoch is not finished" in text("broken/report.html")
-
-
-def test_ctrl_c_while_the_report_is_made_leaves_the_run(toy, monkeypatch):
-    def interrupted(*given):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(api.report_page, "gather", interrupted)
-    answer = call("train", "toy", "--out", "mine")
-    assert answer.code == 0
-    assert Path("mine/test.json").is_file()
-    assert not Path("mine/report.html").exists()
-
-
-def test_a_diverged_run_leaves_a_report(toy, monkeypatch):
-    def diverging(self):
-        raise self._diverged(float("nan"))
-        yield
-
-    monkeypatch.setattr(Trainer, "_train_epoch", diverging)
-    answer = call("train", "toy", "--out", "mine")
-    assert answer.code == 1
-    assert "diverged" in answer.err
-    assert Path("mine/report.html").is_file()
+def test_a_network_without_routing_is_trained_and_reported_without_it(toy):
+    dense = {"architecture": "densenet", "classes": 3, "channels": 1, "height": 8, "width": 8, "depth": 10}
+    settings = ("--set", f"model={json.dumps(dense)}", "--set", 'objective={"cross_entropy": 1}')
+    assert call("train", "toy", "--out", "dense", "--epochs", 1, "-q", *settings).code == 0
+    answer = call("report", "dense")
+    assert answer.code == 0, answer.err
+    assert "DenseNet has no routing" in answer.err
+    accuracy = json.loads(text("dense/test.json"))["accuracy"]
+    assert f"{100 * accuracy:.2f}\u202f%" in text("dense/report.html")
 
 
 def test_several_runs_are_compared(toy):

@@ -168,15 +168,25 @@ def test_seeds_that_are_not_asked_for_again_stay_in_the_table(toy):
         names = [f"row={row},seed={seed}" for row in ("squash", "tilt") for seed in every]
         assert lines_of("runs/toy-nonlinearity") == [(name, "finished") for name in names]
         assert [mean["finished"] for mean in content("runs/toy-nonlinearity")["means"]] == [len(every)] * 2
+
+
+def test_a_sweep_never_replaces_the_table_of_another(toy):
     assert call("sweep", "toy", *GRID, "-q").code == 0
-    assert call("sweep", "toy", "--grid", "training.lr=0.1", *options).code == 0
-    assert lines_of("runs/toy-sweep") == [(name, "finished") for name in FOLDERS[2:]], "what --grid spans"
+    table = Path("runs/toy-sweep/sweep.csv").read_text()
+    for other in (("--grid", "training.lr=0.1"), ("--grid", "training.batch_size=8,16"), ("--seeds", 2)):
+        said = sentence(call("sweep", "toy", *other, "--epochs", 1, "-q"))
+        assert "runs/toy-sweep holds another sweep" in said
+        assert "--out" in said
+    assert Path("runs/toy-sweep/sweep.csv").read_text() == table
+    assert sorted(p.name for p in Path("runs/toy-sweep").iterdir() if p.is_dir()) == sorted(FOLDERS)
 
 
 def test_of_other_runs_in_the_folder_only_those_of_the_same_settings_that_are_over_stay(toy):
     assert call("sweep", "toy", "--seeds", "1,2", "--epochs", 1, "-q").code == 0
-    assert call("sweep", "toy", "--seeds", "3,4", "--epochs", 2, "-q").code == 0
     folder = Path("runs/toy-sweep")
+    assert call("sweep", "toy", "--seeds", "3,4", "--epochs", 2, "--out", "other", "-q").code == 0
+    for name in ("seed=3", "seed=4"):
+        shutil.copytree(Path("other", name), folder / name)
     shutil.copytree(folder / "seed=1", folder / "seed=1 copy")
     shutil.copytree(folder / "seed=1", folder / ".seed=9.1.partial")
     (folder / "seed=2/test.json").unlink()

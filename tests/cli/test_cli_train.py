@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -187,6 +188,29 @@ def test_a_run_killed_in_its_first_epoch_starts_again_when_resumed(toy):
     assert same_weights(Path("killed/last.safetensors"), Path("whole/last.safetensors"))
 
 
+def test_a_run_stopped_while_its_report_was_written_gets_it_when_resumed(toy):
+    assert call("train", "toy", "--out", "mine", "-q").code == 0
+    Path("mine/report.html").rename("mine/.report.html.123.partial")
+    before = {path: path.read_bytes() for path in Path("mine").glob("*.*") if path.suffix != ".partial"}
+    answer = call("train", "--resume", "mine")
+    assert answer.code == 0
+    assert "report.html" in answer.out
+    assert "</html>" in Path("mine/report.html").read_text()
+    assert not list(Path("mine").glob("*.partial"))
+    assert {path: path.read_bytes() for path in before if path.suffix != ".lock"} == before
+
+
+def test_a_finished_run_without_its_data_says_why_it_has_no_report(tmp_path):
+    pictures = fruit(tmp_path / "gone", 6)
+    assert call("train", pictures, "--size", 8, "--epochs", 1, "--out", "mine", "-q", *SMALL).code == 0
+    Path("mine/report.html").unlink()
+    shutil.rmtree(pictures)
+    answer = call("train", "--resume", "mine")
+    assert answer.code == 0
+    assert "The report could not be written" in answer.err
+    assert "is finished" in answer.out
+
+
 def test_resuming_goes_on_as_begun_and_says_so_when_asked_for_something_else(toy):
     with pytest.MonkeyPatch.context() as patch:
         press_ctrl_c(patch, 0, 1)
@@ -240,6 +264,7 @@ def test_a_learning_rate_beyond_all_measure_stops_with_one_sentence(toy, batch_s
     assert "Training diverged in epoch 1 " in said
     assert "checkpoint is kept" not in said  # no checkpoint yet
     assert not list(Path("mine").glob("*.safetensors"))
+    assert "--lr 0.1." in said, "a rate that is known to work, not a tenth of this one"
 
 
 # ── demo ──

@@ -238,6 +238,57 @@ def test_a_question_without_a_length_is_refused(asker, length):
     assert asker.post("/api/explain", b"", Content_Length=length).status == 411
 
 
+@pytest.mark.parametrize("zeros", [1, 16, 30, 5000])
+def test_a_length_with_leading_zeros_is_measured_like_any_other(asker, zeros):
+    answer = asker.post("/api/picture", b"", Content_Length="0" * zeros + str(api.MAX_UPLOAD + 1))
+    assert answer.status == 413
+    assert asker.post("/api/survey", b"{}", Content_Length="0" * zeros + "2").status == 200
+
+
+def raw(asker, *lines, body=b""):
+    """The status of a request sent as these bytes; None if there is no answer."""
+    with socket.create_connection(("127.0.0.1", asker.server.server_port), timeout=20) as connection:
+        connection.sendall(b"\r\n".join(line.encode("latin-1") for line in (*lines, "", "")) + body)
+        connection.shutdown(socket.SHUT_WR)
+        answer = connection.makefile("rb").read()
+    assert answer.count(b"HTTP/1.1 ") <= 1, "what follows a refused request is not taken for another"
+    return int(answer.split()[1]) if answer.startswith(b"HTTP/") else None
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("GET / HTTP/1.1", "Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Key: x"),
+        ("GET / HTTP/1.1", "Upgrade: h2c, WebSocket"),
+        ("GET / HTTP/1.1", "Content-Length: 5"),
+        ("GET / HTTP/1.1", "Content-Length: +5"),
+        ("GET / HTTP/1.1", "Transfer-Encoding: chunked"),
+        ("GET / HTTP/1.1", "Transfer-Encoding: "),
+        ("GET http://[ HTTP/1.1",),
+        ("GET /\0.html HTTP/1.1",),
+        ("GET / HTTP/1.1", "Host: evil.example"),
+        ("POST /api/explain HTTP/1.1", "Content-Type: application/json", "Content-Length: 2", "Content-Length: 2"),
+        ("POST /api/explain HTTP/1.1", "Content-Type: application/json", "Content-Length: 2, 2"),
+        ("POST /api/explain HTTP/1.1", "Content-Type: application/json", "Content-Length: 0x2"),
+        ("POST /api/explain HTTP/1.1", "Content-Type: application/json", "Content-Length: 2", "Transfer-Encoding: x"),
+        ("BREW / HTTP/1.1",),
+        ("GET / HTTP/9.9",),
+        ("GET / HTTP/1.1", *(f"X-{n}: y" for n in range(200))),
+        ("GET /" + "x" * 70_000 + " HTTP/1.1",),
+        ("\x16\x03\x01",),
+    ],
+    ids=lambda lines: " ".join(lines)[:60],
+)
+def test_a_malformed_request_is_refused_without_a_trace(asker, capsys, lines):
+    first, *headers = lines
+    own = (f"Host: {asker.host}", f"X-Wcapsnet-Token: {asker.server.token}")
+    status = raw(asker, first, *own, *headers, body=b"{}GET / HTTP/1.1\r\n\r\n")
+    assert status is None or 400 <= status < 600
+    assert status != 500
+    assert "Traceback" not in capsys.readouterr().err
+    assert asker.get("/").status == 200
+
+
 def test_a_question_in_pieces_is_refused(asker):
     assert asker.post("/api/explain", b"2", Content_Length="1", Transfer_Encoding="chunked").status == 411
 

@@ -27,6 +27,7 @@ from wcapsnet.data import Dataset
 from wcapsnet.data.device_data import DeviceSplit
 from wcapsnet.device import choose_device
 from wcapsnet.errors import InputError
+from wcapsnet.experiment import TrainingConfig
 from wcapsnet.training.console import Progress
 from wcapsnet.training.evaluate import Evaluation
 from wcapsnet.training.trainer import Diverged, State
@@ -65,6 +66,21 @@ def test_an_improvement_restarts_patience(tmp_path, monkeypatch):
     assert trainer.state.epoch == 5
 
 
+def test_patience_counts_from_the_first_decrease_of_the_learning_rate(tmp_path, monkeypatch):
+    script(monkeypatch, *[(50, 1.0)] * 9)
+    trainer = begin(tmp_path / "run", toy_experiment(epochs=9, milestones=(4, 8), patience=2))
+    trainer.fit()
+    assert (trainer.state.epoch, trainer.state.best_epoch) == (6, 1)
+
+
+@pytest.mark.parametrize(("epochs", "patience"), [(800, 264), (200, 66), (1, 1)])
+def test_patience_scales_with_the_schedule(epochs, patience):
+    folder = TrainingConfig(epochs=200, milestones=(100, 150), patience=66).with_epochs(epochs)
+    assert folder.patience == patience
+    assert not folder.out_of_patience(epochs // 2 + patience - 1, best=1)
+    assert TrainingConfig().with_epochs(epochs).patience is None
+
+
 def test_without_patience_the_schedule_is_followed_to_its_end(tmp_path, monkeypatch):
     script(monkeypatch, (50, 1.0), (0, 9.0))
     trainer = begin(tmp_path / "run", toy_experiment(epochs=4))
@@ -74,7 +90,7 @@ def test_without_patience_the_schedule_is_followed_to_its_end(tmp_path, monkeypa
 
 def test_a_run_out_of_patience_does_not_go_on_when_resumed(tmp_path, monkeypatch):
     script(monkeypatch, (50, 1.0), (40, 1.0))
-    trainer = begin(tmp_path / "run", toy_experiment(epochs=6, patience=1))
+    trainer = begin(tmp_path / "run", toy_experiment(epochs=6, milestones=(), patience=1))
     trainer.fit()
     resumed = go_on(tmp_path / "run")
     resumed.fit()

@@ -19,7 +19,14 @@ from wcapsnet.data.device_data import DeviceSplit
 from wcapsnet.errors import InputError
 from wcapsnet.network.routing import winners
 from wcapsnet.training.evaluate import evaluate
-from wcapsnet.training.run_folder import Run, describe_environment, free_path, read_experiment
+from wcapsnet.training.run_folder import (
+    Run,
+    describe_environment,
+    free_path,
+    read_experiment,
+    read_json,
+    write_json,
+)
 
 FILES = {
     "data.json",
@@ -331,6 +338,52 @@ def test_a_file_is_replaced_whole(tmp_path):
     write_text(tmp_path / "new" / "file.txt", "b")
     assert (tmp_path / "new" / "file.txt").read_text() == "b"
     assert len(list((tmp_path / "new").iterdir())) == 1
+
+
+def test_a_path_that_is_not_utf_8_survives_json(tmp_path):
+    path = os.fsdecode(b"caf\xe9")
+    write_json(tmp_path / "environment.json", {"command": [path, "\u00e9"]})
+    assert read_json(tmp_path / "environment.json") == {"command": [path, "\u00e9"]}
+
+
+@pytest.mark.parametrize("content", ["old", None])
+def test_a_symbolic_link_stays_one_and_its_target_is_written(tmp_path, content):
+    (tmp_path / "real").mkdir()
+    target, link = tmp_path / "real" / "file.txt", tmp_path / "link.txt"
+    if content is not None:
+        target.write_text(content)
+        target.chmod(0o600)
+    link.symlink_to(target)
+    write_text(link, "new")
+    assert link.is_symlink()
+    assert target.read_text() == "new"
+    assert content is None or target.stat().st_mode & 0o777 == 0o600  # private files stay private
+    assert [p.name for p in (tmp_path / "real").iterdir()] == ["file.txt"]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link to a pipe", "folder"])
+def test_only_a_regular_file_is_replaced(tmp_path, kind):
+    place = tmp_path / "place"
+    if kind == "folder":
+        place.mkdir()
+    else:
+        os.mkfifo(tmp_path / "pipe")
+        place = tmp_path / "pipe" if kind == "pipe" else place
+        if kind != "pipe":
+            place.symlink_to(tmp_path / "pipe")
+    before = place.lstat()
+    with pytest.raises(InputError, match=place.name):
+        write_text(place, "page")
+    assert place.lstat().st_ino == before.st_ino
+    assert place.lstat().st_mode == before.st_mode
+    assert not list(tmp_path.rglob("*.partial"))
+
+
+def test_a_link_to_itself_is_an_oserror_and_stays(tmp_path):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(OSError, match="symbolic links"):
+        write_text(tmp_path / "loop", "page")
+    assert (tmp_path / "loop").is_symlink()
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])

@@ -193,6 +193,64 @@ def test_what_is_saved_is_what_is_loaded(classifier, pixels, tmp_path):
     assert json.dumps(load_tensors(path)[1]["epoch"]) == "7"
 
 
+@pytest.mark.parametrize("place", ["weights", "description"])
+def test_a_flipped_bit_in_a_file_is_noticed(classifier, tmp_path, place):
+    path = tmp_path / "best.safetensors"
+    classifier.save(path)
+    content = bytearray(path.read_bytes())
+    at = len(content) - 7 if place == "weights" else content.index(b"tilt")
+    content[at] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"best\.safetensors is damaged"):
+        Classifier.load(path)
+
+
+def rewritten(classifier, path, change):
+    """The classifier's file as an earlier version wrote it, without a checksum, after a change of tensors and facts"""
+    tensors, facts = dict(classifier.network.state_dict()), classifier.description()
+    change(tensors, facts)
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, {METADATA: json.dumps(facts)})
+
+
+def test_a_file_of_an_earlier_version_without_a_checksum_is_loaded(classifier, tmp_path, pixels):
+    rewritten(classifier, tmp_path / "old.safetensors", lambda tensors, facts: None)
+    assert same(Classifier.load(tmp_path / "old.safetensors").predict(pixels), classifier.predict(pixels))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda t, f: t.update(projection=t["projection"] * torch.nan), "network.projection is not finite"),
+        (lambda t, f: t.update(projection=t["projection"] / 0), "network.projection is not finite"),
+        (lambda t, f: t.update(projection=t["projection"].double() + 1e300), "network.projection is not finite"),
+        (lambda t, f: t.update(projection=t["projection"].to(torch.int8)), "projection is torch.int8"),
+        (lambda t, f: t.update(projection=t["projection"].bool()), "projection is torch.bool"),
+        (lambda t, f: f.update(mean=[float("nan")] * 3), "mean is not finite"),
+        (lambda t, f: f.update(std=[0.0] * 3), "do not fit"),
+        (lambda t, f: f.update(mean=[0.5], std=[0.5]), "do not fit"),
+        (lambda t, f: f.update(mean="abc"), "do not fit"),
+        (lambda t, f: f.update(classes=7), "do not fit"),
+        (lambda t, f: f.update(plugins=[3]), "its list of plugins"),
+        (lambda t, f: f.update(model=[]), "model must be a table"),
+        (lambda t, f: f["model"].update(classes=10**12), "memory"),
+    ],
+)
+def test_a_broken_network_is_refused_and_what_is_broken_is_named(classifier, tmp_path, change, says):
+    rewritten(classifier, tmp_path / "broken.safetensors", change)
+    with pytest.raises(InputError, match=says):
+        Classifier.load(tmp_path / "broken.safetensors")
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64])
+def test_weights_may_be_stored_in_any_floating_point_type(classifier, tmp_path, kind):
+    def change(tensors, facts):
+        tensors["projection"] = tensors["projection"].to(kind)
+
+    rewritten(classifier, tmp_path / "other.safetensors", change)
+    loaded = Classifier.load(tmp_path / "other.safetensors").network.projection
+    torch.testing.assert_close(loaded, classifier.network.projection.to(kind).float())
+
+
 def test_saving_that_fails_keeps_the_old_file(classifier, tmp_path, monkeypatch):
     path = tmp_path / "x.safetensors"
     classifier.save(path)

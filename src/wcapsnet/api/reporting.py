@@ -8,8 +8,9 @@ import torch
 
 from .. import reports as pages
 from .. import shipped
-from ..atomic import write_text
+from ..atomic import check_place, write_text
 from ..console import warn
+from ..data import Dataset
 from ..device import choose_device
 from ..errors import InputError
 from ..explanations import Survey
@@ -18,7 +19,6 @@ from ..network import WCapsNetConfig
 from ..reports import export
 from ..reports.survey_cache import aside
 from ..training.run_folder import Run
-from ..training.trainer import Trainer
 from .progress import counting
 
 
@@ -39,8 +39,8 @@ def report(
     folder = Path(figures) if figures else None
     if folder and folder.exists() and not folder.is_dir():
         raise InputError(f"--figures must be a folder, but {folder} is a file.")
-    if out and Path(out).is_dir():
-        raise InputError(f"--out must be a file, but {out} is a folder.")
+    if out:
+        check_place(Path(out))  # before the work
     if not sources:
         raise InputError("Name at least one run folder or shipped network.")
     subjects = [_subject(str(source)) for source in dict.fromkeys(sources)]
@@ -67,15 +67,16 @@ def report(
     return place
 
 
-def report_of(trainer: Trainer, sample: int | None = None, found: Survey | None = None) -> Path | None:
+def report_of(
+    run: Run, dataset: Dataset, device: torch.device, sample: int | None = None, found: Survey | None = None
+) -> Path | None:
     """The report of a run that has just finished or stopped; None if it could not be written.
 
     `found` is the survey of its test images, if there is one; otherwise the images are surveyed, or `sample` of them.
     """
-    place = trainer.run.file("report.html")
+    place = run.file("report.html")
     try:
-        subject = pages.subject_of_run(trainer.run.path)
-        facts = pages.gather(subject, trainer.dataset, "", trainer.device, sample, found=found)
+        facts = pages.gather(pages.subject_of_run(run.path), dataset, "", device, sample, found=found)
         write_text(place, pages.run_page(facts))
     except KeyboardInterrupt:  # the run is saved; the report can be written later
         return None
@@ -83,6 +84,23 @@ def report_of(trainer: Trainer, sample: int | None = None, found: Survey | None 
         warn(f"The report could not be written: {error}")
         return None
     return place
+
+
+def missing_report(run: Run, device: torch.device, data_dir: Path | None, download: bool, quiet: bool) -> Path | None:
+    """The report of a finished run; written now if the run was stopped before that."""
+    place = run.file("report.html")
+    if place.exists():
+        return place
+    run.hold()
+    try:
+        dataset = data_of_run(run, data_dir, download, quiet)
+        run.check_data(dataset)
+        return report_of(run, dataset, device)
+    except (InputError, OSError) as error:
+        warn(f"The report could not be written: {error}")
+        return None
+    finally:
+        run.release()
 
 
 def _subject(source: str) -> pages.Subject:

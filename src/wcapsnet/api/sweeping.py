@@ -43,6 +43,7 @@ def sweep(
     else:
         planned = product(experiment, list(grid), seeds)
     runs = Sweep(Path(out) if out else Path("runs") / f"{experiment.name}-{table or 'sweep'}", planned)
+    runs.check_alone()
     runs.failures = train_all(
         runs, chosen, parallel=parallel, data_dir=data_dir, download=download, quiet=quiet, table=table
     )

@@ -28,7 +28,7 @@ from ..training.evaluate import Evaluation
 from ..training.run_folder import Run, describe_environment
 from ..training.trainer import Diverged, Interrupted, Trainer
 from .experiments import ExperimentOptions, experiment_for, shows_options
-from .reporting import report_of
+from .reporting import missing_report, report_of
 
 GLANCE = 500  # validation images in the report of a stopped run
 
@@ -81,8 +81,8 @@ def train(
                 raise InputError(f"--resume continues a run as it was started, so it cannot be used with {name}.")
         run = Run.open(Path(resume))
         if run.finished:
-            written = run.file("report.html")
-            return Trained(run, run.results(), written if written.exists() else None)
+            page = missing_report(run, chosen, data_dir, download, quiet) if report else None
+            return Trained(run, run.results(), page)
         trainer = _resumed(run, chosen, data_dir, download, quiet)
     elif target is None:
         raise InputError("Name what to train: a recipe (see `wcapsnet list`), a folder of pictures, or --resume RUN.")
@@ -100,7 +100,8 @@ def train(
         trainer.finish(surveyed if report and has_routing(trainer.network) else None)
     finally:
         trainer.run.release()
-    page = report_of(trainer, found=seen[0] if seen else None) if report else None
+    found = seen[0] if seen else None
+    page = report_of(trainer.run, trainer.dataset, chosen, found=found) if report else None
     return Trained(trainer.run, trainer.run.results(), page)
 
 
@@ -169,10 +170,10 @@ def _fit(trainer: Trainer) -> None:
         trainer.fit()
     except Interrupted:
         stopped = Interrupted("train", "--resume", str(trainer.run.path))
-        stopped.report = report_of(trainer, GLANCE)
+        stopped.report = report_of(trainer.run, trainer.dataset, trainer.device, GLANCE)
         raise stopped from None
     except Diverged as error:
         kept = " The last good checkpoint is kept." if trainer.run.file("last.safetensors").exists() else ""
         diverged = Diverged(f"{error}{kept}")
-        diverged.report = report_of(trainer, GLANCE)
+        diverged.report = report_of(trainer.run, trainer.dataset, trainer.device, GLANCE)
         raise diverged from None

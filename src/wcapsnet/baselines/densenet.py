@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..errors import InputError
 from ..parts import architecture, model
 
 
@@ -23,6 +24,12 @@ class DenseNetConfig:
     width: int = 32
     depth: int = 100
     growth: int = 12  # k
+
+    def __post_init__(self) -> None:
+        least = {"classes": 2, "channels": 1, "height": 8, "width": 8, "depth": 10, "growth": 1}
+        for name, low in least.items():
+            if getattr(self, name) < low:
+                raise InputError(f"model.{name} is {getattr(self, name)}, but it must be at least {low}.")
 
     def build(self) -> DenseNet:
         return DenseNet(self)

@@ -10,7 +10,7 @@ from typing import Annotated, Optional
 import typer
 from rich.markup import escape
 
-from ..atomic import write_text
+from ..atomic import check_place, write_text
 from ..bench.contenders import FORMULATIONS, parse
 from ..bench.plots import plot
 from ..bench.suite import SCALINGS, Request, run
@@ -143,6 +143,8 @@ def _plot(records: list[Path], out_file: Path | None) -> None:
 def _check_place(path: Path | None) -> None:
     if path is not None and not path.absolute().parent.is_dir():
         raise InputError(f"There is no folder {path.absolute().parent} to write {path.name} to.")
+    if path is not None:
+        check_place(path)
 
 
 def _batches(text: str) -> list[int]:

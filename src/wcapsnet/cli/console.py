@@ -304,7 +304,7 @@ def datasets() -> None:
 
 def runs(folder: Path) -> None:
     sweeps = [path.parent for path in folder.glob("*/sweep.json")]
-    found = sorted(path for place in (folder, *sweeps) for path in place.glob("*") if Run.is_run(path))
+    found = sorted(path for place in (folder, *sweeps) for path in place.glob("[!.]*") if Run.is_run(path))
     if not found:
         out.print(f"Runs: none in {folder} yet.", markup=False)
         return
@@ -314,7 +314,7 @@ def runs(folder: Path) -> None:
             run = Run.open(path)
             metrics = run.metrics()
             test = _percent(run.results()["accuracy"]) if run.finished else "failed" if run.failure else "not finished"
-        except InputError as error:
+        except (InputError, OSError) as error:
             return [str(path), f"unreadable: {error}"]
         best = max((m["validation_accuracy"] for m in metrics), default=None)
         epochs = f"{len(metrics)}/{run.experiment.training.epochs}"

@@ -52,5 +52,7 @@ def train(
     trained = api.train(target, seed=seed, out=out, resume=resume, **options)
     if finished:
         command("The run is finished; measure it with: wcapsnet evaluate", str(resume))
+        if trained.report:
+            console.written("report", trained.report)
     else:
         console.trained(trained, options["quiet"])

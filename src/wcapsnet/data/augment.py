@@ -36,7 +36,7 @@ def random_mirror(images: Tensor, probability: float) -> Tensor:
 @augmentation("shift")
 def random_shift(images: Tensor, pixels: float) -> Tensor:
     """Each image shifted by up to this many pixels in each direction"""
-    limit = int(pixels)
+    limit = int(min(pixels, max(images.shape[2:])))  # further out there is nothing left of an image
     down, right = torch.randint(-limit, limit + 1, (2, len(images)), device=images.device)
     return shift(images, down, right, limit)
 

@@ -12,6 +12,7 @@ import hmac
 import ipaddress
 import json
 import os
+import re
 import secrets
 import socket
 import socketserver
@@ -137,8 +138,14 @@ class Handler(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self._answer(self._get)
 
+    def _path(self) -> str:
+        try:
+            return urlsplit(self.path).path
+        except ValueError:
+            raise Refused(400, "The address is malformed.") from None
+
     def _get(self) -> tuple[str, bytes]:
-        path = urlsplit(self.path).path
+        path = self._path()
         if path in ("/", "/index.html"):
             page = (PAGE / "index.html").read_text(encoding="utf-8").replace("{{token}}", self.server.token)
             return "text/html; charset=utf-8", page.encode()
@@ -154,7 +161,7 @@ class Handler(BaseHTTPRequestHandler):
         return f"{KINDS[file.suffix]}; charset=utf-8", file.read_bytes()
 
     def _post(self) -> tuple[str, bytes]:
-        path = urlsplit(self.path).path
+        path = self._path()
         explorer, tab = self.server.explorer, self.headers.get(TAB, "")[:64] or None
         answers: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "/api/explain": lambda asked: explorer.explain(asked, tab),
@@ -180,8 +187,15 @@ class Handler(BaseHTTPRequestHandler):
 
     def _check(self) -> None:
         """Check that the request comes from our page, before anything else."""
-        if not self.server.names_us(self.headers.get("Host")):
+        hosts = self.headers.get_all("Host", [])
+        if len(hosts) != 1 or not self.server.names_us(hosts[0]):
             raise Refused(403, "This server only answers requests to its own address.")
+        if "Transfer-Encoding" in self.headers:
+            raise Refused(411, "A request must have a Content-Length, not a Transfer-Encoding.")
+        if self._length() and self.command != "POST":
+            raise Refused(400, "Only a POST may have content.")
+        if "websocket" in self.headers.get("Upgrade", "").lower():
+            raise Refused(400, "This server does not speak websocket.")
         if self.command == "POST":
             origin = self.headers.get("Origin")
             if origin is not None and origin != f"http://{self.headers.get('Host')}":
@@ -193,12 +207,20 @@ class Handler(BaseHTTPRequestHandler):
     def _body(self, kind: str, most: int) -> bytes:
         if self.headers.get_content_type() != kind:
             raise Refused(415, f"The content type must be {kind}.")
-        length = self.headers.get("Content-Length", "")
-        if not (length.isascii() and length.isdecimal()) or self.headers.get("Transfer-Encoding"):
+        length = self._length()
+        if length is None:
             raise Refused(411, "The request has no Content-Length.")
-        if int(length[:16]) > most:
+        if length > most:
             raise Refused(413, f"The request is too large; the limit is {most / 2**20:.3g} MB.")
-        return self.rfile.read(int(length))
+        return self.rfile.read(length)
+
+    def _length(self) -> int | None:
+        given = self.headers.get_all("Content-Length", [])
+        if not given:
+            return None
+        if len(given) > 1 or not re.fullmatch("[0-9]+", given[0]):
+            raise Refused(411, "The Content-Length must be one number.")
+        return int(given[0].lstrip("0")[:19] or 0)  # what is longer is too large by its first digits
 
     def _answer(self, make: Callable[[], tuple[str, bytes]]) -> None:
         status = 200

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import parts
-from ..errors import InputError
+from ..errors import InputError, shown
 from ..parts import Kind, architecture, fitness
 from . import nonlinearity  # noqa: F401 - registers them
 from .capsules import CapsuleBlocks
@@ -90,10 +90,25 @@ class WCapsNetConfig:
             sizes.append((height, width))
         return sizes
 
+    def activations(self) -> tuple[int, int]:
+        """Floats per image, at least: those kept for the backward pass, and those in use at once in evaluation."""
+        (height, width), channels, kept, working = (self.height, self.width), self.init_channels, 0, 0
+        for level, (i, j) in zip(self.levels, self.maps(), strict=True):
+            n, growing = (
+                level.capsules,
+                self.dense_layers * channels + level.growth * (self.dense_layers * (self.dense_layers + 1) // 2),
+            )
+            first = 2 * n * channels * height * width  # of every layer, the input and what the batch norm returns
+            last = 2 * n * (channels + level.growth * self.dense_layers) * i * j
+            kept += first + 2 * n * (growing + level.dimension) * i * j
+            working = max(working, first, last)
+            height, width, channels = i, j, level.dimension
+        return kept, working
+
     def _check(self) -> None:
         def require(holds: bool, name: str, value: object, needs: str) -> None:
             if not holds:
-                raise InputError(f"model.{name} is {value!r}, but it must be {needs}.")
+                raise InputError(f"model.{name} is {shown(value)}, but it must be {needs}.")
 
         def number(value: object) -> bool:
             return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -11,7 +11,7 @@ from ..explanations import specialization
 from ..explanations.probes import share_interval
 from ..formatting import mean_and_deviation, percent
 from ..settings import flat, to_dict
-from ..training.run_folder import read_json
+from ..training.run_folder import Run
 from .charts import Bar, bar_chart, beginning
 from .facts import Facts, class_accuracies
 from .page import curves, render
@@ -102,9 +102,8 @@ def _without_seed(subject: Subject) -> Any:
 
 
 def _tested_on(subject: Subject) -> Any:
-    record = subject.folder / "data.json" if subject.folder else None
-    if record and record.exists():
-        return read_json(record)["fingerprint"]["test"]
+    if subject.folder and (subject.folder / "data.json").exists():
+        return Run(subject.folder, subject.experiment).recorded_data()["fingerprint"]["test"]
     return subject.experiment.data.source, (subject.results or {}).get("images")
 
 

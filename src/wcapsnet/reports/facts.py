@@ -16,7 +16,7 @@ from ..classifier import Classifier
 from ..data import DATASETS, Dataset
 from ..errors import InputError
 from ..explanations import Survey, has_routing
-from ..training.run_folder import Run, read_json
+from ..training.run_folder import Run
 from .pictures import Pictures, choose
 from .subject import Subject
 from .survey_cache import Progress, Seen, look, saved_survey, why_no_probes
@@ -106,9 +106,8 @@ def _classes(subject: Subject, dataset: Dataset | None) -> tuple[str, ...]:
     """Class names, from wherever they are known."""
     if dataset:
         return dataset.classes
-    record = subject.folder / "data.json" if subject.folder else None
-    if record and record.exists():
-        return tuple(read_json(record)["classes"])
+    if subject.folder and (subject.folder / "data.json").exists():
+        return tuple(Run(subject.folder, subject.experiment).recorded_data()["classes"])
     if subject.results and "per_class" in subject.results:
         return tuple(subject.results["per_class"])
     source, count = subject.experiment.data.source, subject.experiment.model.classes

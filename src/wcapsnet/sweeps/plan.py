@@ -27,9 +27,10 @@ from ..atomic import write_text
 from ..errors import InputError
 from ..experiment import Experiment
 from ..settings import differing, with_setting
-from ..training.run_folder import Run, program, read_experiment, write_json
+from ..training.run_folder import Run, program, read_experiment, read_json, write_json
 
 MAX_NAME = 120
+OVER = ("finished", "failed")
 FIGURES = ("validation_accuracy", "test_accuracy", "balanced_accuracy", "best_epoch", "epochs", "seconds")
 
 
@@ -174,6 +175,23 @@ class Sweep:
             lines.values(),
             key=lambda line: (order.index(_with_any_seed(line[0].experiment)), line[0].experiment.training.seed),
         )
+
+    def check_alone(self) -> None:
+        """Refuse a folder with the table of another sweep, which this one would replace."""
+        try:
+            listed = {str(run["run"]) for run in read_json(self.folder / "sweep.json")["runs"] if run["state"] in OVER}
+        except (InputError, KeyError, TypeError):  # none, or damaged
+            return
+        settings = {_with_any_seed(run.experiment) for run in self.runs}
+        for name in sorted(listed):
+            try:
+                other = _with_any_seed(Run.open(self.folder / name).experiment) not in settings
+            except InputError:  # removed or damaged: nothing is lost
+                continue
+            if other:
+                raise InputError(
+                    f"{self.folder} holds another sweep, with the run {name}; choose another folder with --out."
+                )
 
     @property
     def unfinished(self) -> list[Run]:

@@ -16,10 +16,11 @@ from ..errors import InputError
 from ..hub import check_fit, dataset_of
 from ..kernels import choose as choose_engine
 from ..kernels import compile as compile_kernels
+from ..memory import built
 from ..training.console import Progress, make_board
 from ..training.parallel import MAX_LANES, SharedData, train_together
 from ..training.run_folder import Run, describe_environment
-from ..training.trainer import Trainer
+from ..training.trainer import Trainer, check_memory
 from .plan import Sweep, adopt, finished_twin
 
 AT_ONCE = 4  # highest total throughput of a GPU (benchmarks/records, runs-on-one-card)
@@ -42,8 +43,11 @@ def train_all(
     load = _checked(sweep, data_dir, download, quiet)  # report input errors before anything is written
     if table:  # the paper's network is a row of every table
         runs = _not_elsewhere(sweep, runs, load, quiet)
+    for run in runs:
+        dataset = load(run.experiment.data)
+        check_memory(run.experiment, device, len(dataset.train.labels), len(dataset.validation.labels))
     for experiment in {(e.model, e.training.kernels): e for e in (run.experiment for run in runs)}.values():
-        choose_engine(experiment.model.build(), experiment, device)  # refuse unsupported settings first
+        choose_engine(built(experiment.model), experiment, device)  # refuse unsupported settings first
     shared = SharedData(load, device)
     at_a_time = 1 if device.type == "cpu" else parallel or AT_ONCE
 

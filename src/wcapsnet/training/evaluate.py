@@ -143,8 +143,12 @@ def evaluating(network: nn.Module) -> Iterator[None]:
 
 def good_batch(network: WCapsNet, device: torch.device, on_gpu: int = 500) -> int:
     """Small batches stay in the CPU's caches. `on_gpu` assumes CIFAR-sized images; larger ones need more memory."""
+    return good_batch_for(network.config.height * network.config.width, device, on_gpu)
+
+
+def good_batch_for(pixels: int, device: torch.device, on_gpu: int = 500) -> int:
     most = 16 if device.type == "cpu" else on_gpu
-    return max(1, min(most, most * 32 * 32 // (network.config.height * network.config.width)))
+    return max(1, min(most, most * 32 * 32 // pixels))
 
 
 def on_every_core(work: Callable[[S], T], items: Iterable[S], device: torch.device) -> Generator[T, None, None]:

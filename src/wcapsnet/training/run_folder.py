@@ -42,7 +42,7 @@ from ..data import Dataset
 from ..errors import InputError
 from ..experiment import Experiment, stored_experiment
 from ..network import WCapsNetConfig
-from ..plugins import Plugin, plugins, require
+from ..plugins import Plugin, plugins, recorded_plugins, require
 from ..settings import differing, to_dict
 
 PARTS = ("train", "validation", "test")
@@ -113,7 +113,7 @@ class Run:
         `instead`: what to do if the new images are intended."""
         if not self.file("data.json").exists():
             return
-        facts = read_json(self.file("data.json"))
+        facts = self.recorded_data()
         instead = instead or f"train again: wcapsnet train {self.path}"
         if tuple(facts["classes"]) != dataset.classes:
             was, now = ", ".join(facts["classes"]), ", ".join(dataset.classes)
@@ -128,12 +128,21 @@ class Run:
                     f"or {instead}."
                 )
 
+    def recorded_data(self) -> dict[str, Any]:
+        """data.json: the classes, and a checksum for each part."""
+        facts = self.facts("data")
+        classes, fingerprint = facts.get("classes"), facts.get("fingerprint")
+        named = isinstance(classes, list) and all(isinstance(name, str) for name in classes)
+        if not named or not isinstance(fingerprint, dict) or not set(PARTS) <= fingerprint.keys():
+            raise InputError(f"{self.file('data.json')} is damaged; restore it, or train again.")
+        return facts
+
     def check_weights(self, model: WCapsNetConfig, classes: tuple[str, ...]) -> None:
         """Refuse best weights that belong to another run: results reported for this run would be wrong."""
         fields = differing(model, self.experiment.model)
         other = [f"model.{field} is {found}, not {own}" for field, found, own in fields]
         if self.file("data.json").exists() and not other:
-            names = tuple(read_json(self.file("data.json")).get("classes", classes))
+            names = tuple(self.recorded_data()["classes"])
             if names != classes:
                 other = [f"its classes are {', '.join(classes)}, not {', '.join(names)}"]
         if other:
@@ -152,7 +161,7 @@ class Run:
 
     @staticmethod
     def is_run(path: Path) -> bool:
-        return (path / "experiment.json").is_file()
+        return os.path.isfile(path / "experiment.json")  # False also for a folder that may not be read
 
     def file(self, name: str) -> Path:
         return self.path / name
@@ -186,6 +195,8 @@ class Run:
         except (NotImplementedError, OSError):  # the file system does not support locks
             return
         self._lock = lock
+        for partial in self.path.glob(".*.partial"):  # of a process that was killed while it wrote
+            partial.unlink(missing_ok=True)
 
     def release(self) -> None:
         if self._lock:
@@ -204,9 +215,12 @@ class Run:
         """Record that the run resumes after `epoch` epochs, possibly on another machine or with other code."""
         if not self.file("state.safetensors").exists():  # it starts again
             return
-        before = read_json(self.file("environment.json")) if self.file("environment.json").exists() else {}
+        before = self.facts("environment") if self.file("environment.json").exists() else {}
         again = {"after_epoch": epoch, **{name: value for name, value in environment.items() if name != "data_dir"}}
-        self.write_json("environment.json", {**before, "resumed": [*before.get("resumed", []), again]})
+        resumed = before.get("resumed")
+        self.write_json(
+            "environment.json", {**before, "resumed": [*(resumed if isinstance(resumed, list) else []), again]}
+        )
 
     def fail(self, sentence: str) -> None:
         self.write_json("failed.json", {"failure": sentence})
@@ -229,10 +243,16 @@ class Run:
 
     def metrics(self) -> list[dict[str, Any]]:
         path = self.file("metrics.jsonl")
+        lines = path.read_bytes().splitlines() if path.exists() else []
         try:
-            return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            records = [json.loads(line) for line in lines]
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{path} is damaged ({error}); fix the line or delete the file.") from error
+        for number, record in enumerate(records, 1):
+            measured = record.get("validation_accuracy", -1) if isinstance(record, dict) else -1
+            if type(measured) not in (int, float) or not 0 <= measured <= 1:
+                raise InputError(f"{path} is damaged (line {number} has no validation_accuracy); restore the file.")
+        return records
 
     def write_metrics(self, records: list[dict[str, Any]]) -> None:
         write_text(self.file("metrics.jsonl"), "".join(json.dumps(record) + "\n" for record in records))
@@ -256,11 +276,7 @@ def read_experiment(path: Path) -> Experiment:
 
 def check_plugins(recorded: Any, what: Path) -> None:
     """Refuse a run that needs parts that are not loaded; warn about plugins that have changed since."""
-    try:
-        needed = [Plugin(str(one["path"]), str(one["sha256"])) for one in recorded]
-    except (KeyError, TypeError) as error:
-        raise InputError(f"{what} is damaged: its list of plugins cannot be read.") from error
-    for plugin in require(needed, what):
+    for plugin in require(recorded_plugins(recorded, what), what):
         if plugin not in _mentioned:
             _mentioned.add(plugin)
             warn(f"{plugin.path} has changed since {what} was made.")
@@ -374,7 +390,9 @@ def read_json(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise InputError(f"There is no file {path}.") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except RecursionError as error:
+        raise InputError(f"{path} is nested too deeply.") from error
+    except ValueError as error:  # also bytes that are not UTF-8, and integers of thousands of digits
         raise InputError(f"{path} is not valid JSON ({error}).") from error
     if not isinstance(content, dict):
         raise InputError(f"{path} must hold a JSON object.")

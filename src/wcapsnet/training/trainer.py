@@ -18,19 +18,23 @@ import torch
 
 from .. import kernels
 from ..atomic import write_text
-from ..classifier import Classifier, load_tensors, save_tensors
+from ..classifier import Classifier, load_tensors, not_finite, save_tensors
 from ..data import Dataset
 from ..data.device_data import DeviceData, DeviceSplit, epoch_order, imbalanced
 from ..errors import InputError
+from ..experiment import Experiment, TrainingConfig
+from ..memory import built, check_training
 from ..network import WCapsNet
 from ..objective import l2
+from ..settings import from_dict
 from .console import Progress
-from .evaluate import Evaluation, evaluate, listed_winners
+from .evaluate import Evaluation, evaluate, good_batch_for, listed_winners
 from .run_folder import Run
 from .step import GraphedStep, Step, nesterov
 from .tensorboard import event_writer
 
 Measure: TypeAlias = Callable[[WCapsNet, DeviceSplit], Evaluation]
+PARAMETER_COPIES = 3  # weights, gradients, momentum
 
 
 class Interrupted(Exception):
@@ -72,8 +76,9 @@ class Trainer:
         labels = self.dataset.train.labels
         self._balanced_labels = labels if experiment.data.balance and imbalanced(labels.bincount()) else None
 
+        check_memory(experiment, device, len(self.train_data), len(self.validation_data))
         torch.manual_seed(self.settings.seed)
-        self.network = experiment.model.build().to(device)
+        self.network = built(experiment.model, PARAMETER_COPIES).to(device)
         self.engine = kernels.choose(self.network, experiment, device)
         self.computed_by = self.engine.description
         self.classifier = Classifier(self.network, self.dataset.classes, *self.normalization)
@@ -151,7 +156,8 @@ class Trainer:
         state, means = self.state, self.step.means()
         forward = self.engine.forward if isinstance(self.engine, kernels.FusedEngine) else None
         validation = evaluate(self.network, self.validation_data, self.settings.precision, forward=forward)
-        if not math.isfinite(validation.loss):  # the last step broke the weights: do not overwrite good ones
+        # The last step broke the weights: do not overwrite good ones.
+        if not math.isfinite(validation.loss) or not_finite(self.network):
             raise self._diverged(validation.loss)
         state.epoch, state.step = state.epoch + 1, 0
         if state.better(validation.accuracy, validation.loss):
@@ -181,7 +187,7 @@ class Trainer:
         return Diverged(
             f"Training diverged in epoch {self.state.epoch + 1} (loss {loss:.3g}, guessing gives "
             f"{self._chance():.2f}); lower the learning rate, for example "
-            f"--lr {self.settings.lr / 10:g}."
+            f"--lr {min(self.settings.lr / 10, TrainingConfig.lr):g}."
         )
 
     def _chance(self) -> float:
@@ -190,8 +196,7 @@ class Trainer:
         return math.log(getattr(model, "outputs", model.classes))
 
     def _out_of_patience(self) -> bool:
-        patience = self.settings.patience
-        return patience is not None and self.state.epoch - self.state.best_epoch >= patience
+        return self.settings.out_of_patience(self.state.epoch, self.state.best_epoch)
 
     @property
     def stopped_early(self) -> bool:
@@ -239,16 +244,31 @@ class Trainer:
             with torch.no_grad():
                 for name, parameter in self.network.named_parameters():
                     self.optimizer.state[parameter]["momentum_buffer"].copy_(tensors[f"momentum.{name}"])
-        except (RuntimeError, KeyError) as error:
+            self.step.sums.copy_(tensors["sums"])
+            torch.set_rng_state(tensors["random.cpu"])
+            if self.device.type == "cuda" and "random.cuda" in tensors:
+                torch.cuda.set_rng_state(tensors["random.cuda"], self.device)
+            self.state = from_dict(State, facts["state"], "state")
+        except (RuntimeError, KeyError, TypeError, InputError) as error:
             raise InputError(
                 f"{self.run.path} cannot be resumed: its state does not fit its experiment.json; restore the "
                 "original file, or train into another folder."
             ) from error
-        self.step.sums.copy_(tensors["sums"])
-        torch.set_rng_state(tensors["random.cpu"])
-        if self.device.type == "cuda" and "random.cuda" in tensors:
-            torch.cuda.set_rng_state(tensors["random.cuda"], self.device)
-        self.state = State(**facts["state"])
+        if name := not_finite(self.network):
+            raise InputError(
+                f"{self.run.file('state.safetensors')} holds a broken network: {name} is not finite; delete "
+                f"{self.run.path} and train again."
+            )
+
+
+def check_memory(experiment: Experiment, device: torch.device, images: int, validation_images: int) -> None:
+    """Refuse an experiment that needs more memory than there is, before anything is built."""
+    model, settings, cuda = experiment.model, experiment.training, device.type == "cuda"
+    threads = 1 if cuda else torch.get_num_threads()
+    evaluated = min(good_batch_for(model.height * model.width, device) * threads, validation_images)
+    fused = cuda and settings.kernels != "plain"  # if they support the network; they need a tenth of the memory
+    scale = 0.05 if fused else 0.5 if settings.precision == "bf16" else 1.0
+    check_training(model, device, min(settings.batch_size, images), evaluated, scale)
 
 
 @contextmanager
