@@ -14,6 +14,8 @@ from .settings import from_dict
 
 PRECISIONS = ("fp32", "bf16")
 KERNELS = ("auto", "fused", "plain")
+SCHEDULES = ("steps", "cosine")
+OPTIMIZERS = ("sgd", "adamw")
 
 
 @dataclass(frozen=True)
@@ -25,9 +27,14 @@ class TrainingConfig:
     lr: float = 0.1
     milestones: tuple[int, ...] = (150, 200, 250)  # epochs after which the learning rate decreases
     decay: float = 0.1  # factor applied at each milestone
+    schedule: str = "steps"  # by milestones, or "cosine": down to zero at the end, without milestones
     warmup: int = 0  # epochs before the learning rate reaches its full value (D33)
-    momentum: float = 0.9  # Nesterov
+    optimizer: str = "sgd"  # with Nesterov momentum, or "adamw"
+    momentum: float = 0.9  # Nesterov's; β₁ of AdamW
     weight_decay: float = 1e-4  # λ_WD, on the network's decayed_parameters()
+    averaging: float = 0.0  # decay of a moving average of the weights, which is then what is evaluated; 0: none
+    epoch_steps: int | None = None  # end an epoch after this many steps; None: after all images
+    minutes: float | None = None  # set epochs so that the run, its test and its report take this long
     patience: int | None = None  # stop after this many epochs without a better validation accuracy (D13)
     precision: str = "fp32"
     kernels: str = "auto"  # fused CUDA kernels where supported, or plain PyTorch
@@ -41,6 +48,11 @@ class TrainingConfig:
 
         for name in ("epochs", "batch_size"):
             require(getattr(self, name) >= 1, name, "at least 1")
+        require(self.schedule in SCHEDULES, "schedule", "one of " + ", ".join(SCHEDULES))
+        require(self.optimizer in OPTIMIZERS, "optimizer", "one of " + ", ".join(OPTIMIZERS))
+        require(0 <= self.averaging < 1, "averaging", "at least 0 and below 1")
+        require(self.epoch_steps is None or self.epoch_steps >= 1, "epoch_steps", "at least 1, or none")
+        require(self.minutes is None or 0 < self.minutes < math.inf, "minutes", "above zero, or none")
         require(math.isfinite(self.lr) and self.lr > 0, "lr", "above zero")
         require(self.warmup >= 0, "warmup", "zero or more epochs")
         require(0 < self.decay <= 1, "decay", "above 0 and at most 1")
@@ -53,12 +65,18 @@ class TrainingConfig:
         require(self.kernels in KERNELS, "kernels", "one of " + ", ".join(KERNELS))
         require(0 <= self.seed < 2**63, "seed", "a non-negative integer")
 
-    def learning_rate(self, epoch: int) -> float:
-        """The learning rate of an epoch (counted from 0): by default it drops to a tenth after 150, 200 and 250 epochs.
+    def learning_rate(self, epoch: float) -> float:
+        """The learning rate after `epoch` epochs: by default it drops to a tenth after 150, 200 and 250 epochs.
 
-        During a warm-up of w epochs it is 1, 2, … w parts in w + 1 of that rate.
+        During a warm-up of w epochs it is 1, 2, … w parts in w + 1 of that rate. With the cosine schedule, `epoch` need
+        not be whole: the rate changes at every step.
         """
+        if self.schedule == "steps":
+            epoch = math.floor(epoch)
         rising = min(1.0, (epoch + 1) / (self.warmup + 1))
+        if self.schedule == "cosine":
+            past = max(0.0, epoch - self.warmup) / max(self.epochs - self.warmup, 1e-9)
+            return self.lr * rising * 0.5 * (1 + math.cos(math.pi * min(1.0, past)))
         return self.lr * rising * self.decay ** sum(epoch >= milestone for milestone in self.milestones)
 
     def with_epochs(self, epochs: int) -> TrainingConfig:
