@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -78,6 +79,7 @@ def train(
     target: str | Path | Experiment | None = None,
     *,
     epochs: int | None = None,
+    minutes: float | None = None,
     batch_size: int | None = None,
     lr: float | None = None,
     seed: int | None = None,
@@ -100,9 +102,16 @@ def train(
     continue instead. `settings` change any field: `settings=["model.dense_layers=4"]`. The other arguments match the
     options of `wcapsnet train`.
     """
+    began = time.perf_counter()
     chosen = choose_device(device)
     if resume is not None:
-        given: dict[str, Any] = {"--epochs": epochs, "--batch-size": batch_size, "--lr": lr, "--seed": seed}
+        given: dict[str, Any] = {
+            "--epochs": epochs,
+            "--minutes": minutes,
+            "--batch-size": batch_size,
+            "--lr": lr,
+            "--seed": seed,
+        }
         given |= {"--size": size, "--model": model, "--precision": precision, "--kernels": kernels, "--out": out}
         for name, value in {str(target): target, **given, "--set": list(settings)}.items():
             if value not in (None, "auto", []):
@@ -116,11 +125,15 @@ def train(
             raise InputError(
                 "Name what to train: a recipe (see `wcapsnet list`), a folder of pictures, or --resume RUN."
             )
-        changes = {"batch_size": batch_size, "lr": lr, "seed": seed}
+        if epochs and minutes:
+            raise InputError("--epochs and --minutes exclude each other; give one.")
+        changes = {"batch_size": batch_size, "lr": lr, "seed": seed, "minutes": minutes}
         experiment, data_dir = experiment_for(
             target, size, model, chosen, data_dir, changes, epochs, precision, kernels, settings
         )
         trainer = _started(experiment, Path(out) if out else None, chosen, data_dir, download, quiet)
+    if trainer.pace:
+        trainer.pace.began = began
     try:
         _fit(trainer)
         test = trainer.finish()
@@ -148,6 +161,8 @@ def experiment_for(
     experiment, record = _find_experiment(target, size, model, device)
     if record:
         experiment, data_dir = moved(experiment, data_dir), data_dir or remembered(record)
+        # a repetition trains the recorded epochs, however long they take here
+        experiment = replace(experiment, training=replace(experiment.training, minutes=None))
     training = replace(experiment.training, **{k: v for k, v in (changes or {}).items() if v is not None})
     if epochs:
         training = training.with_epochs(epochs)
@@ -181,7 +196,7 @@ def _find_experiment(
         raise InputError(f"{name!r} is neither a recipe nor a folder{suggest(name)}")
     summary = scan_folder(path)
     if model == "auto":
-        model = "wcapsnet" if device.type == "cuda" else "wcapsnet-quick"
+        model = "wcapsnet" if device.type == "cuda" else "wcapsnet-small"
     return quick.folder(path, summary, _sides(str(size)) if size else None, model), None
 
 
@@ -240,10 +255,15 @@ def _trainer(run: Run, dataset: Dataset, device: torch.device, quiet: bool) -> T
     out.print(
         f"{type(trainer.network).__name__}, {parameters:,} parameters; {experiment.training.precision} on {name} with "
         f"{trainer.computed_by}, batch size {experiment.training.batch_size}, "
-        f"{plural(experiment.training.epochs, 'epoch')}{resumed}",
+        f"{_length(experiment)}{resumed}",
         soft_wrap=True,
     )
     return trainer
+
+
+def _length(experiment: Experiment) -> str:
+    training = experiment.training
+    return f"{training.minutes:g} minutes" if training.minutes else plural(training.epochs, "epoch")
 
 
 def _fit(trainer: Trainer) -> None:

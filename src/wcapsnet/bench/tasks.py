@@ -79,7 +79,7 @@ def parts(contender: Contender, experiment: Experiment, batch: int, data: Device
     batches = itertools.cycle(epoch_order(len(data), batch, 0, 0).to(device).unbind())
     index = torch.zeros(batch, dtype=torch.int64, device=device)
 
-    def load() -> Tensor:
+    def load() -> object:
         images, _ = data.take(index)
         return augment(images, experiment.data.augmentations())
 

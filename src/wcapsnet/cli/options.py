@@ -50,7 +50,7 @@ Size = Annotated[
     ),
 ]
 Model = Annotated[
-    str, typer.Option(help="Folders: see `wcapsnet list models`; auto is wcapsnet on a GPU, wcapsnet-quick on a CPU.")
+    str, typer.Option(help="Folders: see `wcapsnet list models`; auto is wcapsnet on a GPU, wcapsnet-small on a CPU.")
 ]
 Precision = Annotated[str, typer.Option(help="fp32 or bf16; auto is bf16 on a GPU and fp32 on a CPU.")]
 Kernels = Annotated[str, typer.Option(help="fused or plain; auto uses the fused kernels where they run.")]

@@ -34,6 +34,7 @@ from .options import (
     rich_help_panel=TRAIN,
     epilog=examples(
         "wcapsnet train photos/                        one folder per class, or train/ val/ test/ of those",
+        "wcapsnet train photos/ --minutes 10",
         "wcapsnet train photos/ --size 48 --epochs 60",
         "wcapsnet train mnist --download",
         "wcapsnet train cifar10 --data-dir ~/data --seed 1",
@@ -47,6 +48,10 @@ from .options import (
 def train(
     target: Target = None,
     epochs: Epochs = None,
+    minutes: Annotated[
+        Optional[float],  # noqa: UP045
+        typer.Option(help="Train as well as possible in this time, report included.", show_default=False),
+    ] = None,
     batch_size: BatchSize = None,
     lr: LearningRate = None,
     seed: Annotated[
@@ -77,6 +82,7 @@ def train(
     trained = api.train(
         target,
         epochs=epochs,
+        minutes=minutes,
         batch_size=batch_size,
         lr=lr,
         seed=seed,

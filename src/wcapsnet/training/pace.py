@@ -24,23 +24,23 @@ REPORT = 6.0  # seconds; a report also looks at every test image about four time
 class Pace:
     """Plans the number of epochs so that training, test and report end in time.
 
-    `spent` counts what came before the trainer, such as reading the pictures. A resumed run continues with the time
-    it had left. The experiment in the run folder has the number of epochs that was trained in the end: repeating the
+    The clock starts at `began`, which may be earlier than the trainer: reading the pictures counts. A resumed run
+    continues with the time it had left. The experiment in the run folder has the number of epochs that was trained in the end: repeating the
     run repeats that number, on any machine.
     """
 
     def __init__(self, trainer: Trainer, minutes: float):
         self.trainer, self.total = trainer, 60 * minutes
-        self.spent = 0.0
+        self.began = time.perf_counter()
+        self.spent = 0.0  # seconds before the first epoch
         self.per_image = 0.0  # seconds to evaluate one image
-        self._started = time.perf_counter()
 
     def plan(self) -> None:
         """Measure a few steps, which leave no trace, and set the schedule."""
         trainer, steps = self.trainer, len(self.trainer.epoch_order())
         self._measure_evaluation()
         step = self._time_step()
-        self.spent += time.perf_counter() - self._started
+        self.spent = time.perf_counter() - self.began
         left = self._left()
         epochs = int(left / (steps * step + self._validation()))
         if epochs < 1:  # not even one epoch fits
