@@ -39,7 +39,7 @@ def quick_config(classes: int, channels: int, height: int, width: int) -> WCapsN
 
 @model("wcapsnet-small")
 def small_config(classes: int, channels: int, height: int, width: int) -> WCapsNetConfig:
-    """For folders of pictures on a CPU: few wide blocks, every level halves the map, no dropout, noise or extra class."""
+    """For folders of pictures on a CPU: two blocks in each of four levels, without dropout, noise and extra class."""
     return WCapsNetConfig(
         classes=classes,
         channels=channels,

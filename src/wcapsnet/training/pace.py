@@ -24,8 +24,8 @@ REPORT = 6.0  # seconds; a report also looks at every test image about four time
 class Pace:
     """Plans the number of epochs so that training, test and report end in time.
 
-    The clock starts at `began`, which may be earlier than the trainer: reading the pictures counts. A resumed run
-    continues with the time it had left. The experiment in the run folder has the number of epochs that was trained in the end: repeating the
+    The clock starts at `began`, which may be earlier than the trainer: reading the pictures counts. A resumed run has
+    the time that was left. The experiment in the run folder gets the number of epochs that is trained: repeating the
     run repeats that number, on any machine.
     """
 
