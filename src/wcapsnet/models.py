@@ -11,7 +11,7 @@ from .parts import model
 from .settings import model_from_dict, to_dict
 
 QUICK_LEVELS = (Level(4, 8, 8, 2), Level(4, 8, 16, 2), Level(2, 8, 8, 1))
-SMALL_LEVELS = (Level(2, 8, 24, 2), Level(2, 16, 48, 2), Level(2, 32, 96, 2))
+SMALL_LEVELS = (Level(2, 12, 32, 2), Level(2, 24, 64, 2), Level(2, 32, 96, 2))
 
 
 @model("wcapsnet")
@@ -39,15 +39,16 @@ def quick_config(classes: int, channels: int, height: int, width: int) -> WCapsN
 
 @model("wcapsnet-small")
 def small_config(classes: int, channels: int, height: int, width: int) -> WCapsNetConfig:
-    """For folders of pictures on a CPU: two blocks in each of four levels, without dropout, noise and extra class."""
+    """For folders of pictures on a CPU: two blocks per level, max pooling, no dropout, noise or extra class."""
     return WCapsNetConfig(
         classes=classes,
         channels=channels,
         height=height,
         width=width,
         levels=SMALL_LEVELS,
-        init_channels=8,
-        dense_layers=2,
+        init_channels=16,
+        dense_layers=3,
+        max_pooling=True,
         routing=RoutingConfig(noise_share=0.0, dropout=0.0),
         critic_channels=8,
         critic_dropout=0.0,

@@ -290,7 +290,11 @@ def with_own_shortcut(network):
     first.shortcut = nn.Sequential(first.shortcut)
 
 
-@pytest.mark.parametrize("change", [with_nonlinearity, with_epsilon, with_own_shortcut])
+def with_max_pooling(network):
+    network.capsules[0].pool = 2
+
+
+@pytest.mark.parametrize("change", [with_nonlinearity, with_epsilon, with_own_shortcut, with_max_pooling])
 def test_blocks_without_a_kernel_leave_the_network_to_pytorch(change, a_card):
     network = WCapsNet(SMALL)
     change(network)

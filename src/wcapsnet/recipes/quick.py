@@ -39,13 +39,13 @@ def folder(
     """Your own pictures, one folder per class: standardised, shifted, and mirrored if they are in colour.
 
     Gray pictures are not mirrored: they often show writing, which mirroring would change. The fewer pictures, the more
-    epochs: about 2000 steps in total, between 20 and 120 epochs. What was measured: docs/results.md, "Photographs".
+    epochs: about 800 steps in total, between 20 and 100 epochs. What was measured: docs/results.md, "Photographs".
     """
     height, width = size or _reduced(summary.proposed_size(), SMALL_SIDE if model == "wcapsnet-small" else MAX_SIDE)
     channels = summary.proposed_channels
     images = sum(summary.counts)
     batch_size = 64 if images >= 5000 else 32 if images >= 200 else 16
-    epochs = min(120, max(20, 2000 * batch_size // images))
+    epochs = min(100, max(20, 800 * batch_size // images))
     return Experiment(
         name=path.resolve().name or "folder",
         data=DataConfig(
@@ -59,16 +59,16 @@ def folder(
             shift=max(1, min(height, width) // 8),
         ),
         model=model_config(model, len(summary.classes), channels, height, width),
-        objective=Objective(PAPER, label_smoothing=0.1),
+        objective=Objective(PAPER, reconstruction=0.01, label_smoothing=0.2),
         training=TrainingConfig(
             epochs=epochs,
             batch_size=batch_size,
-            lr=0.004,
+            lr=0.005,
             milestones=(),
             schedule="cosine",
             warmup=max(1, epochs // 20),
             optimizer="adamw",
-            weight_decay=0.05,
+            weight_decay=0.3,
             averaging=0.99,
         ),
     )
