@@ -56,7 +56,6 @@ FOLDERS = {
 SYSTEMS = {"default": "`wcapsnet train`", "cnn": "plain CNN", "uniform": "equal weights"}
 
 
-@architecture("plain-cnn")
 @dataclass(frozen=True)
 class CNNConfig:
     """Four stages of two 3×3 convolutions with batch norm and ReLU, max pooling between them, mean, linear layer."""
@@ -150,6 +149,7 @@ def with_epochs(experiment: Experiment, epochs: int) -> Experiment:
 
 def measure(source: Path, folders: list[str], seeds: list[int]) -> None:
     torch.set_num_threads(1)
+    architecture("plain-cnn")(CNNConfig)
     done = {(run["folder"], run["seed"], run["system"]): run for run in recorded()["runs"]}
     for seed in seeds:
         for folder in folders:

@@ -1,14 +1,10 @@
 """tools/photographs.py: the table in docs/results.md is that of the record, and the folders are what they say."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 from PIL import Image
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
-photographs = pytest.importorskip("photographs")
+import photographs
 
 
 def test_the_documented_table_is_that_of_the_record():
@@ -37,4 +33,5 @@ def test_a_folder_holds_its_classes_and_pictures(tmp_path, monkeypatch, name, si
     photographs.build(name, source, tmp_path / "built")
     assert len(list((tmp_path / "built" / "train").iterdir())) == 12
     assert all(len(list(one.iterdir())) == 2 for one in (tmp_path / "built" / "train").iterdir())
-    assert Image.open(next((tmp_path / "built" / "test").rglob("*.*g"))).size == (side, side)
+    with Image.open(next((tmp_path / "built" / "test").rglob("*.*g"))) as picture:
+        assert picture.size == (side, side)
