@@ -31,7 +31,8 @@ import wcapsnet
 from wcapsnet.api import experiment_for
 from wcapsnet.atomic import write_text
 from wcapsnet.experiment import Experiment
-from wcapsnet.objective import Objective
+from wcapsnet.models import model_config
+from wcapsnet.objective import PAPER, Objective, objective
 from wcapsnet.parts import architecture
 
 ROOT = Path(__file__).parents[1]
@@ -64,7 +65,7 @@ class CNNConfig:
     channels: int = 3
     height: int = 32
     width: int = 32
-    widths: tuple[int, ...] = (17, 34, 68, 136)  # 0.33M parameters
+    widths: tuple[int, ...] = (16, 32, 64, 144)  # 0.34M parameters
 
     def build(self) -> CNN:
         return CNN(self)
@@ -147,7 +148,7 @@ def with_epochs(experiment: Experiment, epochs: int) -> Experiment:
     return replace(experiment, training=experiment.training.with_epochs(max(1, epochs)))
 
 
-def measure(source: Path, folders: list[str], seeds: list[int]) -> None:
+def measure(source: Path, folders: list[str], seeds: list[int], systems: list[str]) -> None:
     torch.set_num_threads(1)
     architecture("plain-cnn")(CNNConfig)
     done = {(run["folder"], run["seed"], run["system"]): run for run in recorded()["runs"]}
@@ -157,7 +158,7 @@ def measure(source: Path, folders: list[str], seeds: list[int]) -> None:
                 place = Path(scratch) / folder
                 build(folder, source, place)
                 for system, experiment in experiments(place, seed).items():
-                    if (folder, seed, system) in done:
+                    if system not in systems or (folder, seed, system) in done:
                         continue
                     if system == "cnn":  # as many epochs as cost the same CPU time
                         short, long = (
@@ -174,16 +175,53 @@ def measure(source: Path, folders: list[str], seeds: list[int]) -> None:
                     keep(run)
 
 
+def step(network: nn.Module, images: Tensor, terms: Objective) -> float:
+    """Seconds of CPU time for one forward and backward pass"""
+    began = time.process_time()
+    objective(network(images), images, torch.arange(len(images)) % 12, terms).total.backward()
+    return time.process_time() - began
+
+
+def cost() -> list[dict[str, Any]]:
+    """CPU time of a forward and backward pass per image, and the share of convolutions in it"""
+    torch.set_num_threads(1)
+    rows = []
+    for side in (32, 64):
+        configs = {name: model_config(name, 12, 3, side, side) for name in ("wcapsnet-quick", "wcapsnet-small")}
+        configs["plain CNN"] = CNNConfig(12, 3, side, side)
+        for name, config in configs.items():
+            network = config.build()
+            images = torch.randn(32, 3, side, side)
+            terms = Objective(cross_entropy=1.0) if isinstance(config, CNNConfig) else PAPER
+            seconds = min(step(network, images, terms) for _ in range(8))
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+                for _ in range(4):
+                    step(network, images, terms)
+            spent = {event.key: event.self_cpu_time_total for event in profile.key_averages()}
+            convolutions = sum(value for key, value in spent.items() if "conv" in key.lower())
+            rows.append(
+                {
+                    "network": name,
+                    "side": side,
+                    "parameters": sum(p.numel() for p in network.parameters()),
+                    "ms_per_image": round(1000 * seconds / len(images), 2),
+                    "convolutions": round(convolutions / sum(spent.values()), 2),
+                }
+            )
+    return rows
+
+
 def recorded() -> dict[str, Any]:
     return dict(json.loads(RECORD.read_text())) if RECORD.exists() else {"runs": []}
 
 
-def keep(run: dict[str, Any]) -> None:
-    """Add a run to the record, to which another process may add as well."""
+def keep(*runs: dict[str, Any], **facts: Any) -> None:
+    """Add to the record, to which another process may add as well."""
     RECORD.parent.mkdir(exist_ok=True)
     with FileLock(RECORD.with_suffix(".lock")):
         record = recorded()
         record |= {
+            **facts,
             "date": datetime.now(timezone.utc).date().isoformat(),
             "hardware": "two CPU cores, one thread per run",
             "versions": {
@@ -192,8 +230,9 @@ def keep(run: dict[str, Any]) -> None:
                 "python": platform.python_version(),
             },
         }
-        runs = [*record.pop("runs"), run]
-        record["runs"] = sorted(runs, key=lambda one: (one["folder"], one["system"], one["seed"]))
+        record["runs"] = sorted(
+            [*record.pop("runs"), *runs], key=lambda one: (one["folder"], one["system"], one["seed"])
+        )
         write_text(RECORD, json.dumps(record, indent=1) + "\n")
 
 
@@ -204,6 +243,8 @@ def table(record: dict[str, Any]) -> str:
         "| --- |" + " --- |" * len(SYSTEMS),
     ]
     for name, folder in FOLDERS.items():
+        if not any(run["folder"] == name for run in record["runs"]):
+            continue
         cells = []
         for system in SYSTEMS:
             runs = [run for run in record["runs"] if (run["folder"], run["system"]) == (name, system)]
@@ -215,9 +256,22 @@ def table(record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def cost_table(record: dict[str, Any]) -> str:
+    lines = [
+        "| training step, CPU time per image | 32 px | 64 px | of which convolutions |",
+        "| --- | --- | --- | --- |",
+    ]
+    rows = record.get("cost", [])
+    for name in dict.fromkeys(row["network"] for row in rows):
+        own = [row for row in rows if row["network"] == name]
+        times = " | ".join(f"{row['ms_per_image']:.1f} ms" for row in own)
+        lines.append(f"| {name} | {times} | " + ", ".join(f"{100 * row['convolutions']:.0f} %" for row in own) + " |")
+    return "\n".join(lines)
+
+
 def updated(page: str, record: dict[str, Any]) -> str:
     before, rest = page.split(BEGIN)
-    return f"{before}{BEGIN}\n\n{table(record)}\n\n{END}{rest.split(END)[1]}"
+    return f"{before}{BEGIN}\n\n{table(record)}\n\n{cost_table(record)}\n\n{END}{rest.split(END)[1]}"
 
 
 def main() -> None:
@@ -225,9 +279,13 @@ def main() -> None:
     parser.add_argument("source", type=Path, nargs="?", help="the folder cifar-100-binary")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--folders", nargs="+", default=list(FOLDERS), choices=list(FOLDERS))
+    parser.add_argument("--systems", nargs="+", default=list(SYSTEMS), choices=list(SYSTEMS))
+    parser.add_argument("--cost", action="store_true", help="measure the cost of a step instead")
     asked = parser.parse_args()
+    if asked.cost:
+        keep(cost=cost())
     if asked.source:
-        measure(asked.source, asked.folders, asked.seeds)
+        measure(asked.source, asked.folders, asked.seeds, asked.systems)
     write_text(PAGE, updated(PAGE.read_text(), json.loads(RECORD.read_text())))
 
 

@@ -10,7 +10,7 @@ from ..experiment import Experiment, TrainingConfig
 from ..models import model_config
 from ..objective import PAPER, Objective
 
-SMALL_SIDE = 32  # on a CPU, 64 costs four times as much and was not more accurate
+SMALL_SIDE = 32  # pixels, on a CPU: 64 costs three times as much (docs/results.md)
 
 
 def quick() -> Experiment:
