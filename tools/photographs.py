@@ -163,9 +163,9 @@ def measure(source: Path, folders: list[str], seeds: list[int], systems: list[st
                     if system == "cnn":  # as many epochs as cost the same CPU time
                         short, long = (
                             measured(with_epochs(experiment, epochs), Path(scratch) / f"trial-{epochs}")["cpu_seconds"]
-                            for epochs in (1, 6)
+                            for epochs in (1, 13)
                         )
-                        epoch = (long - short) / 5
+                        epoch = (long - short) / 12
                         wanted = done[folder, seed, "default"]["cpu_seconds"] - short + epoch
                         experiment = with_epochs(experiment, round(wanted / epoch))
                     run: dict[str, Any] = {"folder": folder, "system": system, "seed": seed}
