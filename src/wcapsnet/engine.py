@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .data.augment import augment
+from .data.augment import Mixed, augment
 from .data.device_data import DeviceSplit
 from .objective import Objective, Terms, objective
 
@@ -21,8 +21,10 @@ class Engine:
     def __init__(self, network: nn.Module):
         self.network: Any = network
 
-    def batch(self, data: DeviceSplit, index: Tensor, augmentations: Mapping[str, float]) -> tuple[Tensor, Tensor]:
-        """Images and labels as the network sees them in training"""
+    def batch(
+        self, data: DeviceSplit, index: Tensor, augmentations: Mapping[str, float]
+    ) -> tuple[Tensor | Mixed, Tensor]:
+        """Images as the network sees them in training, and their labels"""
         images, labels = data.take(index)
         return augment(images, augmentations), labels
 
@@ -45,7 +47,11 @@ class Engine:
     def backward(self, total: Tensor) -> None:
         total.backward()
 
-    def optimizer(self, groups: list[dict[str, Any]], lr: Tensor, momentum: float) -> torch.optim.SGD:
-        """SGD with Nesterov momentum"""
+    def optimizer(
+        self, groups: list[dict[str, Any]], lr: Tensor, momentum: float, name: str = "sgd"
+    ) -> torch.optim.Optimizer:
+        """SGD with Nesterov momentum, or AdamW with β₁ = momentum"""
         # `fused`: the other implementations synchronise to read the learning rate.
+        if name == "adamw":
+            return torch.optim.AdamW(groups, lr=lr, betas=(momentum, 0.999), fused=True, capturable=lr.is_cuda)
         return torch.optim.SGD(groups, lr=lr, momentum=momentum, nesterov=momentum > 0, fused=True)

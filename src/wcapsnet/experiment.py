@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +16,8 @@ PRECISIONS = ("fp32", "bf16")
 KERNELS = ("auto", "fused", "plain")
 MAX_COUNT = 2**31 - 1
 MAX_RATE = 3.4e38  # the largest number of float32
+SCHEDULES = ("steps", "cosine")
+OPTIMIZERS = ("sgd", "adamw")
 
 
 @dataclass(frozen=True)
@@ -26,9 +29,14 @@ class TrainingConfig:
     lr: float = 0.1
     milestones: tuple[int, ...] = (150, 200, 250)  # epochs after which the learning rate decreases
     decay: float = 0.1  # factor applied at each milestone
+    schedule: str = "steps"  # by milestones, or "cosine": down to zero at the end, without milestones
     warmup: int = 0  # epochs before the learning rate reaches its full value (D33)
-    momentum: float = 0.9  # Nesterov
+    optimizer: str = "sgd"  # with Nesterov momentum, or "adamw"
+    momentum: float = 0.9  # Nesterov's; β₁ of AdamW
     weight_decay: float = 1e-4  # λ_WD, on the network's decayed_parameters()
+    averaging: float = 0.0  # decay of a moving average of the weights, which is then what is evaluated; 0: none
+    epoch_steps: int | None = None  # end an epoch after this many steps; None: after all images
+    minutes: float | None = None  # set epochs so that the run, its test and its report take this long
     patience: int | None = None  # stop after this many epochs without a better validation accuracy (D13)
     precision: str = "fp32"
     kernels: str = "auto"  # fused CUDA kernels where supported, or plain PyTorch
@@ -42,6 +50,12 @@ class TrainingConfig:
 
         for name in ("epochs", "batch_size"):
             require(1 <= getattr(self, name) <= MAX_COUNT, name, f"between 1 and {MAX_COUNT:,}")
+        require(self.schedule in SCHEDULES, "schedule", "one of " + ", ".join(SCHEDULES))
+        require(self.optimizer in OPTIMIZERS, "optimizer", "one of " + ", ".join(OPTIMIZERS))
+        require(0 <= self.averaging < 1, "averaging", "at least 0 and below 1")
+        steps = self.epoch_steps
+        require(steps is None or 1 <= steps <= MAX_COUNT, "epoch_steps", f"between 1 and {MAX_COUNT:,}, or none")
+        require(self.minutes is None or 0 < self.minutes < math.inf, "minutes", "above zero, or none")
         require(0 < self.lr <= MAX_RATE, "lr", f"above zero and at most {MAX_RATE:g}")
         require(0 <= self.warmup <= MAX_COUNT, "warmup", f"between 0 and {MAX_COUNT:,} epochs")
         require(0 < self.decay <= 1, "decay", "above 0 and at most 1")
@@ -54,12 +68,18 @@ class TrainingConfig:
         require(self.kernels in KERNELS, "kernels", "one of " + ", ".join(KERNELS))
         require(0 <= self.seed < 2**63, "seed", f"between 0 and {2**63 - 1:,}")
 
-    def learning_rate(self, epoch: int) -> float:
-        """The learning rate of an epoch (counted from 0): by default it drops to a tenth after 150, 200 and 250 epochs.
+    def learning_rate(self, epoch: float) -> float:
+        """The learning rate after `epoch` epochs: by default it drops to a tenth after 150, 200 and 250 epochs.
 
-        During a warm-up of w epochs it is 1, 2, … w parts in w + 1 of that rate.
+        During a warm-up of w epochs it is 1, 2, … w parts in w + 1 of that rate. With the cosine schedule, `epoch` need
+        not be whole: the rate changes at every step.
         """
+        if self.schedule == "steps":
+            epoch = math.floor(epoch)
         rising = min(1.0, (epoch + 1) / (self.warmup + 1))
+        if self.schedule == "cosine":
+            past = max(0.0, epoch - self.warmup) / max(self.epochs - self.warmup, 1e-9)
+            return self.lr * rising * 0.5 * (1 + math.cos(math.pi * min(1.0, past)))
         return self.lr * rising * self.decay ** sum(epoch >= milestone for milestone in self.milestones)
 
     def with_epochs(self, epochs: int) -> TrainingConfig:

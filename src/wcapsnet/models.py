@@ -7,11 +7,12 @@ from typing import Any
 from . import baselines  # noqa: F401 - registers them
 from .errors import InputError
 from .memory import built
-from .network import CIFAR10_LEVELS, CIFAR100_LEVELS, Level, WCapsNetConfig
+from .network import CIFAR10_LEVELS, CIFAR100_LEVELS, Level, RoutingConfig, WCapsNetConfig
 from .parts import model
 from .settings import model_from_dict, to_dict
 
 QUICK_LEVELS = (Level(4, 8, 8, 2), Level(4, 8, 16, 2), Level(2, 8, 8, 1))
+SMALL_LEVELS = (Level(2, 12, 32, 2), Level(2, 24, 64, 2), Level(2, 32, 96, 2))
 
 
 @model("wcapsnet")
@@ -34,6 +35,27 @@ def quick_config(classes: int, channels: int, height: int, width: int) -> WCapsN
         init_channels=8,
         dense_layers=3,
         critic_channels=16,
+    )
+
+
+@model("wcapsnet-small")
+def small_config(classes: int, channels: int, height: int, width: int) -> WCapsNetConfig:
+    """For folders of pictures on a CPU: two blocks per level, max pooling, no dropout, noise or extra class."""
+    return WCapsNetConfig(
+        classes=classes,
+        channels=channels,
+        height=height,
+        width=width,
+        levels=SMALL_LEVELS,
+        init_channels=16,
+        dense_layers=3,
+        max_pooling=True,
+        routing=RoutingConfig(noise_share=0.0, dropout=0.0),
+        critic_channels=8,
+        critic_dropout=0.0,
+        projection_dropout=0.0,
+        decoder_channels=(8, 16),
+        extra_class=False,
     )
 
 

@@ -7,12 +7,13 @@ import torch
 
 from wcapsnet.data import DataConfig, Dataset, Split
 from wcapsnet.data.device_data import DeviceSplit
+from wcapsnet.data.types import Augmentations
 from wcapsnet.engine import Engine
 from wcapsnet.experiment import Experiment, TrainingConfig
 from wcapsnet.network import RoutingConfig, WCapsNet, WCapsNetConfig
 from wcapsnet.training.console import Progress
 from wcapsnet.training.run_folder import Run
-from wcapsnet.training.step import GraphedStep, Step, nesterov
+from wcapsnet.training.step import GraphedStep, Step, make_optimizer
 from wcapsnet.training.trainer import Trainer
 
 pytestmark = [
@@ -36,7 +37,7 @@ def losses(precision: str, graph: bool, steps: int = 6) -> list[float]:
     experiment = Experiment("gpu", DataConfig(source="cifar10"), STEADY, training=TrainingConfig(precision=precision))
     torch.manual_seed(0)
     engine = Engine(WCapsNet(STEADY).to(device))
-    optimizer = nesterov(engine, experiment, device)
+    optimizer = make_optimizer(engine, experiment, device)
     step = Step(experiment, engine, optimizer, DeviceSplit(pictures(512), (0.25,) * 3, (0.2,) * 3, device))
     if graph:
         step = GraphedStep(step, 64)
@@ -56,10 +57,17 @@ def test_bf16_in_a_graph_stays_near_fp32_eager_on_the_first_steps():
     torch.testing.assert_close(losses("bf16", graph=True), losses("fp32", graph=False), rtol=4e-2, atol=0)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_training_with_noise_and_dropout_learns_and_resumes(tmp_path, precision):
-    training = TrainingConfig(epochs=4, milestones=(3,), precision=precision, lr=0.05)
-    experiment = Experiment("gpu", DataConfig(source="cifar10", mirror=True), training=training)
+MODERN = {"schedule": "cosine", "optimizer": "adamw", "averaging": 0.9}
+AUGMENT = Augmentations(zoom=0.1, rotate=5, colour=0.1, erase=0.2, cutmix=0.1)
+
+
+@pytest.mark.parametrize(
+    ("precision", "options", "augment"),
+    [("fp32", {}, Augmentations()), ("bf16", {}, Augmentations()), ("bf16", {**MODERN, "lr": 0.004}, AUGMENT)],
+)
+def test_training_with_noise_and_dropout_learns_and_resumes(tmp_path, precision, options, augment):
+    training = TrainingConfig(**{"epochs": 4, "milestones": (3,), "precision": precision, "lr": 0.05, **options})
+    experiment = Experiment("gpu", DataConfig(source="cifar10", mirror=True, augment=augment), training=training)
     dataset = Dataset("toy", tuple("0123456789"), pictures(2048), pictures(512, 1), pictures(512, 2))
     device = torch.device("cuda")
     run = Run.create(tmp_path / "whole", experiment, {})
@@ -81,7 +89,7 @@ def test_no_random_draw_repeats_between_replays():
     device = torch.device("cuda")
     experiment = Experiment("gpu", DataConfig(source="cifar10"), training=TrainingConfig(lr=1e-12))
     engine = Engine(WCapsNet().to(device))
-    optimizer = nesterov(engine, experiment, device)
+    optimizer = make_optimizer(engine, experiment, device)
     data = DeviceSplit(pictures(64), (0.25,) * 3, (0.2,) * 3, device)
     step = GraphedStep(Step(experiment, engine, optimizer, data), 64)
     totals = []

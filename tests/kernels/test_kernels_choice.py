@@ -26,6 +26,7 @@ from wcapsnet.kernels.forward import FusedNetwork
 from wcapsnet.kernels.layout import tiling
 from wcapsnet.kernels.objective import FUSED_TERMS
 from wcapsnet.kernels.objective import objective as fused_objective
+from wcapsnet.kernels.optimizer import FusedNesterov
 from wcapsnet.kernels.supports import NORMALIZED, SQUASHED, unsupported_routing
 from wcapsnet.network import CIFAR100_LEVELS, Level, RoutingConfig, WCapsNet, WCapsNetConfig
 from wcapsnet.network.critic import BlockCritic, VectorCritic
@@ -39,8 +40,8 @@ QUIET = replace(SMALL, routing=RoutingConfig(noise_share=0.0, dropout=0.0), crit
 SOURCES = sorted(path.name for path in compiling.SOURCES.glob("*.cu"))
 
 
-def choose(network, wanted="auto", precision="bf16", device=CUDA, objective=PAPER, data=None):
-    training = TrainingConfig(kernels=wanted, precision=precision)
+def choose(network, wanted="auto", precision="bf16", device=CUDA, objective=PAPER, data=None, optimizer="sgd"):
+    training = TrainingConfig(kernels=wanted, precision=precision, optimizer=optimizer)
     experiment = Experiment("choice", data or DataConfig(), network.config, objective, training)
     return kernels.choose(network, experiment, device)
 
@@ -289,7 +290,11 @@ def with_own_shortcut(network):
     first.shortcut = nn.Sequential(first.shortcut)
 
 
-@pytest.mark.parametrize("change", [with_nonlinearity, with_epsilon, with_own_shortcut])
+def with_max_pooling(network):
+    network.capsules[0].pool = 2
+
+
+@pytest.mark.parametrize("change", [with_nonlinearity, with_epsilon, with_own_shortcut, with_max_pooling])
 def test_blocks_without_a_kernel_leave_the_network_to_pytorch(change, a_card):
     network = WCapsNet(SMALL)
     change(network)
@@ -382,6 +387,7 @@ WEIGHTS = {
     "one's own": {**PAPER, "length": 0.3},
     "one's own first": {"length": 0.3, **PAPER},
     "one's own alone": {"length": 2.0},
+    "smoothed labels": {**PAPER, "label_smoothing": 0.1},
 }
 
 
@@ -425,6 +431,7 @@ def test_the_description_names_what_runs_in_pytorch(monkeypatch):
     assert choose(network, data=often).description == "fused kernels; augmentation mirror in PyTorch"
     halved_entropy = choose(network, objective=Objective({**PAPER, "cross_entropy": 0.5})).description
     assert all(f"loss term {name} in PyTorch" in halved_entropy for name in PAPER)
+    assert choose(network, optimizer="adamw").description == "fused kernels; optimizer adamw in PyTorch"
     odd = choose(WCapsNet(replace(SMALL, decoder_channels=(5, 6)))).description
     assert odd.startswith("fused kernels; decoder in PyTorch (")
 
@@ -463,6 +470,22 @@ def test_a_loss_and_an_augmentation_of_ones_own_train_with_the_kernels(monkeypat
     assert means["seven"] == 7
     total = sum(weight * means[name] for name, weight in objective.items())
     assert means["total"] == pytest.approx(total, rel=1e-5)
+
+
+def test_mixed_images_train_with_the_kernels(emulator):
+    data = DataConfig(mirror=True, augment=Augmentations(mixup=1))
+    step, _ = stepped(OnCpu(WCapsNet(SMALL), PAPER, data.augmentations()), data, PAPER)
+    means = step.means()
+    assert means["total"] == pytest.approx(sum(weight * means[name] for name, weight in PAPER.items()), rel=1e-5)
+
+
+def test_adamw_and_no_momentum_are_left_to_pytorch(emulator):
+    engine, p = OnCpu(WCapsNet(SMALL), PAPER, {}), nn.Parameter(torch.ones(1))
+    chosen = {
+        kind: type(engine.optimizer([{"params": [p]}], torch.tensor(0.1), *kind))
+        for kind in ((0.9, "sgd"), (0.0, "sgd"), (0.9, "adamw"))
+    }
+    assert list(chosen.values()) == [FusedNesterov, torch.optim.SGD, torch.optim.AdamW]
 
 
 def stepped(engine, data, objective):

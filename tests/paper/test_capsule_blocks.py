@@ -172,6 +172,18 @@ def test_every_dense_layer_sees_all_channels_before_it():
     assert [layer.conv.weight.shape[2] for layer in block.layers] == [3, 5, 7]
 
 
+@pytest.mark.parametrize("size", [(8, 8), (7, 5)])
+def test_with_max_pooling_a_level_is_one_without_a_stride_on_the_pooled_input(size):
+    pooled = CapsuleBlocks(2, 3, 4, 2, 5, 2, tilt, pool=True).eval()
+    plain = CapsuleBlocks(2, 3, 4, 2, 5, 1, tilt).eval()
+    plain.load_state_dict(pooled.state_dict())
+    x = torch.randn(2, 3, *size)
+    below, right = (-side % 2 for side in size)
+    padded = nn.functional.pad(x, (0, right, 0, below), value=-torch.inf)
+    quarters = padded.unflatten(3, (-1, 2)).unflatten(2, (-1, 2))  # (m, c, i/2, 2, j/2, 2)
+    close(pooled(x), plain(quarters.amax((3, 5))))
+
+
 # CapsTrans
 
 

@@ -140,6 +140,7 @@ def test_an_unknown_fitness_is_refused_with_the_known_ones(value):
 @given(st.one_of(st.none(), st.integers(), st.text(max_size=3)))
 def test_a_switch_is_true_or_false(value):
     refused("extra_class", extra_class=value)
+    refused("max_pooling", max_pooling=value)
     refused("routing.stop_gradient", routing=RoutingConfig(stop_gradient=value))
 
 

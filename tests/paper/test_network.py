@@ -397,6 +397,7 @@ def configurations(draw):
         critic_channels=draw(small),
         decoder_channels=(draw(small), draw(small)),
         extra_class=draw(st.booleans()),
+        max_pooling=draw(st.booleans()),
     )
 
 

@@ -1,4 +1,4 @@
-"""Mirror and shift against literal loops, and the order of an epoch."""
+"""Augmentations against literal loops and by their properties, and the order of an epoch."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wcapsnet.data import DataConfig, Split
-from wcapsnet.data.augment import augment, mirror, shift
+from wcapsnet.data.augment import Mixed, augment, mirror, shift
 from wcapsnet.data.device_data import DeviceSplit, epoch_order, normalize
 from wcapsnet.data.types import Augmentations
 from wcapsnet.errors import InputError
@@ -140,6 +140,70 @@ def test_augmentations_come_in_the_order_of_their_names_and_ones_own_by_its_name
 def test_an_unknown_augmentation_is_refused_with_the_nearest_known_one():
     with pytest.raises(InputError, match="did you mean 'mirror'"):
         Augmentations(miror=0.5)
+
+
+PARTS = {"mirror": 0.5, "shift": 2, "zoom": 0.3, "rotate": 15, "colour": 0.3, "erase": 0.4, "mixup": 1, "cutmix": 1}
+
+
+def of(answer):
+    return answer.images if isinstance(answer, Mixed) else answer
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_every_augmentation_keeps_shape_and_type_changes_something_and_nothing_at_strength_zero(name):
+    torch.manual_seed(0)
+    images = torch.rand(8, 3, 12, 10)
+    changed = of(augment(images, {name: PARTS[name]}))
+    assert changed.shape == images.shape
+    assert changed.dtype == images.dtype
+    assert not torch.allclose(changed, images)
+    torch.testing.assert_close(of(augment(images, {name: 0})), images)
+    if name != "colour":  # which may leave the range
+        assert 0 <= changed.min() <= changed.max() <= 1
+
+
+def test_a_rotation_by_a_right_angle_turns_the_picture(monkeypatch):
+    monkeypatch.setattr(torch, "rand", lambda *shape, device=None: torch.ones(shape))  # the largest angle
+    images = pictures(h=5, w=5)
+    torch.testing.assert_close(augment(images, {"rotate": 90}), images.rot90(1, (2, 3)), atol=1e-4, rtol=0)
+
+
+def test_a_zoom_by_two_shows_the_middle_at_twice_the_size(monkeypatch):
+    monkeypatch.setattr(torch, "rand", lambda *shape, device=None: torch.ones(shape))
+    image = torch.zeros(1, 1, 8, 8)
+    image[:, :, 2:6, 2:6] = 1
+    zoomed = augment(image, {"zoom": 1.0})
+    torch.testing.assert_close(zoomed[:, :, 1:7, 1:7], torch.ones(1, 1, 6, 6))
+
+
+def test_erasing_clears_a_rectangle_of_the_given_share_of_each_side():
+    torch.manual_seed(0)
+    hidden = augment(torch.ones(400, 2, 20, 10), {"erase": 0.4}) == 0
+    assert torch.equal(hidden[:, 0], hidden[:, 1])
+    rows, columns = hidden[:, 0].any(2).sum(1), hidden[:, 0].any(1).sum(1)
+    assert torch.equal(hidden[:, 0].sum((1, 2)), rows * columns)  # a rectangle
+    assert (int(rows.max()), int(columns.max())) == (8, 4)  # whole, unless the border cuts it
+
+
+def test_colours_keep_gray_gray_and_every_image_has_its_own():
+    torch.manual_seed(0)
+    gray = torch.rand(1, 1, 6, 6).expand(16, 3, -1, -1)
+    changed = augment(gray, {"colour": 0.4})
+    torch.testing.assert_close(changed, changed.mean(1, keepdim=True).expand_as(changed))
+    assert len({round(float(image.mean()), 5) for image in changed}) == 16
+
+
+@pytest.mark.parametrize("name", ["mixup", "cutmix"])
+def test_a_mixed_batch_has_the_share_that_it_says_of_each_image_and_its_neighbour(name):
+    torch.manual_seed(1)
+    images = torch.arange(4.0).view(4, 1, 1, 1).expand(4, 1, 16, 16)
+    mixed = augment(images, {name: 1})
+    own, neighbour = torch.arange(4.0), torch.arange(4.0).roll(1)
+    assert 0 < mixed.share < 1
+    torch.testing.assert_close(mixed.images.mean((1, 2, 3)), mixed.share * own + (1 - mixed.share) * neighbour)
+    assert float(augment(images, {name: 0}).share) == 1
+    with pytest.raises(InputError, match="mixes images twice"):
+        augment(images, {"mixup": 1, "cutmix": 1})
 
 
 # ── the loader ──

@@ -40,7 +40,21 @@ def test_plain_progress_prints_a_line_an_epoch(tmp_path):
         ):
             assert f"{name} {value}" in line
         assert ("*" in line) is record["best"]
-        assert line.endswith("images/s")
+        assert re.search(r"images/s$" if number == 3 else r"images/s  \d+:\d\d left$", line)
+
+
+def test_the_time_left_follows_from_the_epochs_so_far():
+    at = console(terminal=False)
+    record = {
+        "epoch": 2,
+        "lr": 0.1,
+        "best": True,
+        "train_accuracy": 0.5,
+        "validation_accuracy": 0.5,
+        "images_per_s": 1.0,
+    }
+    PlainProgress(at).epoch({**record, "seconds": 30.0}, 10)
+    assert shown(at).rstrip().endswith("2:00 left")
 
 
 def test_live_progress_shows_epoch_losses_accuracy_speed_and_time_left(monkeypatch):

@@ -44,6 +44,7 @@ def experiment_for(
     batch_size: int | None = None,
     lr: float | None = None,
     seed: int | None = None,
+    minutes: float | None = None,
     size: str | int | None = None,
     exclude: Sequence[str] = (),
     model: str = "auto",
@@ -54,13 +55,17 @@ def experiment_for(
     data_dir: Path | None = None,
 ) -> tuple[Experiment, Path | None]:
     """The experiment that a command's options describe, and its dataset directory."""
+    if epochs and minutes:
+        raise InputError("--epochs and --minutes exclude each other; give one.")
     device = device or choose_device("auto")
     experiment, record = _find_experiment(target, size, exclude, model, device)
     if record:
         experiment, data_dir = moved(experiment, data_dir), data_dir or remembered(record)
+        # a repetition trains the recorded epochs, however long they take here
+        experiment = replace(experiment, training=replace(experiment.training, minutes=None))
     elif precision == "auto" and not isinstance(target, Experiment):
         precision = "bf16" if device.type == "cuda" else "fp32"
-    changes: dict[str, Any] = {"batch_size": batch_size, "lr": lr, "seed": seed}
+    changes: dict[str, Any] = {"batch_size": batch_size, "lr": lr, "seed": seed, "minutes": minutes}
     changes |= {"precision": precision, "kernels": kernels}
     given = {name: value for name, value in changes.items() if value not in (None, "auto")}
     training = replace(experiment.training, **given)
@@ -103,7 +108,7 @@ def _find_experiment(
         raise InputError(f"{name!r} is neither a recipe nor a folder{suggest(name)}")
     summary = scan_folder(path, exclude)
     if model == "auto":
-        model = "wcapsnet" if device.type == "cuda" else "wcapsnet-quick"
+        model = "wcapsnet" if device.type == "cuda" else "wcapsnet-small"
     return quick.folder(path, summary, _sides(str(size)) if size else None, model), None
 
 

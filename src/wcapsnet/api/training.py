@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,7 @@ def train(
     target: str | Path | Experiment | None = None,
     *,
     seed: int | None = None,
+    minutes: float | None = None,
     device: str = "auto",
     data_dir: Path | None = None,
     download: bool = False,
@@ -74,9 +76,11 @@ def train(
     continue instead. `settings` change any field: `settings=["model.dense_layers=4"]`. The other arguments match the
     options of `wcapsnet train`.
     """
+    began = time.perf_counter()
     chosen = choose_device(device)
     if resume is not None:
-        for name, value in {str(target): target, "--seed": seed, "--out": out, **_as_typed(options)}.items():
+        given = {str(target): target, "--seed": seed, "--minutes": minutes, "--out": out, **_as_typed(options)}
+        for name, value in given.items():
             if value not in (None, "auto", [], ()):
                 raise InputError(f"--resume continues a run as it was started, so it cannot be used with {name}.")
         run = Run.open(Path(resume))
@@ -87,8 +91,12 @@ def train(
     elif target is None:
         raise InputError("Name what to train: a recipe (see `wcapsnet list`), a folder of pictures, or --resume RUN.")
     else:
-        experiment, data_dir = experiment_for(target, seed=seed, device=chosen, data_dir=data_dir, **options)
+        experiment, data_dir = experiment_for(
+            target, seed=seed, minutes=minutes, device=chosen, data_dir=data_dir, **options
+        )
         trainer = _started(experiment, Path(out) if out else None, chosen, data_dir, download, quiet)
+    if trainer.pace:
+        trainer.pace.began = began
     seen: list[Survey] = []  # the final test looks at the test images once, for the report too
 
     def surveyed(network: WCapsNet, split: DeviceSplit) -> Evaluation:
@@ -156,10 +164,11 @@ def _announce(trainer: Trainer) -> None:
         f"({channels}×{height}×{width})",
         soft_wrap=True,
     )
+    length = f"{training.minutes:g} minutes" if training.minutes else plural(training.epochs, "epoch")
     resumed = f", resumed after epoch {state.epoch}" if state.epoch or state.step else ""
     console.out.print(
         f"{type(trainer.network).__name__}, {parameters:,} parameters; {training.precision} on {name} with "
-        f"{trainer.computed_by}, batch size {training.batch_size}, {plural(training.epochs, 'epoch')}{resumed}",
+        f"{trainer.computed_by}, batch size {training.batch_size}, {length}{resumed}",
         soft_wrap=True,
     )
 

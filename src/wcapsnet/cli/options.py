@@ -63,7 +63,7 @@ Exclude = Annotated[
 ]
 Model = Annotated[
     str,
-    typer.Option(help="Folders: a model of `wcapsnet list models`; auto: wcapsnet on a GPU, wcapsnet-quick on a CPU."),
+    typer.Option(help="Folders: a model of `wcapsnet list models`; auto: wcapsnet on a GPU, wcapsnet-small on a CPU."),
 ]
 Precision = Annotated[str, typer.Option(help="fp32 or bf16; auto: bf16 on a GPU, fp32 on a CPU.")]
 Kernels = Annotated[str, typer.Option(help="fused or plain; auto: fused where supported.")]

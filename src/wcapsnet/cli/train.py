@@ -20,6 +20,7 @@ from .options import Target, TrainingOptions, takes_training_options
     rich_help_panel=TRAIN,
     epilog=examples(
         "wcapsnet train photos/                        one folder per class, or train/ val/ test/ of those",
+        "wcapsnet train photos/ --minutes 10",
         "wcapsnet train photos/ --size 48 --epochs 60",
         "wcapsnet train mnist --download",
         "wcapsnet train cifar10 --data-dir ~/data --seed 1",
@@ -33,6 +34,10 @@ from .options import Target, TrainingOptions, takes_training_options
 @takes_training_options
 def train(
     target: Target = None,
+    minutes: Annotated[
+        Optional[float],  # noqa: UP045
+        typer.Option(help="Train as well as possible in this time, report included.", show_default=False),
+    ] = None,
     seed: Annotated[
         Optional[int],  # noqa: UP045
         typer.Option(min=0, help="Random seed (initialisation, shuffling, noise).", show_default=False),
@@ -49,7 +54,7 @@ def train(
 ) -> None:
     """Train a network on your own pictures, from a recipe, or by repeating an earlier run."""
     finished = resume is not None and Run.is_run(resume) and Run.open(resume).finished
-    trained = api.train(target, seed=seed, out=out, resume=resume, **options)
+    trained = api.train(target, seed=seed, minutes=minutes, out=out, resume=resume, **options)
     if finished:
         command("The run is finished; measure it with: wcapsnet evaluate", str(resume))
         if trained.report:

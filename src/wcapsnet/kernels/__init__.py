@@ -25,7 +25,10 @@ def choose(network: nn.Module, experiment: Experiment, device: torch.device) -> 
         return plain
     try:
         _check(experiment.training.precision, device)
-        return FusedEngine(network, experiment.objective, experiment.data.augmentations())
+        fused = FusedEngine(network, experiment.objective, experiment.data.augmentations())
+        if experiment.training.optimizer != "sgd":
+            fused.description += f"; optimizer {experiment.training.optimizer} in PyTorch"
+        return fused
     except Unavailable as reason:
         if wanted == "fused":
             raise InputError(f"The fused kernels cannot be used: {reason}; choose --kernels auto or plain.") from None

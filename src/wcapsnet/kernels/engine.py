@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..data.augment import augment, random_mirror, random_shift
+from ..data.augment import Mixed, augment, random_mirror, random_shift
 from ..data.device_data import DeviceSplit
 from ..engine import Engine
 from ..network import Output
@@ -30,7 +30,9 @@ class FusedEngine(Engine):
         notes = [f"{part} in PyTorch" + (f" ({reason})" if reason else "") for part, reason in left.items()]
         self.description = "; ".join(["fused kernels", *notes])
 
-    def batch(self, data: DeviceSplit, index: Tensor, augmentations: Mapping[str, float]) -> tuple[Tensor, Tensor]:
+    def batch(
+        self, data: DeviceSplit, index: Tensor, augmentations: Mapping[str, float]
+    ) -> tuple[Tensor | Mixed, Tensor]:
         if type(data) is not DeviceSplit:
             return super().batch(data, index, augmentations)
         fused, rest = _split(augmentations)
@@ -63,9 +65,11 @@ class FusedEngine(Engine):
         finally:
             self.fused.aside.enabled = False
 
-    def optimizer(self, groups: list[dict[str, Any]], lr: Tensor, momentum: float) -> torch.optim.SGD:
-        if momentum == 0:
-            return super().optimizer(groups, lr, momentum)
+    def optimizer(
+        self, groups: list[dict[str, Any]], lr: Tensor, momentum: float, name: str = "sgd"
+    ) -> torch.optim.Optimizer:
+        if momentum == 0 or name != "sgd":
+            return super().optimizer(groups, lr, momentum, name)
         return FusedNesterov(groups, lr=lr, momentum=momentum, nesterov=True, fused=True)
 
 

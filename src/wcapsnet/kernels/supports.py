@@ -82,6 +82,8 @@ def exactly(module: nn.Module, *types: type) -> None:
 
 def _check_blocks(blocks: Any) -> None:
     exactly(blocks, CapsuleBlocks)
+    if blocks.pool > 1:
+        raise Unavailable("no kernel for max pooling")
     exactly(blocks.dense, DenseBlock)
     exactly(blocks.trans, CapsTrans)
     first, *rest = blocks.dense.layers

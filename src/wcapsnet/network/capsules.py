@@ -58,7 +58,10 @@ class CapsTrans(nn.Module):
 
 
 class CapsuleBlocks(nn.Module):
-    """All capsule blocks of one level: x (m, c, i, j) → c (m, n, k, i/s, j/s)"""
+    """All capsule blocks of one level: x (m, c, i, j) → c (m, n, k, i/s, j/s)
+
+    With `pool`, max pooling of the common input takes the place of the strided convolutions.
+    """
 
     def __init__(
         self,
@@ -69,11 +72,15 @@ class CapsuleBlocks(nn.Module):
         dimension: int,
         stride: int,
         nonlinearity: Callable[[Tensor], Tensor],
+        pool: bool = False,
     ):
         super().__init__()
         self.capsules = capsules
-        self.dense = DenseBlock(capsules, channels, growth, dense_layers, stride)
+        self.pool = stride if pool else 1
+        self.dense = DenseBlock(capsules, channels, growth, dense_layers, 1 if pool else stride)
         self.trans = CapsTrans(capsules, self.dense.out_channels, dimension, nonlinearity)
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.pool > 1:
+            x = F.max_pool2d(x, self.pool, ceil_mode=True)
         return self.trans(self.dense(for_each_capsule(x, self.capsules)))

@@ -63,6 +63,7 @@ class WCapsNetConfig:
     levels: tuple[Level, ...] = CIFAR10_LEVELS
     init_channels: int = 24
     dense_layers: int = 6  # n_D
+    max_pooling: bool = False  # True: levels reduce their input by max pooling, not by strided convolutions
     nonlinearity: str = "tilt"
     routing: RoutingConfig = field(default_factory=RoutingConfig)
     critic_channels: int = 32  # k_critic
@@ -141,6 +142,7 @@ class WCapsNetConfig:
         probability("projection_dropout", self.projection_dropout)
         one_of("nonlinearity", self.nonlinearity, parts.nonlinearity)
         switch("extra_class", self.extra_class)
+        switch("max_pooling", self.max_pooling)
 
         require(isinstance(self.routing, RoutingConfig), "routing", self.routing, "a RoutingConfig")
         one_of("routing.fitness", self.routing.fitness, parts.fitness)
@@ -209,6 +211,7 @@ class WCapsNet(nn.Module):
                     level.dimension,
                     level.stride,
                     parts.nonlinearity[config.nonlinearity],
+                    config.max_pooling,
                 )
             )
             self.routers.append(_router(config, index))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..data import DataConfig
+from ..data import MAX_SIDE, DataConfig
 from ..data.folder import FolderSummary
 from ..experiment import Experiment, TrainingConfig
 from ..models import model_config
+from ..objective import PAPER, Objective
+
+SMALL_SIDE = 32  # pixels, on a CPU: 64 costs three times as much (docs/results.md)
 
 
 def quick() -> Experiment:
@@ -36,13 +39,13 @@ def folder(
     """Your own pictures, one folder per class: standardised, shifted, and mirrored if they are in colour.
 
     Gray pictures are not mirrored: they often show writing, which mirroring would change. The fewer pictures, the more
-    epochs: about 4000 steps in total, between 20 and 200 epochs.
+    epochs: about 800 steps in total, between 20 and 100 epochs. What was measured: docs/results.md, "Photographs".
     """
-    height, width = size or summary.proposed_size()
+    height, width = size or _reduced(summary.proposed_size(), SMALL_SIDE if model == "wcapsnet-small" else MAX_SIDE)
     channels = summary.proposed_channels
     images = sum(summary.counts)
-    batch_size = 64 if images >= 2000 else 32 if images >= 500 else 16
-    epochs = min(200, max(20, 4000 * batch_size // images))
+    batch_size = 64 if images >= 5000 else 32 if images >= 200 else 16
+    epochs = min(100, max(20, 800 * batch_size // images))
     return Experiment(
         name=path.resolve().name or "folder",
         data=DataConfig(
@@ -58,10 +61,22 @@ def folder(
             shift=max(1, min(height, width) // 8),
         ),
         model=model_config(model, len(summary.classes), channels, height, width),
+        objective=Objective(PAPER, reconstruction=0.01, label_smoothing=0.2),
         training=TrainingConfig(
             epochs=epochs,
             batch_size=batch_size,
-            milestones=(epochs // 2, epochs * 3 // 4),
-            patience=max(10, epochs // 3),
+            lr=0.005,
+            milestones=(),
+            schedule="cosine",
+            warmup=max(1, epochs // 20),
+            optimizer="adamw",
+            weight_decay=0.3,
+            averaging=0.99,
         ),
     )
+
+
+def _reduced(size: tuple[int, int], largest: int) -> tuple[int, int]:
+    """The same shape with sides of at most `largest`, multiples of 4"""
+    scale = min(1.0, largest / max(size))
+    return tuple(max(16, -(-round(side * scale) // 4) * 4) for side in size)  # type: ignore[return-value]

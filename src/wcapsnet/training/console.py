@@ -57,7 +57,9 @@ class PlainProgress(Progress):
         self.console = console
 
     def epoch(self, record: dict[str, Any], epochs: int) -> None:
-        self.console.print(epoch_line(record, epochs), highlight=False, soft_wrap=True)
+        left = record["seconds"] / record["epoch"] * (epochs - record["epoch"])
+        line = epoch_line(record, epochs) + (f"  {clock(left)} left" if left else "")
+        self.console.print(line, highlight=False, soft_wrap=True)
 
 
 class LiveProgress(PlainProgress):

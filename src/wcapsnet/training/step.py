@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
+import torch
+from torch import Tensor, nn
+
+from ..data.augment import Mixed
 from ..data.device_data import DeviceSplit
 from ..device import arithmetic
 from ..engine import Engine
@@ -20,20 +26,49 @@ def summed(objective: Objective) -> tuple[str, ...]:
 class Step:
     """Take a batch, augment, forward, loss, backward, update; adds the step's figures to `sums`."""
 
-    def __init__(self, experiment: Experiment, engine: Engine, optimizer: torch.optim.Optimizer, data: DeviceSplit):
+    def __init__(
+        self,
+        experiment: Experiment,
+        engine: Engine,
+        optimizer: torch.optim.Optimizer,
+        data: DeviceSplit,
+        average: Average | None = None,
+    ):
         self.experiment, self.engine, self.optimizer, self.data = experiment, engine, optimizer, data
+        self.average = average
         self.summed = summed(experiment.objective)
         self.sums = torch.zeros(len(self.summed), dtype=torch.float64, device=data.labels.device)
 
     def __call__(self, index: Tensor) -> None:
         experiment, engine = self.experiment, self.engine
-        images, labels = engine.batch(self.data, index, experiment.data.augmentations())
+        batch, labels = engine.batch(self.data, index, experiment.data.augmentations())
+        images, share = batch if isinstance(batch, Mixed) else (batch, None)
         with arithmetic(experiment.training.precision, images.device):
             output = engine.forward(images)
-            terms = engine.terms(output, images, labels, experiment.objective, self.sums)
+            if share is None:
+                total = engine.terms(output, images, labels, experiment.objective, self.sums).total
+            else:
+                total = self._mixed_loss(output, images, labels, share)
         self.optimizer.zero_grad(set_to_none=True)
-        engine.backward(terms.total)
+        engine.backward(total)
         self.optimizer.step()
+        if self.average:
+            self.average.update()
+
+    def _mixed_loss(self, output: Any, images: Tensor, labels: Tensor, share: Tensor) -> Tensor:
+        """share · L(labels) + (1 − share) · L(labels of the image before)"""
+        total = torch.zeros((), device=labels.device)
+        for weight, of in ((share, labels), (1 - share, labels.roll(1))):
+            sums = torch.zeros_like(self.sums)
+            total = total + weight * self.engine.terms(output, images, of, self.experiment.objective, sums).total
+            self.sums += weight * sums
+        return total
+
+    def tensors(self) -> list[Tensor]:
+        """Everything that a step changes, except random states"""
+        changed = [*self.engine.network.state_dict().values(), self.sums]
+        changed += [value for state in self.optimizer.state.values() for value in state.values()]
+        return changed + (self.average.tensors() if self.average else [])
 
     def means(self) -> dict[str, float]:
         """Means since `sums` was last zeroed, by name"""
@@ -53,11 +88,10 @@ class GraphedStep(Step):
         self.graph = self._record(step)
 
     def _record(self, step: Step) -> torch.cuda.CUDAGraph:
-        # Recording needs a few real steps first; their effects are undone.
-        kept = [*self.engine.network.state_dict().values(), self.sums]
-        kept += [state["momentum_buffer"] for state in self.optimizer.state.values()]
-        before = [tensor.clone() for tensor in kept]
-        random_state = torch.cuda.get_rng_state(self.sums.device)
+        with undone(step):  # recording needs a few real steps first
+            return self._recorded(step)
+
+    def _recorded(self, step: Step) -> torch.cuda.CUDAGraph:
         # A separate stream for each graph: graphs recorded on the same stream share cuBLAS's workspace for it.
         outside = torch.cuda.current_stream(self.sums.device)
         shared = outside == torch.cuda.default_stream(self.sums.device)
@@ -71,10 +105,6 @@ class GraphedStep(Step):
         self.optimizer.zero_grad(set_to_none=True)
         with torch.cuda.graph(graph, stream=stream):
             step(self.index)
-        with torch.no_grad():
-            for tensor, value in zip(kept, before, strict=True):
-                tensor.copy_(value)
-        torch.cuda.set_rng_state(random_state, self.sums.device)
         return graph
 
     def __call__(self, index: Tensor) -> None:
@@ -86,16 +116,71 @@ class GraphedStep(Step):
         self.graph.reset()
 
 
-def nesterov(engine: Engine, experiment: Experiment, device: torch.device) -> torch.optim.SGD:
-    """SGD with Nesterov momentum; λ_WD applies only to the parameters in the paper's L₂."""
+@contextmanager
+def undone(step: Step) -> Iterator[None]:
+    """Steps taken inside leave no trace: afterwards weights, optimizer, averages and random numbers are as before."""
+    kept, device = step.tensors(), step.sums.device
+    before = [tensor.clone() for tensor in kept]
+    random_state = torch.get_rng_state()
+    random_cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    yield
+    with torch.no_grad():
+        for tensor, value in zip(kept, before, strict=True):
+            tensor.copy_(value)
+    torch.set_rng_state(random_state)
+    if random_cuda is not None:
+        torch.cuda.set_rng_state(random_cuda, device)
+
+
+class Average:
+    """A moving average of the weights:  w̄ ← w̄ + (1 − d_t) (w − w̄),  d_t = min(decay, (1 + t) / (10 + t))
+
+    Running statistics of batch norms are averaged alike. Other buffers are copied: the critics' singular vectors would
+    lose their length in an average.
+    """
+
+    def __init__(self, network: nn.Module, decay: float):
+        self.network: Any = copy.deepcopy(network).eval().requires_grad_(False)
+        self.decay = decay
+        device = next(network.parameters()).device
+        self.steps = torch.zeros((), dtype=torch.float64, device=device)  # t
+        own, other = self.network.state_dict(), network.state_dict(keep_vars=True)
+        averaged = [name for name, _ in network.named_parameters()]
+        averaged += [name for name, _ in network.named_buffers() if name.endswith(("running_mean", "running_var"))]
+        self._averaged = [own[name] for name in averaged], [other[name].detach() for name in averaged]
+        self._copied = [(own[name], other[name]) for name in own if name not in set(averaged)]
+
+    @torch.no_grad()
+    def update(self) -> None:
+        self.steps += 1
+        rate = (9 / (10 + self.steps)).clamp_min(1 - self.decay).float()  # 1 − d_t
+        averages, values = self._averaged
+        difference = torch._foreach_sub(values, averages)
+        torch._foreach_mul_(difference, rate)
+        torch._foreach_add_(averages, difference)
+        for copied, value in self._copied:
+            copied.copy_(value)
+
+    def tensors(self) -> list[Tensor]:
+        return [*self.network.state_dict().values(), self.steps]
+
+
+def make_optimizer(engine: Engine, experiment: Experiment, device: torch.device) -> torch.optim.Optimizer:
+    """SGD with Nesterov momentum, or AdamW; λ_WD applies only to the parameters in the paper's L₂."""
     training, network = experiment.training, engine.network
     decayed = network.decayed_parameters()
     chosen = {id(p) for p in decayed}
     others = [p for p in network.parameters() if id(p) not in chosen]
     groups = [{"params": decayed, "weight_decay": training.weight_decay}, {"params": others, "weight_decay": 0.0}]
     # The learning rate is a tensor because a recorded step reads it at every replay.
-    optimizer = engine.optimizer(groups, torch.tensor(training.lr, device=device), training.momentum)
+    rate = torch.tensor(training.lr, device=device)
+    optimizer = engine.optimizer(groups, rate, training.momentum, training.optimizer)
     for group in optimizer.param_groups:
         for p in group["params"]:  # created up front, so that all steps are identical
-            optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
+            if training.optimizer == "adamw":
+                state = {"step": torch.zeros((), device=device)}
+                state |= {name: torch.zeros_like(p) for name in ("exp_avg", "exp_avg_sq")}
+            else:
+                state = {"momentum_buffer": torch.zeros_like(p)}
+            optimizer.state[p].update(state)
     return optimizer

@@ -9,12 +9,13 @@ import signal
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeAlias
 
 import torch
+from torch import Tensor
 
 from .. import kernels
 from ..atomic import write_text
@@ -29,8 +30,9 @@ from ..objective import l2
 from ..settings import from_dict
 from .console import Progress
 from .evaluate import Evaluation, evaluate, good_batch_for, listed_winners
+from .pace import Pace
 from .run_folder import Run
-from .step import GraphedStep, Step, nesterov
+from .step import Average, GraphedStep, Step, make_optimizer
 from .tensorboard import event_writer
 
 Measure: TypeAlias = Callable[[WCapsNet, DeviceSplit], Evaluation]
@@ -81,10 +83,13 @@ class Trainer:
         self.network = built(experiment.model, PARAMETER_COPIES).to(device)
         self.engine = kernels.choose(self.network, experiment, device)
         self.computed_by = self.engine.description
-        self.classifier = Classifier(self.network, self.dataset.classes, *self.normalization)
-        self.optimizer = nesterov(self.engine, experiment, device)
+        self.optimizer = make_optimizer(self.engine, experiment, device)
+        self.average = Average(self.network, self.settings.averaging) if self.settings.averaging else None
+        # what is evaluated and saved: the weights, or their average
+        self.evaluated = kernels.choose(self.average.network, experiment, device) if self.average else self.engine
+        self.classifier = Classifier(self.evaluated.network, self.dataset.classes, *self.normalization)
         self.state = State()
-        self.step: Step = Step(experiment, self.engine, self.optimizer, self.train_data)
+        self.step: Step = Step(experiment, self.engine, self.optimizer, self.train_data, self.average)
         if run.file("state.safetensors").exists():
             self._restore()
         elif run.metrics():  # starting again would overwrite its files
@@ -94,6 +99,7 @@ class Trainer:
             )
         if device.type == "cuda" and self.settings.cuda_graph:
             self.step = GraphedStep(self.step, min(self.settings.batch_size, len(self.train_data)))
+        self.pace = Pace(self, self.settings.minutes) if self.settings.minutes else None
 
     def fit(self) -> None:
         """Train to the end of the schedule, or until validation has not improved for `patience` epochs."""
@@ -106,6 +112,8 @@ class Trainer:
     def steps(self) -> Generator[None, None, None]:
         """The loop of `fit` as a generator that pauses after every step: another run can then take a step."""
         self.run.record_data(self.dataset)
+        if self.pace and not (self.state.epoch or self.state.step):
+            self.pace.plan()
         records = self.run.metrics()[: self.state.epoch]
         events = event_writer(self.run.file("tensorboard"), self.state.epoch)
         with self.progress, events as write_events:
@@ -115,20 +123,35 @@ class Trainer:
                 records.append(record)
                 self.run.write_metrics(records)
                 write_events(record)
+                if self.pace:
+                    self.pace.replan()
                 self.save()
                 self.progress.epoch(record, self.settings.epochs)
                 yield
 
+    def reschedule(self, **changes: Any) -> None:
+        """Change the schedule, and the experiment recorded in the run folder with it."""
+        self.settings = replace(self.settings, **changes)
+        self.run.experiment = self.experiment = replace(self.experiment, training=self.settings)
+        self.run.write_experiment()
+
+    def epoch_order(self) -> Tensor:
+        settings = self.settings
+        balanced = self._balanced_labels
+        order = epoch_order(len(self.train_data), settings.batch_size, settings.seed, self.state.epoch, balanced)
+        return order[: settings.epoch_steps].to(self.device)
+
     def _train_epoch(self) -> Iterator[None]:
         state, first = self.state, self.state.step
         started = self._since = time.perf_counter()
-        for group in self.optimizer.param_groups:
-            group["lr"].fill_(self.settings.learning_rate(state.epoch))
-        order = epoch_order(
-            len(self.train_data), self.settings.batch_size, self.settings.seed, state.epoch, self._balanced_labels
-        ).to(self.device)
+        order = self.epoch_order()
+        rate = None
         self.network.train()
         while state.step < len(order):
+            if (now := self.settings.learning_rate(state.epoch + state.step / len(order))) != rate:
+                rate = now
+                for group in self.optimizer.param_groups:
+                    group["lr"].fill_(rate)
             self.step(order[state.step])
             state.step += 1
             if self.progress.due():
@@ -154,8 +177,7 @@ class Trainer:
 
     def _finish_epoch(self) -> dict[str, Any]:
         state, means = self.state, self.step.means()
-        forward = self.engine.forward if isinstance(self.engine, kernels.FusedEngine) else None
-        validation = evaluate(self.network, self.validation_data, self.settings.precision, forward=forward)
+        validation = self.evaluate(self.validation_data)
         # The last step broke the weights: do not overwrite good ones.
         if not math.isfinite(validation.loss) or not_finite(self.network):
             raise self._diverged(validation.loss)
@@ -178,6 +200,11 @@ class Trainer:
             "images_per_s": round(self.images_per_s, 1),
             "seconds": round(state.seconds, 3),
         }
+
+    def evaluate(self, split: DeviceSplit) -> Evaluation:
+        """With the current weights, or their average"""
+        forward = self.evaluated.forward if isinstance(self.evaluated, kernels.FusedEngine) else None
+        return evaluate(self.evaluated.network, split, self.settings.precision, forward=forward)
 
     def _check(self, means: dict[str, float]) -> None:
         if not math.isfinite(means["total"]) or means.get("cross_entropy", 0.0) > 20 * self._chance():
@@ -221,10 +248,7 @@ class Trainer:
 
     def save(self) -> None:
         """`state` is written last, and resuming reads nothing else: a run killed in between loses at most one epoch."""
-        tensors = {f"model.{name}": tensor for name, tensor in self.network.state_dict().items()}
-        for name, parameter in self.network.named_parameters():
-            tensors[f"momentum.{name}"] = self.optimizer.state[parameter]["momentum_buffer"]
-        tensors["sums"] = self.step.sums
+        tensors = self._tensors()
         tensors["random.cpu"] = torch.get_rng_state()
         if self.device.type == "cuda":
             tensors["random.cuda"] = torch.cuda.get_rng_state(self.device)
@@ -232,19 +256,33 @@ class Trainer:
             self.classifier.save(self.run.file("last.safetensors"), epoch=self.state.epoch)
         save_tensors(self.run.file("state.safetensors"), tensors, {"state": asdict(self.state)})
 
+    def _tensors(self) -> dict[str, Tensor]:
+        """What a step changes, by the names in `state`"""
+        tensors = {f"model.{name}": tensor for name, tensor in self.network.state_dict().items()}
+        for name, parameter in self.network.named_parameters():
+            for kind, tensor in self.optimizer.state[parameter].items():
+                tensors[f"{'momentum' if kind == 'momentum_buffer' else kind}.{name}"] = tensor
+        if self.average:
+            tensors |= {f"average.{name}": tensor for name, tensor in self.average.network.state_dict().items()}
+            tensors["average_steps"] = self.average.steps
+        return {**tensors, "sums": self.step.sums}
+
     def _restore(self) -> None:
         try:
             tensors, facts = load_tensors(self.run.file("state.safetensors"))
         except InputError as error:
             raise InputError(f"{error} Bring it back, or delete {self.run.path} and train again.") from error
         self.run.check_data(self.dataset)
-        weights = {name[6:]: tensor for name, tensor in tensors.items() if name.startswith("model.")}
         try:
-            self.network.load_state_dict(weights)
+            saved = {name for name in tensors if not name.startswith("random.")}
+            own = self._tensors()
+            if saved != set(own):
+                raise KeyError(*(saved ^ set(own)))
             with torch.no_grad():
-                for name, parameter in self.network.named_parameters():
-                    self.optimizer.state[parameter]["momentum_buffer"].copy_(tensors[f"momentum.{name}"])
-            self.step.sums.copy_(tensors["sums"])
+                for name, tensor in own.items():
+                    if tensor.shape != tensors[name].shape:
+                        raise RuntimeError(f"{name} has another shape")
+                    tensor.copy_(tensors[name])
             torch.set_rng_state(tensors["random.cpu"])
             if self.device.type == "cuda" and "random.cuda" in tensors:
                 torch.cuda.set_rng_state(tensors["random.cuda"], self.device)
@@ -254,9 +292,9 @@ class Trainer:
                 f"{self.run.path} cannot be resumed: its state does not fit its experiment.json; restore the "
                 "original file, or train into another folder."
             ) from error
-        if name := not_finite(self.network):
+        if broken := not_finite(self.network):
             raise InputError(
-                f"{self.run.file('state.safetensors')} holds a broken network: {name} is not finite; delete "
+                f"{self.run.file('state.safetensors')} holds a broken network: {broken} is not finite; delete "
                 f"{self.run.path} and train again."
             )
 

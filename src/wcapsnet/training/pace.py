@@ -1,0 +1,102 @@
+"""`--minutes`: as many epochs as fit, from measured speed."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..data import Split
+from ..data.device_data import DeviceSplit
+from .step import undone
+
+if TYPE_CHECKING:
+    from .trainer import Trainer
+
+SAMPLE = 64  # images whose evaluation is timed
+TRIAL = 0.03  # share of the time for the measurement
+MARGIN = 0.05  # share of the time held back: speed varies
+TOLERANCE = 0.1  # replan if the run would end this much earlier or later
+REPORT = 2.0  # seconds for the report, beside the images it looks at
+
+
+class Pace:
+    """Plans the number of epochs so that training, test and report end in time.
+
+    The clock starts at `began`, which may be earlier than the trainer: reading the pictures counts. A resumed run has
+    the time that was left. The experiment in the run folder gets the number of epochs that is trained: repeating the
+    run repeats that number, on any machine.
+    """
+
+    def __init__(self, trainer: Trainer, minutes: float):
+        self.trainer, self.total = trainer, 60 * minutes
+        self.began = time.perf_counter()
+        self.spent = 0.0  # seconds before the first epoch
+        self.per_image = 0.0  # seconds to evaluate one image
+
+    def plan(self) -> None:
+        """Measure a few steps, which leave no trace, and set the schedule."""
+        trainer, steps = self.trainer, len(self.trainer.epoch_order())
+        self._measure_evaluation()
+        step = self._time_step()
+        self.spent = time.perf_counter() - self.began
+        left = self._left()
+        epochs = int(left / (steps * step + self._validation()))
+        if epochs < 1:  # not even one epoch fits
+            steps = max(1, min(steps, int((left - self._validation()) / step)))
+            trainer.reschedule(epochs=1, warmup=0, milestones=(), epoch_steps=steps)
+        else:
+            self._set(epochs)
+
+    def replan(self) -> None:
+        """After an epoch: change the number of epochs if this speed would miss the end."""
+        trainer, state = self.trainer, self.trainer.state
+        if not self.per_image:  # a resumed run
+            self._measure_evaluation()
+        left, epoch = self._left(), state.seconds / state.epoch
+        ahead = trainer.settings.epochs - state.epoch
+        if abs(ahead * epoch - left) > max(TOLERANCE * left, epoch) and ahead:
+            self._set(state.epoch + max(0, int(left / epoch)))
+
+    def _set(self, epochs: int) -> None:
+        settings = self.trainer.settings
+        if epochs != settings.epochs:
+            planned = settings.with_epochs(epochs)
+            self.trainer.reschedule(epochs=epochs, warmup=planned.warmup, milestones=planned.milestones)
+
+    def _left(self) -> float:
+        """Seconds for training and validation"""
+        trainer = self.trainer
+        tested, validated = len(trainer.dataset.test.labels), len(trainer.dataset.validation.labels)
+        ending = REPORT + self.per_image * (2.5 * tested + 2 * validated)  # test, report
+        left = (1 - MARGIN) * self.total - self.spent - trainer.state.seconds
+        return max(left - ending, left / 2)
+
+    def _validation(self) -> float:
+        return self.per_image * len(self.trainer.validation_data)
+
+    def _measure_evaluation(self) -> None:
+        data = self.trainer.validation_data
+        some = DeviceSplit(
+            Split(data.images[:SAMPLE], data.labels[:SAMPLE]), *self.trainer.normalization, self.trainer.device
+        )
+        self.trainer.evaluate(some)  # warm-up
+        started = time.perf_counter()
+        self.trainer.evaluate(some)
+        self.per_image = (time.perf_counter() - started) / len(some)
+
+    def _time_step(self) -> float:
+        """Seconds per step"""
+        trainer = self.trainer
+        index, times = trainer.epoch_order()[0], list[float]()
+        trainer.network.train()
+        began = time.perf_counter()
+        with undone(trainer.step):
+            while len(times) < 3 or time.perf_counter() - began < TRIAL * self.total:
+                started = time.perf_counter()
+                trainer.step(index)
+                if trainer.device.type == "cuda":
+                    torch.cuda.synchronize(trainer.device)
+                times.append(time.perf_counter() - started)
+        return sum(times[1:]) / len(times[1:])  # the first one warms up
