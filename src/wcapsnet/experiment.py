@@ -14,6 +14,8 @@ from .settings import from_dict
 
 PRECISIONS = ("fp32", "bf16")
 KERNELS = ("auto", "fused", "plain")
+OPTIMIZERS = ("sgd", "adam")
+SCHEDULES = ("steps", "exponential")
 
 
 @dataclass(frozen=True)
@@ -22,11 +24,15 @@ class TrainingConfig:
 
     epochs: int = 300
     batch_size: int = 64
+    optimizer: str = "sgd"  # or adam
     lr: float = 0.1
+    schedule: str = "steps"  # or exponential: the rate is multiplied by `decay` after every epoch, down to `floor`
     milestones: tuple[int, ...] = (150, 200, 250)  # epochs after which the learning rate decreases
-    decay: float = 0.1  # factor applied at each milestone
+    decay: float = 0.1  # factor applied at each milestone, or after every epoch
+    floor: float = 0.0  # lowest learning rate of the exponential schedule
     warmup: int = 0  # epochs before the learning rate reaches its full value (D33)
-    momentum: float = 0.9  # Nesterov
+    momentum: float = 0.9
+    nesterov: bool = True
     weight_decay: float = 1e-4  # λ_WD, on the network's decayed_parameters()
     patience: int | None = None  # stop after this many epochs without a better validation accuracy (D13)
     precision: str = "fp32"
@@ -42,6 +48,9 @@ class TrainingConfig:
         for name in ("epochs", "batch_size"):
             require(getattr(self, name) >= 1, name, "at least 1")
         require(math.isfinite(self.lr) and self.lr > 0, "lr", "above zero")
+        require(self.optimizer in OPTIMIZERS, "optimizer", "one of " + ", ".join(OPTIMIZERS))
+        require(self.schedule in SCHEDULES, "schedule", "one of " + ", ".join(SCHEDULES))
+        require(0 <= self.floor <= self.lr, "floor", "between 0 and the learning rate")
         require(self.warmup >= 0, "warmup", "zero or more epochs")
         require(0 < self.decay <= 1, "decay", "above 0 and at most 1")
         require(0 <= self.momentum < 1, "momentum", "at least 0 and below 1")
@@ -59,13 +68,16 @@ class TrainingConfig:
         During a warm-up of w epochs it is 1, 2, … w parts in w + 1 of that rate.
         """
         rising = min(1.0, (epoch + 1) / (self.warmup + 1))
+        if self.schedule == "exponential":
+            return rising * max(self.floor, self.lr * self.decay**epoch)
         return self.lr * rising * self.decay ** sum(epoch >= milestone for milestone in self.milestones)
 
     def with_epochs(self, epochs: int) -> TrainingConfig:
-        """The same schedule for another number of epochs: milestones and warm-up scale with it."""
+        """The same schedule for another number of epochs: milestones, warm-up and exponential decay scale with it."""
         moved = sorted({max(1, round(m * epochs / self.epochs)) for m in self.milestones})
         warmup = round(self.warmup * epochs / self.epochs)
-        return replace(self, epochs=epochs, milestones=tuple(moved), warmup=warmup)
+        decay = self.decay ** (self.epochs / epochs) if self.schedule == "exponential" else self.decay
+        return replace(self, epochs=epochs, milestones=tuple(moved), warmup=warmup, decay=decay)
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ class GraphedStep(Step):
     def _record(self, step: Step) -> torch.cuda.CUDAGraph:
         # Recording needs a few real steps first; their effects are undone.
         kept = [*self.engine.network.state_dict().values(), self.sums]
-        kept += [state["momentum_buffer"] for state in self.optimizer.state.values()]
+        kept += [tensor for state in self.optimizer.state.values() for tensor in state.values()]
         before = [tensor.clone() for tensor in kept]
         random_state = torch.cuda.get_rng_state(self.sums.device)
         # A separate stream for each graph: graphs recorded on the same stream share cuBLAS's workspace for it.
@@ -86,16 +86,30 @@ class GraphedStep(Step):
         self.graph.reset()
 
 
-def nesterov(engine: Engine, experiment: Experiment, device: torch.device) -> torch.optim.SGD:
-    """SGD with Nesterov momentum; λ_WD applies only to the parameters in the paper's L₂."""
+def nesterov(engine: Engine, experiment: Experiment, device: torch.device) -> torch.optim.Optimizer:
+    """SGD with Nesterov or plain momentum, or Adam; λ_WD applies to the network's `decayed_parameters()`."""
     training, network = experiment.training, engine.network
     decayed = network.decayed_parameters()
     chosen = {id(p) for p in decayed}
     others = [p for p in network.parameters() if id(p) not in chosen]
     groups = [{"params": decayed, "weight_decay": training.weight_decay}, {"params": others, "weight_decay": 0.0}]
     # The learning rate is a tensor because a recorded step reads it at every replay.
-    optimizer = engine.optimizer(groups, torch.tensor(training.lr, device=device), training.momentum)
+    lr = torch.tensor(training.lr, device=device)
+    optimizer: torch.optim.Optimizer
+    if training.optimizer == "adam":
+        optimizer = torch.optim.Adam(groups, lr, fused=True, capturable=device.type == "cuda")
+    elif training.nesterov:
+        optimizer = engine.optimizer(groups, lr, training.momentum)
+    else:
+        optimizer = torch.optim.SGD(groups, lr, training.momentum, fused=True)
     for group in optimizer.param_groups:
         for p in group["params"]:  # created up front, so that all steps are identical
-            optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
+            optimizer.state[p] = _initial_state(optimizer, p)
     return optimizer
+
+
+def _initial_state(optimizer: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Tensor]:
+    if isinstance(optimizer, torch.optim.Adam):
+        step = torch.zeros((), device=parameter.device)
+        return {"step": step, "exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
+    return {"momentum_buffer": torch.zeros_like(parameter)}

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from .. import kernels
 from ..atomic import write_text
@@ -206,8 +207,7 @@ class Trainer:
     def save(self) -> None:
         """`state` is written last, and resuming reads nothing else: a run killed in between loses at most one epoch."""
         tensors = {f"model.{name}": tensor for name, tensor in self.network.state_dict().items()}
-        for name, parameter in self.network.named_parameters():
-            tensors[f"momentum.{name}"] = self.optimizer.state[parameter]["momentum_buffer"]
+        tensors |= self._optimizer_state()
         tensors["sums"] = self.step.sums
         tensors["random.cpu"] = torch.get_rng_state()
         if self.device.type == "cuda":
@@ -215,6 +215,14 @@ class Trainer:
         if self.state.step == 0:
             self.classifier.save(self.run.file("last.safetensors"), epoch=self.state.epoch)
         save_tensors(self.run.file("state.safetensors"), tensors, {"state": asdict(self.state)})
+
+    def _optimizer_state(self) -> dict[str, Tensor]:
+        """The optimizer's tensors by name: momentum.init_conv.weight, exp_avg.init_conv.weight, …"""
+        return {
+            f"{'momentum' if key == 'momentum_buffer' else key}.{name}": tensor
+            for name, parameter in self.network.named_parameters()
+            for key, tensor in self.optimizer.state[parameter].items()
+        }
 
     def _restore(self) -> None:
         try:
@@ -226,8 +234,8 @@ class Trainer:
         try:
             self.network.load_state_dict(weights)
             with torch.no_grad():
-                for name, parameter in self.network.named_parameters():
-                    self.optimizer.state[parameter]["momentum_buffer"].copy_(tensors[f"momentum.{name}"])
+                for name, tensor in self._optimizer_state().items():
+                    tensor.copy_(tensors[name])
         except (RuntimeError, KeyError) as error:
             raise InputError(
                 f"{self.run.path} cannot be resumed: its state does not fit its experiment.json; restore the "
