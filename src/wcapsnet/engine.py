@@ -26,7 +26,10 @@ class Engine:
         images, labels = data.take(index)
         return augment(images, augmentations), labels
 
-    def forward(self, images: Tensor) -> Any:
+    def forward(self, images: Tensor, labels: Tensor | None = None) -> Any:
+        """Networks that decode the true class in training take the labels too."""
+        if getattr(self.network, "takes_labels", False):
+            return self.network(images, labels)
         return self.network(images)
 
     def terms(self, output: Any, images: Tensor, labels: Tensor, weights: Objective, sums: Tensor) -> Terms:

@@ -19,9 +19,10 @@ from ..data import DATASETS
 from ..errors import InputError
 from ..experiment import Experiment
 from ..formatting import mean_and_deviation, percent
+from ..models import parameter_count
 from ..network.routing import EQUAL
 from ..parts import Kind, augmentation, fitness, loss_term, model, nonlinearity, weighting
-from ..recipes import PAPER, ROWS, SMALL
+from ..recipes import PAPER, ROWS, SMALL, TABLE_V
 from ..recipes.published import PAPER_TABLES
 from ..reports import ablation as report_ablation
 from ..reports import tables as report
@@ -195,7 +196,7 @@ def as_json(answer: Prediction) -> dict[str, Any]:
 def recipes() -> None:
     title = "Recipes (wcapsnet train RECIPE)"
     table = Table("recipe", "epochs", "parameters", "what", title=title, title_justify="left")
-    for name, function in {**PAPER, **SMALL}.items():
+    for name, function in {**PAPER, **SMALL, **TABLE_V}.items():
         experiment = function()
         what = (function.__doc__ or "").strip().splitlines()[0]
         table.add_row(name, str(experiment.training.epochs), _size_of(experiment), what)
@@ -212,10 +213,11 @@ def parts() -> None:
 
 
 def models() -> None:
-    table = Table("model", "parameters", "description", title="Models (wcapsnet.create(NAME))", title_justify="left")
+    columns = ("model", "parameters at 28×28×1", "at 32×32×3", "description")
+    table = Table(*columns, title="Models (wcapsnet.create(NAME))", title_justify="left")
     for name, config in model.items():
-        parameters = sum(p.numel() for p in config(10, 3, 32, 32).build().parameters())
-        table.add_row(name, f"{parameters:,}", " ".join((config.__doc__ or "").split()))
+        sizes = [parameter_count(config(10, *shape)) for shape in ((1, 28, 28), (3, 32, 32))]
+        table.add_row(name, *(f"{size:,}" for size in sizes), " ".join((config.__doc__ or "").split()))
     out.print(table)
 
 
@@ -287,4 +289,4 @@ def runs(folder: Path) -> None:
 
 
 def _size_of(experiment: Experiment) -> str:
-    return f"{sum(p.numel() for p in experiment.model.build().parameters()) / 1000:,.0f}k"
+    return f"{parameter_count(experiment.model) / 1000:,.0f}k"

@@ -37,7 +37,7 @@ class FusedEngine(Engine):
         images, labels = take(data, index, "mirror" in fused, int(fused.get("shift", 0)))
         return augment(images, rest), labels
 
-    def forward(self, images: Tensor) -> Output:
+    def forward(self, images: Tensor, labels: Tensor | None = None) -> Output:
         return self.fused(self.network, images)
 
     def terms(self, output: Output, images: Tensor, labels: Tensor, weights: Objective, sums: Tensor) -> Terms:

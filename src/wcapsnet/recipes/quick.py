@@ -8,6 +8,7 @@ from ..data import DataConfig
 from ..data.folder import FolderSummary
 from ..experiment import Experiment, TrainingConfig
 from ..models import model_config
+from ..objective import PAPER, Objective
 
 
 def quick() -> Experiment:
@@ -40,6 +41,7 @@ def folder(
     """
     height, width = size or summary.proposed_size()
     channels = summary.proposed_channels
+    config = model_config(model, len(summary.classes), channels, height, width)
     images = sum(summary.counts)
     batch_size = 64 if images >= 2000 else 32 if images >= 500 else 16
     epochs = min(200, max(20, 4000 * batch_size // images))
@@ -51,15 +53,17 @@ def folder(
             width=width,
             channels=channels,
             validation=0.15,
-            normalization="standardize",
+            normalization=getattr(config, "normalization", "standardize"),
             mirror=channels == 3,
             shift=max(1, min(height, width) // 8),
         ),
-        model=model_config(model, len(summary.classes), channels, height, width),
+        model=config,
+        objective=Objective(getattr(config, "terms", PAPER)),
         training=TrainingConfig(
             epochs=epochs,
             batch_size=batch_size,
             milestones=(epochs // 2, epochs * 3 // 4),
             patience=max(10, epochs // 3),
+            **getattr(config, "training", {}),
         ),
     )

@@ -29,7 +29,7 @@ class Step:
         experiment, engine = self.experiment, self.engine
         images, labels = engine.batch(self.data, index, experiment.data.augmentations())
         with arithmetic(experiment.training.precision, images.device):
-            output = engine.forward(images)
+            output = engine.forward(images, labels)
             terms = engine.terms(output, images, labels, experiment.objective, self.sums)
         self.optimizer.zero_grad(set_to_none=True)
         engine.backward(terms.total)
