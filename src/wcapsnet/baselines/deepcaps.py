@@ -3,11 +3,11 @@
 Published: CIFAR-10 91.01 %, SVHN 97.16 %, MNIST 99.72 %, the first two on images resized to 64×64; 92.74 % on CIFAR-10
 as an ensemble of 7. 8,500,337 parameters at 28×28, 13,426,995 at 64×64.
 
-Left open, and decided here: strided convolutions are padded symmetrically; their weights are He-normal. The 3-D routing
-squashes the whole map of an output type, as the authors' code does, where the paper squashes every capsule. The decoder
-doubles the sides three times from 64 pixels on and twice below. If images are resized, the reconstruction is averaged
-back to their own size, because the error is measured there. The authors' second training phase (margins 0.95 and 0.05,
-starting from the best weights of the first) is not part of the recipes.
+Left open, and decided here: strided convolutions are padded symmetrically; kernels start He-normal, in the decoder
+Glorot-uniform. The 3-D routing squashes the whole map of an output type, as the authors' code does, where the paper
+squashes every capsule. The decoder doubles the sides three times from 64 pixels on and twice below. If images are
+resized, the reconstruction is averaged back to their own size, because the error is measured there. The authors' second
+training phase (margins 0.95 and 0.05, starting from the best weights of the first) is not part of the recipes.
 """
 
 from __future__ import annotations
@@ -164,9 +164,12 @@ class DeepCaps(Baseline):
         dimensions = last, config.classes, config.class_dimension
         self.class_capsules = ClassCapsules(types * sum(maps), *dimensions, config.iterations, leaky=False)
         self.decoder = Decoder(config.class_dimension, config.channels, height, width)
-        for module in self.cells.modules():
+        for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+            elif isinstance(module, nn.ConvTranspose2d):
+                nn.init.xavier_uniform_(module.weight)
+                nn.init.zeros_(module.bias)  # type: ignore[arg-type]
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> CapsuleOutput:
         """`labels`: the classes to decode, as in training; without them, the longest capsule is decoded."""
