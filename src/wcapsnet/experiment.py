@@ -14,7 +14,7 @@ from .settings import from_dict
 
 PRECISIONS = ("fp32", "bf16")
 KERNELS = ("auto", "fused", "plain")
-OPTIMIZERS = ("sgd", "adam")
+OPTIMIZERS = ("sgd", "adamw")
 SCHEDULES = ("steps", "exponential")
 
 
@@ -24,15 +24,17 @@ class TrainingConfig:
 
     epochs: int = 300
     batch_size: int = 64
-    optimizer: str = "sgd"  # or adam
+    optimizer: str = "sgd"  # or "adamw"
     lr: float = 0.1
-    schedule: str = "steps"  # or exponential: the rate is multiplied by `decay` after every epoch, down to `floor`
+    schedule: str = (
+        "steps"  # by milestones, or "exponential": the rate is multiplied by `decay` after every epoch, down to `floor`
+    )
     milestones: tuple[int, ...] = (150, 200, 250)  # epochs after which the learning rate decreases
     decay: float = 0.1  # factor applied at each milestone, or after every epoch
     floor: float = 0.0  # lowest learning rate of the exponential schedule
     warmup: int = 0  # epochs before the learning rate reaches its full value (D33)
-    momentum: float = 0.9
-    nesterov: bool = True
+    momentum: float = 0.9  # β₁ of AdamW
+    nesterov: bool = True  # False: plain momentum
     weight_decay: float = 1e-4  # λ_WD, on the network's decayed_parameters()
     patience: int | None = None  # stop after this many epochs without a better validation accuracy (D13)
     precision: str = "fp32"

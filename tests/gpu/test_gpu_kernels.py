@@ -18,7 +18,7 @@ from wcapsnet.experiment import Experiment, TrainingConfig
 from wcapsnet.kernels.optimizer import FusedNesterov
 from wcapsnet.network import CIFAR100_LEVELS, Level, RoutingConfig, WCapsNet, WCapsNetConfig
 from wcapsnet.objective import PAPER, Objective
-from wcapsnet.training.step import GraphedStep, Step, nesterov, summed
+from wcapsnet.training.step import GraphedStep, Step, make_optimizer, summed
 
 pytestmark = [
     pytest.mark.gpu,
@@ -256,7 +256,7 @@ def stepper(config, graph, lr=0.1, split=None, objective=PAPER, **data):
     experiment = Experiment("gpu", DataConfig(source="cifar10", **data), config, objective, training)
     torch.manual_seed(0)
     engine = kernels.choose(WCapsNet(config).to(CUDA), experiment, CUDA)
-    optimizer = nesterov(engine, experiment, CUDA)
+    optimizer = make_optimizer(engine, experiment, CUDA)
     assert isinstance(optimizer, FusedNesterov)
     device_split = DeviceSplit(split or pictures(512), (0.25,) * 3, (0.2,) * 3, CUDA)
     step = Step(experiment, engine, optimizer, device_split)

@@ -12,7 +12,7 @@ from wcapsnet.experiment import Experiment, TrainingConfig
 from wcapsnet.network import RoutingConfig, WCapsNet, WCapsNetConfig
 from wcapsnet.training.console import Progress
 from wcapsnet.training.run_folder import Run
-from wcapsnet.training.step import GraphedStep, Step, nesterov
+from wcapsnet.training.step import GraphedStep, Step, make_optimizer
 from wcapsnet.training.trainer import Trainer
 
 pytestmark = [
@@ -36,7 +36,7 @@ def losses(precision: str, graph: bool, steps: int = 6) -> list[float]:
     experiment = Experiment("gpu", DataConfig(source="cifar10"), STEADY, training=TrainingConfig(precision=precision))
     torch.manual_seed(0)
     engine = Engine(WCapsNet(STEADY).to(device))
-    optimizer = nesterov(engine, experiment, device)
+    optimizer = make_optimizer(engine, experiment, device)
     step = Step(experiment, engine, optimizer, DeviceSplit(pictures(512), (0.25,) * 3, (0.2,) * 3, device))
     if graph:
         step = GraphedStep(step, 64)
@@ -81,7 +81,7 @@ def test_no_random_draw_repeats_between_replays():
     device = torch.device("cuda")
     experiment = Experiment("gpu", DataConfig(source="cifar10"), training=TrainingConfig(lr=1e-12))
     engine = Engine(WCapsNet().to(device))
-    optimizer = nesterov(engine, experiment, device)
+    optimizer = make_optimizer(engine, experiment, device)
     data = DeviceSplit(pictures(64), (0.25,) * 3, (0.2,) * 3, device)
     step = GraphedStep(Step(experiment, engine, optimizer, data), 64)
     totals = []

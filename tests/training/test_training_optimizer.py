@@ -15,14 +15,14 @@ from wcapsnet.network import WCapsNet
 from wcapsnet.objective import PAPER, Objective, l2, objective
 from wcapsnet.parts import augmentation, loss_term
 from wcapsnet.recipes import recipe
-from wcapsnet.training.step import Step, nesterov, summed
+from wcapsnet.training.step import Step, make_optimizer, summed
 
 
 def network_and_optimizer(**training):
     torch.manual_seed(0)
     experiment = toy_experiment(**training)
     network = WCapsNet(experiment.model)
-    return network, nesterov(Engine(network), experiment, CPU)
+    return network, make_optimizer(Engine(network), experiment, CPU)
 
 
 # ── the update ──
@@ -124,7 +124,7 @@ def test_a_step_adds_up_the_terms_of_the_loss_before_its_update():
     data = DeviceSplit(toy_dataset().train, (0.3,), (0.3,), CPU)
     still = Experiment("still", model=config, training=experiment.training)  # no augmentation, no dropout
     engine = Engine(network)
-    step = Step(still, engine, nesterov(engine, still, CPU), data)
+    step = Step(still, engine, make_optimizer(engine, still, CPU), data)
     images, labels = data.take(torch.arange(16))
     expected, accuracy = [], []
     for _ in range(2):
@@ -159,7 +159,7 @@ def test_a_loss_term_and_an_augmentation_of_ones_own_are_trained_with(monkeypatc
     network, seen = WCapsNet(experiment.model), []
     network.register_forward_pre_hook(lambda module, given: seen.append(given[0]))
     engine, data = Engine(network), DeviceSplit(toy_dataset().train, (0.3,), (0.3,), CPU)
-    step = Step(experiment, engine, nesterov(engine, experiment, CPU), data)
+    step = Step(experiment, engine, make_optimizer(engine, experiment, CPU), data)
     step(torch.arange(16))
     means = step.means()
     assert bool((seen[0] == -2).all())
@@ -176,7 +176,7 @@ def test_bf16_computes_in_bf16_and_keeps_weights_and_losses_in_float32():
     network.init_conv.register_forward_hook(lambda module, args, out: seen.add(out.dtype))
     data = DeviceSplit(toy_dataset().train, (0.3,), (0.3,), CPU)
     engine = Engine(network.train())
-    step = Step(experiment, engine, nesterov(engine, experiment, CPU), data)
+    step = Step(experiment, engine, make_optimizer(engine, experiment, CPU), data)
     step(torch.arange(16))
     assert seen == {torch.bfloat16}
     assert {p.dtype for p in network.parameters()} == {torch.float32}
@@ -270,7 +270,7 @@ def test_impossible_training_settings_are_refused_by_name(field, value):
 
 
 def test_adam_and_plain_momentum_equal_their_formulas():
-    for settings in ({"optimizer": "adam", "weight_decay": 0.0}, {"nesterov": False, "weight_decay": 0.0}):
+    for settings in ({"optimizer": "adamw", "weight_decay": 0.0}, {"nesterov": False, "weight_decay": 0.0}):
         network, optimizer = network_and_optimizer(lr=0.01, momentum=0.9, **settings)
         p = network.projection
         expected, mean, square = p.detach().double(), torch.zeros(p.shape).double(), torch.zeros(p.shape).double()
@@ -295,7 +295,7 @@ def test_the_exponential_schedule_falls_every_epoch_down_to_its_floor():
 
 
 def test_a_run_with_adam_resumes_where_it_stopped(tmp_path):
-    settings = {"optimizer": "adam", "lr": 1e-3, "milestones": (1,)}
+    settings = {"optimizer": "adamw", "lr": 1e-3, "milestones": (1,)}
     whole = begin(tmp_path / "whole", toy_experiment(epochs=2, **settings))
     whole.fit()
     steps = (first := begin(tmp_path / "halves", toy_experiment(epochs=2, **settings))).steps()

@@ -22,7 +22,7 @@ from ..errors import InputError
 from ..experiment import Experiment
 from ..kernels import FusedEngine
 from ..network import WCapsNet
-from ..training.step import GraphedStep, Step, nesterov
+from ..training.step import GraphedStep, Step, make_optimizer
 from .contenders import Contender
 from .measure import Call, recorded
 
@@ -60,7 +60,7 @@ def training(contender: Contender, experiment: Experiment, batch: int, data: Dev
     """The step of `wcapsnet train`, from indices to updated weights."""
     device = data.labels.device
     experiment, engine = contender.of(experiment), contender.engine(experiment, device)
-    step = Step(experiment, engine, nesterov(engine, experiment, device), data)
+    step = Step(experiment, engine, make_optimizer(engine, experiment, device), data)
     if device.type == "cuda" and contender.how.graph:
         step = GraphedStep(step, batch)
     batches = itertools.cycle(epoch_order(len(data), batch, 0, 0).to(device).unbind())

@@ -86,8 +86,8 @@ class GraphedStep(Step):
         self.graph.reset()
 
 
-def nesterov(engine: Engine, experiment: Experiment, device: torch.device) -> torch.optim.Optimizer:
-    """SGD with Nesterov or plain momentum, or Adam; λ_WD applies to the network's `decayed_parameters()`."""
+def make_optimizer(engine: Engine, experiment: Experiment, device: torch.device) -> torch.optim.Optimizer:
+    """SGD with Nesterov or plain momentum, or AdamW; λ_WD applies to the network's `decayed_parameters()`."""
     training, network = experiment.training, engine.network
     decayed = network.decayed_parameters()
     chosen = {id(p) for p in decayed}
@@ -96,8 +96,9 @@ def nesterov(engine: Engine, experiment: Experiment, device: torch.device) -> to
     # The learning rate is a tensor because a recorded step reads it at every replay.
     lr = torch.tensor(training.lr, device=device)
     optimizer: torch.optim.Optimizer
-    if training.optimizer == "adam":
-        optimizer = torch.optim.Adam(groups, lr, fused=True, capturable=device.type == "cuda")
+    if training.optimizer == "adamw":
+        betas = training.momentum, 0.999
+        optimizer = torch.optim.AdamW(groups, lr, betas, fused=True, capturable=device.type == "cuda")
     elif training.nesterov:
         optimizer = engine.optimizer(groups, lr, training.momentum)
     else:
@@ -109,7 +110,7 @@ def nesterov(engine: Engine, experiment: Experiment, device: torch.device) -> to
 
 
 def _initial_state(optimizer: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Tensor]:
-    if isinstance(optimizer, torch.optim.Adam):
+    if isinstance(optimizer, torch.optim.AdamW):
         step = torch.zeros((), device=parameter.device)
         return {"step": step, "exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
     return {"momentum_buffer": torch.zeros_like(parameter)}

@@ -26,7 +26,7 @@ from ..objective import l2
 from .console import Progress
 from .evaluate import Evaluation, evaluate, listed_winners
 from .run_folder import Run
-from .step import GraphedStep, Step, nesterov
+from .step import GraphedStep, Step, make_optimizer
 from .tensorboard import event_writer
 
 
@@ -68,7 +68,7 @@ class Trainer:
         self.engine = kernels.choose(self.network, experiment, device)
         self.computed_by = self.engine.description
         self.classifier = Classifier(self.network, self.dataset.classes, *self.normalization)
-        self.optimizer = nesterov(self.engine, experiment, device)
+        self.optimizer = make_optimizer(self.engine, experiment, device)
         self.state = State()
         self.step: Step = Step(experiment, self.engine, self.optimizer, self.train_data)
         if run.file("state.safetensors").exists():
