@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -39,6 +40,37 @@ def random_shift(images: Tensor, pixels: float) -> Tensor:
     limit = int(pixels)
     down, right = torch.randint(-limit, limit + 1, (2, len(images)), device=images.device)
     return shift(images, down, right, limit)
+
+
+@augmentation("zoom")
+def random_zoom(images: Tensor, amount: float) -> Tensor:
+    """Each side scaled by its own factor between 1/(1 + amount) and 1 + amount, around the centre"""
+    drawn = torch.empty(len(images), 2, device=images.device).uniform_(-1, 1)
+    return _warped(images, torch.diag_embed((math.log1p(amount) * drawn).exp()))
+
+
+@augmentation("rotate")
+def random_rotation(images: Tensor, degrees: float) -> Tensor:
+    """Each image rotated by up to this many degrees either way"""
+    angle = math.radians(degrees) * torch.empty(len(images), device=images.device).uniform_(-1, 1)
+    ratio, cos, sin = images.shape[2] / images.shape[3], angle.cos(), angle.sin()
+    return _warped(images, torch.stack([cos, -sin * ratio, sin / ratio, cos], 1).view(-1, 2, 2))
+
+
+@augmentation("erase")
+def random_erasing(images: Tensor, share: float) -> Tensor:
+    """A rectangle with this share of each side set to zero; its centre is drawn anywhere in the image"""
+    inside = []
+    for side in images.shape[2:]:
+        at = (torch.arange(side, device=images.device) + 0.5) / side
+        inside.append((at - torch.rand(len(images), 1, device=images.device)).abs() < share / 2)  # (m, side)
+    return images.masked_fill((inside[0][:, :, None] & inside[1][:, None, :])[:, None], 0.0)
+
+
+def _warped(images: Tensor, matrix: Tensor) -> Tensor:
+    """The pixel at x taken from `matrix` · x (m, 2, 2), interpolated; zero outside"""
+    grid = F.affine_grid(F.pad(matrix, (0, 1)), list(images.shape), align_corners=False)
+    return F.grid_sample(images, grid, align_corners=False)
 
 
 def augment(images: Tensor, amounts: Mapping[str, float]) -> Tensor:
