@@ -13,7 +13,6 @@ from wcapsnet.baselines.efficient_capsnet import steep_squash
 from wcapsnet.data.augment import augment
 from wcapsnet.network.nonlinearity import squash
 from wcapsnet.objective import reconstruction
-from wcapsnet.parts import augmentation
 from wcapsnet.recipes import TABLE_V, recipe
 
 WITH_LENGTHS = ("capsnet", "capsnet-cifar", "deepcaps", "deepcaps-64", "efficient-capsnet")
@@ -245,17 +244,15 @@ def test_the_second_routing_of_all_layers_starts_from_the_states_of_the_first():
 # ── augmentation ──
 
 
-@pytest.mark.parametrize(("name", "amount"), [("contrast", 0.8), ("zoom", 0.2), ("rotate", 30), ("erase", 4)])
-def test_augmentations_change_images_each_in_its_own_way(name, amount):
+@pytest.mark.parametrize(("name", "amount"), [("contrast", 0.8), ("zoom", 0.2), ("rotate", 30), ("erase", 0.4)])
+def test_augmentations_change_every_image_in_its_own_way(name, amount):
     torch.manual_seed(0)
-    images = torch.rand(1, 2, 12, 9).expand(16, -1, -1, -1)
+    images = 0.1 + torch.rand(1, 2, 12, 9).expand(16, -1, -1, -1)
     changed = augment(images, {name: amount})
     assert changed.shape == images.shape
-    assert len({tuple(one.flatten().tolist()) for one in changed}) > 4
+    assert len({tuple(one.flatten().tolist()) for one in changed}) > 8
+    torch.testing.assert_close(augment(images, {name: 0}), images, rtol=0, atol=1e-5)
     if name == "erase":
-        assert ((changed == 0).sum((2, 3)) == 16).all()
         assert torch.equal(changed[changed != 0], images[changed != 0])
-    else:
-        assert torch.allclose(augmentation[name](images, 0), images, atol=1e-5)
-    if name == "rotate":  # half of the images
-        assert 2 < sum(torch.allclose(a, b, atol=1e-5) for a, b in zip(changed, images, strict=True)) < 14
+    if name == "contrast":
+        torch.testing.assert_close(changed.mean((2, 3)), images.mean((2, 3)))

@@ -43,7 +43,7 @@ class CapsNetConfig(Pictures):
     standardize: bool = False  # each image by its own mean and deviation
 
     least_side: ClassVar[int] = 17
-    training: ClassVar[dict[str, object]] = {"optimizer": "adam", "lr": 1e-3, "weight_decay": 0.0}
+    training: ClassVar[dict[str, object]] = {"optimizer": "adamw", "lr": 1e-3, "weight_decay": 0.0}  # Adam
     normalization: ClassVar[str] = "unit"
 
     def build(self) -> CapsNet:

@@ -41,7 +41,7 @@ class DeepCapsConfig(Pictures):
     class_dimension: int = 32
     iterations: int = 3
 
-    training: ClassVar[dict[str, object]] = {"optimizer": "adam", "lr": 1e-3, "weight_decay": 0.0}
+    training: ClassVar[dict[str, object]] = {"optimizer": "adamw", "lr": 1e-3, "weight_decay": 0.0}  # Adam
     normalization: ClassVar[str] = "unit"
 
     def build(self) -> DeepCaps:

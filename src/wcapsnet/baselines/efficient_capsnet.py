@@ -33,7 +33,7 @@ class EfficientCapsNetConfig(Pictures):
     class_dimension: int = 16
 
     least_side: ClassVar[int] = 11
-    training: ClassVar[dict[str, object]] = {"optimizer": "adam", "lr": 5e-4, "weight_decay": 0.0}
+    training: ClassVar[dict[str, object]] = {"optimizer": "adamw", "lr": 5e-4, "weight_decay": 0.0}  # Adam
     normalization: ClassVar[str] = "unit"
 
     def build(self) -> EfficientCapsNet:
