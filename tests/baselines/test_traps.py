@@ -11,6 +11,7 @@ from wcapsnet.baselines.capsnet import cropped
 from wcapsnet.baselines.common import CapsuleOutput, lengths, log_odds, margin, windows
 from wcapsnet.baselines.efficient_capsnet import steep_squash
 from wcapsnet.data.augment import augment
+from wcapsnet.models import model_config
 from wcapsnet.network.nonlinearity import squash
 from wcapsnet.objective import reconstruction
 from wcapsnet.recipes import TABLE_V, recipe
@@ -122,6 +123,15 @@ def test_class_capsules_are_shorter_than_one_and_their_lengths_are_the_scores(na
     torch.testing.assert_close(output.lengths, output.capsules.norm(dim=2), rtol=1e-4, atol=1e-5)
     assert (output.lengths < 1).all()
     assert torch.equal(output.logits.argmax(1), output.lengths.argmax(1))
+
+
+def test_the_signal_reaches_the_last_cell_of_deepcaps():
+    # A convolution that shortens vectors before each squash, which is quadratic near zero, leaves nothing of them.
+    torch.manual_seed(0)
+    network = model_config("deepcaps", 10, 1, 28, 28).build()
+    network(torch.rand(2, 1, 28, 28)).lengths.sum().backward()
+    first, last = network.cells[0].main[1].conv.weight, network.cells[3].main[1].conv.weight
+    assert last.grad.norm() > 0.01 * first.grad.norm()
 
 
 # ── no epsilon in the norm ──

@@ -3,7 +3,8 @@
 Published: CIFAR-10 91.01 %, SVHN 97.16 %, MNIST 99.72 %, the first two on images resized to 64×64; 92.74 % on CIFAR-10
 as an ensemble of 7. 8,500,337 parameters at 28×28, 13,426,995 at 64×64.
 
-Left open, and decided here: strided convolutions are padded symmetrically; kernels start He-normal, in the decoder
+Left open, and decided here: strided convolutions are padded symmetrically. Kernels start with variance 4 / fan-in: squash
+maps a length of 0.5 to itself then, and with less, nothing reaches the last cell; in the decoder they start
 Glorot-uniform. The 3-D routing squashes the whole map of an output type, as the authors' code does, where the paper
 squashes every capsule. The decoder doubles the sides three times from 64 pixels on and twice below. If images are
 resized, the reconstruction is averaged back to their own size, because the error is measured there. The authors' second
@@ -166,7 +167,7 @@ class DeepCaps(Baseline):
         self.decoder = Decoder(config.class_dimension, config.channels, height, width)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+                nn.init.normal_(module.weight, std=2 * module.weight[0].numel() ** -0.5)
             elif isinstance(module, nn.ConvTranspose2d):
                 nn.init.xavier_uniform_(module.weight)
                 nn.init.zeros_(module.bias)  # type: ignore[arg-type]
