@@ -5,8 +5,16 @@ import pytest
 import torch
 from small import SMALL, batch, loss, shaken, small
 
+import wcapsnet
+from wcapsnet import InputError
 from wcapsnet.classifier import Classifier
+from wcapsnet.data import DataConfig, Dataset, Split
+from wcapsnet.experiment import Experiment, TrainingConfig
 from wcapsnet.models import list_models
+from wcapsnet.objective import PAPER, Objective
+from wcapsnet.training.console import Progress
+from wcapsnet.training.run_folder import Run
+from wcapsnet.training.trainer import Trainer
 
 SHAPES = [(1, (17, 17)), (3, (32, 32)), (2, (28, 21))]
 NAMES = sorted(SMALL)
@@ -104,3 +112,41 @@ def test_a_tiny_batch_is_overfitted(name):
         probabilities = network.eval()(images).logits[:, :3].softmax(1)
     assert (probabilities.argmax(1) == labels).all()
     assert probabilities.gather(1, labels[:, None]).mean() > 0.6
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_training_loop_stops_resumes_and_tests(name, tmp_path):
+    network = small(name)
+    images, labels = batch(network, 24)
+    split = Split((255 * images.clamp(0, 1)).byte(), labels)
+    data, config = Dataset("toy", ("a", "b", "c"), split, split, split), network.config
+    training = {"epochs": 2, "batch_size": 8, "milestones": (), **getattr(config, "training", {})}
+    experiment = Experiment(
+        "toy", DataConfig(), config, Objective(getattr(config, "terms", PAPER)), TrainingConfig(**training)
+    )
+    run = Run.create(tmp_path / "run", experiment, {})
+    trainer = Trainer(run, data, torch.device("cpu"), Progress())
+    steps = trainer.steps()
+    next(steps)
+    trainer.pause()
+    steps.close()
+    resumed = Trainer(Run.open(tmp_path / "run"), data, torch.device("cpu"), Progress())
+    assert resumed.state.step == 1
+    resumed.fit()
+    assert len(resumed.finish().predicted) == 24
+    assert [record["epoch"] for record in run.metrics()] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "says"),
+    [
+        ("capsnet", {"size": 16}, "height is 16"),
+        ("capsnet", {"crop": 40}, "crop is 40"),
+        ("attention-routing", {"size": 12}, "at least 14"),
+        ("vgg-19", {"classes": 1}, "classes is 1"),
+        ("deepcaps", {"channels": 0}, "channels is 0"),
+    ],
+)
+def test_impossible_shapes_are_refused_by_name(name, fields, says):
+    with pytest.raises(InputError, match=says):
+        wcapsnet.create(name, **fields)

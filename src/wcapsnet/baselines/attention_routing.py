@@ -91,7 +91,7 @@ class Attention(nn.Module):
         pose = self.weight.shape[-1]
         seen = windows(children, self.kernel, self.stride, 0).flatten(0, 1).unflatten(2, (pose, pose))  # (p, i, √d, √d)
         if parents is None:  # needs no votes
-            r = seen.new_full((), 1 / self.parents)
+            r = seen.new_full((1, 1, 1), 1 / self.parents).expand(*seen.shape[:2], self.parents)
             states = torch.einsum("piab,ijbc->pjac", seen, self.weight) / self.parents
         else:
             query = parents.permute(0, 3, 4, 1, 2).flatten(0, 2).unflatten(2, (pose, pose))  # (p, j, √d, √d)
@@ -157,7 +157,8 @@ class AttentionRouting(Baseline):
         x = self.primary(x).unflatten(1, (config.capsules, config.pose**2))  # (m, n, d, 16, 16)
         states = [self.primary_norm(x.movedim(2, -1)).movedim(-1, 2)]
         for layer in self.layers:  # the first routing, from layer to layer
-            states.append(layer(states[-1], None)[0])
+            state, r = layer(states[-1], None)
+            states.append(state)
         for _ in range(config.routings - 1):  # the others, in all layers at once
             found = [layer(*both) for layer, both in zip(self.layers, pairwise(states), strict=True)]
             states, r = [states[0], *(state for state, _ in found)], found[-1][1]

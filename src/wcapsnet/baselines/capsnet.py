@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..errors import InputError
 from ..network.nonlinearity import squash
 from ..parts import architecture, model
 from .common import Baseline, CapsuleOutput, DenseDecoder, Pictures, lengths, log_odds, one_class
@@ -45,6 +46,11 @@ class CapsNetConfig(Pictures):
     least_side: ClassVar[int] = 17
     training: ClassVar[dict[str, object]] = {"optimizer": "adamw", "lr": 1e-3, "weight_decay": 0.0}  # Adam
     normalization: ClassVar[str] = "unit"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.crop <= min(self.height, self.width):
+            raise InputError(f"model.crop is {self.crop}, but the images are {self.height}×{self.width}.")
 
     def build(self) -> CapsNet:
         return CapsNet(self)

@@ -3,12 +3,12 @@
 Published: CIFAR-10 91.01 %, SVHN 97.16 %, MNIST 99.72 %, the first two on images resized to 64×64; 92.74 % on CIFAR-10
 as an ensemble of 7. 8,500,337 parameters at 28×28, 13,426,995 at 64×64.
 
-Left open, and decided here: strided convolutions are padded symmetrically. Kernels start with variance 4 / fan-in: squash
-maps a length of 0.5 to itself then, and with less, nothing reaches the last cell; in the decoder they start
-Glorot-uniform. The 3-D routing squashes the whole map of an output type, as the authors' code does, where the paper
-squashes every capsule. The decoder doubles the sides three times from 64 pixels on and twice below. If images are
-resized, the reconstruction is averaged back to their own size, because the error is measured there. The authors' second
-training phase (margins 0.95 and 0.05, starting from the best weights of the first) is not part of the recipes.
+Left open, and decided here: strided convolutions are padded symmetrically. Kernels start with variance 4 / fan-in, for
+which a squashed convolution keeps vectors of length 0.5; with less, nothing reaches the last cell. In the decoder they
+start Glorot-uniform. The 3-D routing squashes the whole map of an output type, as the authors' code does, where the
+paper squashes every capsule. The decoder doubles the sides three times from 64 pixels on and twice below. If images
+are resized, the reconstruction is averaged back to their own size, because the error is measured there. The authors'
+second training phase (margins 0.95 and 0.05, starting from the best weights of the first) is not part of the recipes.
 """
 
 from __future__ import annotations
