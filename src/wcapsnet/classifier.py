@@ -83,7 +83,7 @@ class Classifier(nn.Module):
 
     def probabilities(self, output: Output) -> Tensor:
         """(m, N): over the real classes"""
-        return self.network.class_logits(output).float().softmax(1)
+        return output.logits[:, : self.config.classes].float().softmax(1)
 
     def preprocess(self, pictures: Iterable[Picture]) -> Tensor:
         """Pictures of any kind and size → normalised images (m, ch, h, w) on the classifier's device"""
@@ -131,7 +131,7 @@ class Classifier(nn.Module):
         with arithmetic("fp32", images.device):
             output = self(images)
         probabilities, order = self.probabilities(output).cpu().sort(descending=True, stable=True)
-        weights = [r.weights.float().cpu() for r in output.routings]
+        weights = [r.weights.float().cpu() for r in getattr(output, "routings", ())]
         top = max(1, min(top, len(self.classes)))
         return [
             Prediction(

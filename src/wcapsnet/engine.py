@@ -28,7 +28,10 @@ class Engine:
         images, labels = data.take(index)
         return augment(images, augmentations), labels
 
-    def forward(self, images: Tensor) -> Any:
+    def forward(self, images: Tensor, labels: Tensor | None = None) -> Any:
+        """Networks that decode the true class in training take the labels too."""
+        if getattr(self.network, "takes_labels", False):
+            return self.network(images, labels)
         return self.network(images)
 
     def terms(self, output: Any, images: Tensor, labels: Tensor, weights: Objective, sums: Tensor) -> Terms:
@@ -48,10 +51,10 @@ class Engine:
         total.backward()
 
     def optimizer(
-        self, groups: list[dict[str, Any]], lr: Tensor, momentum: float, name: str = "sgd"
+        self, groups: list[dict[str, Any]], lr: Tensor, momentum: float, name: str = "sgd", nesterov: bool = True
     ) -> torch.optim.Optimizer:
-        """SGD with Nesterov momentum, or AdamW with β₁ = momentum"""
+        """SGD with Nesterov or plain momentum, or AdamW with β₁ = momentum"""
         # `fused`: the other implementations synchronise to read the learning rate.
         if name == "adamw":
             return torch.optim.AdamW(groups, lr=lr, betas=(momentum, 0.999), fused=True, capturable=lr.is_cuda)
-        return torch.optim.SGD(groups, lr=lr, momentum=momentum, nesterov=momentum > 0, fused=True)
+        return torch.optim.SGD(groups, lr=lr, momentum=momentum, nesterov=nesterov and momentum > 0, fused=True)

@@ -16,7 +16,7 @@ PRECISIONS = ("fp32", "bf16")
 KERNELS = ("auto", "fused", "plain")
 MAX_COUNT = 2**31 - 1
 MAX_RATE = 3.4e38  # the largest number of float32
-SCHEDULES = ("steps", "cosine")
+SCHEDULES = ("steps", "cosine", "exponential")
 OPTIMIZERS = ("sgd", "adamw")
 
 
@@ -28,11 +28,13 @@ class TrainingConfig:
     batch_size: int = 64
     lr: float = 0.1
     milestones: tuple[int, ...] = (150, 200, 250)  # epochs after which the learning rate decreases
-    decay: float = 0.1  # factor applied at each milestone
-    schedule: str = "steps"  # by milestones, or "cosine": down to zero at the end, without milestones
+    decay: float = 0.1  # factor applied at each milestone; for an exponential schedule, per epoch
+    schedule: str = "steps"  # by milestones; "cosine", down to zero at the end; or "exponential"
+    floor: float = 0.0  # lowest learning rate of the exponential schedule
     warmup: int = 0  # epochs before the learning rate reaches its full value (D33)
-    optimizer: str = "sgd"  # with Nesterov momentum, or "adamw"
-    momentum: float = 0.9  # Nesterov's; β₁ of AdamW
+    optimizer: str = "sgd"  # or "adamw"
+    momentum: float = 0.9  # of SGD; β₁ of AdamW
+    nesterov: bool = True  # False: plain momentum
     weight_decay: float = 1e-4  # λ_WD, on the network's decayed_parameters()
     averaging: float = 0.0  # decay of a moving average of the weights, which is then what is evaluated; 0: none
     epoch_steps: int | None = None  # end an epoch after this many steps; None: after all images
@@ -57,6 +59,7 @@ class TrainingConfig:
         require(steps is None or 1 <= steps <= MAX_COUNT, "epoch_steps", f"between 1 and {MAX_COUNT:,}, or none")
         require(self.minutes is None or 0 < self.minutes < math.inf, "minutes", "above zero, or none")
         require(0 < self.lr <= MAX_RATE, "lr", f"above zero and at most {MAX_RATE:g}")
+        require(0 <= self.floor <= self.lr, "floor", "between 0 and the learning rate")
         require(0 <= self.warmup <= MAX_COUNT, "warmup", f"between 0 and {MAX_COUNT:,} epochs")
         require(0 < self.decay <= 1, "decay", "above 0 and at most 1")
         require(0 <= self.momentum < 1, "momentum", "at least 0 and below 1")
@@ -80,15 +83,18 @@ class TrainingConfig:
         if self.schedule == "cosine":
             past = max(0.0, epoch - self.warmup) / max(self.epochs - self.warmup, 1e-9)
             return self.lr * rising * 0.5 * (1 + math.cos(math.pi * min(1.0, past)))
+        if self.schedule == "exponential":
+            return rising * max(self.floor, self.lr * self.decay**epoch)
         return self.lr * rising * self.decay ** sum(epoch >= milestone for milestone in self.milestones)
 
     def with_epochs(self, epochs: int) -> TrainingConfig:
-        """The same schedule for another number of epochs: milestones, warm-up and patience scale with it."""
+        """The same schedule for another number of epochs: milestones, warm-up, patience and exponential decay scale."""
         new = replace(self, epochs=epochs)  # refuses impossible numbers first
         moved = sorted({max(1, round(m * epochs / self.epochs)) for m in self.milestones})
         warmup = round(self.warmup * epochs / self.epochs)
         patience = self.patience and max(1, round(self.patience * epochs / self.epochs))
-        return replace(new, milestones=tuple(moved), warmup=warmup, patience=patience)
+        decay = self.decay ** (self.epochs / epochs) if self.schedule == "exponential" else self.decay
+        return replace(new, milestones=tuple(moved), warmup=warmup, patience=patience, decay=decay)
 
     def out_of_patience(self, epoch: int, best: int) -> bool:
         """Whether to stop after `epoch` epochs, of which number `best` was the best on validation. Patience counts from

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from training_helpers import CPU, begin, toy_dataset, toy_experiment
+from training_helpers import CPU, begin, go_on, toy_dataset, toy_experiment
 
 from twins.tiny import quiet
 from wcapsnet.data.device_data import DeviceSplit
@@ -264,3 +264,45 @@ def test_with_epochs_always_gives_a_valid_schedule(epochs):
 def test_impossible_training_settings_are_refused_by_name(field, value):
     with pytest.raises(ValueError, match=rf"^training\.{field} is .* must be .*\.$"):
         TrainingConfig(**{field: value})
+
+
+# ── Adam, plain momentum, exponential decay ──
+
+
+def test_adam_and_plain_momentum_equal_their_formulas():
+    for settings in ({"optimizer": "adamw", "weight_decay": 0.0}, {"nesterov": False, "weight_decay": 0.0}):
+        network, optimizer = network_and_optimizer(lr=0.01, momentum=0.9, **settings)
+        p = network.projection
+        expected, mean, square = p.detach().double(), torch.zeros(p.shape).double(), torch.zeros(p.shape).double()
+        for t in range(1, 4):
+            for q in network.parameters():
+                q.grad = torch.full_like(q, 0.5 * t)
+            g = p.grad.double()
+            if "optimizer" in settings:
+                mean, square = 0.9 * mean + 0.1 * g, 0.999 * square + 0.001 * g.square()
+                expected = expected - 0.01 * (mean / (1 - 0.9**t)) / ((square / (1 - 0.999**t)).sqrt() + 1e-8)
+            else:
+                mean = 0.9 * mean + g
+                expected = expected - 0.01 * mean
+            optimizer.step()
+        torch.testing.assert_close(p.detach().double(), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_the_exponential_schedule_falls_every_epoch_down_to_its_floor():
+    training = TrainingConfig(epochs=5, lr=1.0, schedule="exponential", decay=0.5, floor=0.2)
+    assert [training.learning_rate(epoch) for epoch in range(5)] == pytest.approx([1, 0.5, 0.25, 0.2, 0.2])
+    assert training.with_epochs(10).learning_rate(2) == pytest.approx(0.5)
+
+
+def test_a_run_with_adam_resumes_where_it_stopped(tmp_path):
+    settings = {"optimizer": "adamw", "lr": 1e-3, "milestones": (1,)}
+    whole = begin(tmp_path / "whole", toy_experiment(epochs=2, **settings))
+    whole.fit()
+    steps = (first := begin(tmp_path / "halves", toy_experiment(epochs=2, **settings))).steps()
+    next(steps)
+    first.pause()
+    steps.close()
+    second = go_on(tmp_path / "halves")
+    second.fit()
+    for name, tensor in whole.network.state_dict().items():
+        torch.testing.assert_close(second.network.state_dict()[name], tensor, msg=name)

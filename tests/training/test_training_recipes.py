@@ -12,7 +12,7 @@ from wcapsnet.data import DATASETS, DataConfig, FolderSummary
 from wcapsnet.errors import InputError
 from wcapsnet.network import CIFAR10_LEVELS, CIFAR100_LEVELS, Level, WCapsNet
 from wcapsnet.objective import Objective
-from wcapsnet.recipes import ABLATIONS, PAPER, RECIPES, recipe
+from wcapsnet.recipes import ABLATIONS, PAPER, RECIPES, SMALL, TABLE_V, recipe
 from wcapsnet.recipes.ablations import NONLINEARITY_TABLE, ROUTING_TABLE, WEIGHTING_TABLE, variant
 from wcapsnet.recipes.quick import folder
 from wcapsnet.settings import differing
@@ -21,7 +21,14 @@ from wcapsnet.training.run_folder import read_experiment
 RECORDS = Path(__file__).parents[2] / "results" / "first-runs"
 
 
-@pytest.mark.parametrize("name", RECIPES)
+OWN = [*PAPER, *SMALL, *ABLATIONS]  # those of other systems: tests/baselines
+
+
+def test_every_recipe_is_of_a_wcapsnet_or_of_another_system_of_table_v():
+    assert set(RECIPES) == {*OWN, *TABLE_V}
+
+
+@pytest.mark.parametrize("name", OWN)
 def test_every_recipe_builds_fits_its_data_and_carries_its_name(name):
     experiment = recipe(name)
     assert experiment.name == name
@@ -125,7 +132,7 @@ def test_the_papers_own_row_changes_nothing(dataset):
     assert variant(base, (), base.name) == base
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", OWN)
 def test_every_recipe_says_what_it_reproduces_and_how_long_it_takes(name):
     text = RECIPES[name].__doc__
     assert re.search(r"\d+ (min|minutes)|minutes on two cores|[Aa]s long as", text), text
@@ -167,7 +174,7 @@ def summary(counts=(100, 120), height=40, width=30, color=True, one_shape=True):
 
 @pytest.mark.parametrize("color", [True, False])
 @pytest.mark.parametrize("size", [None, (24, 32)])
-@pytest.mark.parametrize("model", ["wcapsnet", "wcapsnet-small"])
+@pytest.mark.parametrize("model", ["wcapsnet", "wcapsnet-small", "densenet-bc-100-12", "capsnet", "sr-capsnet"])
 def test_the_recipe_of_a_folder_fits_the_folder(color, size, model):
     experiment = folder(Path("some/pets"), summary(color=color), size, model)
     data, net = experiment.data, experiment.model
@@ -178,7 +185,9 @@ def test_the_recipe_of_a_folder_fits_the_folder(color, size, model):
     assert data.channels == net.channels == (3 if color else 1)
     assert net.classes == 2
     assert data.mirror is color  # gray pictures are often writing
-    assert data.normalization == "standardize"
+    assert data.normalization == ("unit" if model == "capsnet" else "standardize")  # its decoder ends in [0, 1]
+    assert ("margin" in experiment.objective) == (model == "capsnet")
+    assert ("wasserstein" in experiment.objective) == model.startswith("wcapsnet")
 
 
 @pytest.mark.parametrize("images", [6, 60, 400, 600, 1999, 2000, 5000, 100_000])

@@ -1,9 +1,12 @@
-"""DenseNet-BC (Huang, Liu, van der Maaten, Weinberger: Densely Connected Convolutional Networks, 2017)."""
+"""DenseNet-BC (Huang, Liu, van der Maaten, Weinberger: Densely Connected Convolutional Networks, 2017).
+
+Published: CIFAR-10 96.40 %, CIFAR-100 82.40 % with depth 250, k = 24, 15.3M parameters; 95.49 % and 77.73 % with depth
+100, k = 12, 0.77M parameters, the one of WCapsNet's size, which Table V leaves out.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -11,17 +14,14 @@ from torch import Tensor, nn
 
 from ..errors import InputError
 from ..parts import architecture, model
+from .common import Baseline, LogitsOutput, Pictures
 
 
 @architecture("densenet")
 @dataclass(frozen=True)
-class DenseNetConfig:
+class DenseNetConfig(Pictures):
     """Three dense blocks of (depth - 4) / 6 layers each."""
 
-    classes: int = 10
-    channels: int = 3
-    height: int = 32
-    width: int = 32
     depth: int = 100
     growth: int = 12  # k
 
@@ -41,8 +41,10 @@ def densenet_bc_100_12(classes: int, channels: int, height: int, width: int) -> 
     return DenseNetConfig(classes, channels, height, width)
 
 
-class DenseNetOutput(NamedTuple):
-    logits: Tensor  # (m, classes)
+@model("densenet-bc-250-24")
+def densenet_bc_250_24(classes: int, channels: int, height: int, width: int) -> DenseNetConfig:
+    """DenseNet-BC-250, k = 24: 15.3M parameters."""
+    return DenseNetConfig(classes, channels, height, width, depth=250, growth=24)
 
 
 class DenseLayer(nn.Module):
@@ -72,7 +74,7 @@ class Transition(nn.Module):
         return F.avg_pool2d(self.conv(F.relu_(self.norm(x))), 2)
 
 
-class DenseNet(nn.Module):
+class DenseNet(Baseline):
     def __init__(self, config: DenseNetConfig | None = None):
         super().__init__()
         self.config = config = config or DenseNetConfig()
@@ -93,12 +95,8 @@ class DenseNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
         nn.init.zeros_(self.linear.bias)
 
-    def forward(self, images: Tensor) -> DenseNetOutput:
+    def forward(self, images: Tensor) -> LogitsOutput:
         x = self.init_conv(images)
         for block, transition in zip(self.blocks, [*self.transitions, nn.Identity()], strict=True):
             x = transition(block(x))
-        return DenseNetOutput(self.linear(F.relu_(self.norm(x)).mean((2, 3))))  # (m, r)
-
-    def decayed_parameters(self) -> list[nn.Parameter]:
-        """Weight decay applies to all parameters."""
-        return list(self.parameters())
+        return LogitsOutput(self.linear(F.relu_(self.norm(x)).mean((2, 3))))  # (m, r)

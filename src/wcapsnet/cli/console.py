@@ -20,10 +20,10 @@ from ..console import command, err, out
 from ..data import DATASETS
 from ..errors import InputError
 from ..formatting import mean_and_deviation, percent, plural, printable
-from ..models import list_models
+from ..models import list_models, parameter_count
 from ..network.routing import EQUAL
 from ..parts import Kind, augmentation, fitness, loss_term, model, nonlinearity, weighting
-from ..recipes import PAPER, ROWS, SMALL
+from ..recipes import PAPER, ROWS, SMALL, TABLE_V
 from ..recipes.published import PAPER_TABLES
 from ..reports import ablation as report_ablation
 from ..reports import tables as report
@@ -245,20 +245,16 @@ def as_json(answer: Prediction) -> dict[str, Any]:
 
 
 def recipes() -> None:
-    found = {name: (function(), function.__doc__ or "") for name, function in {**PAPER, **SMALL}.items()}
+    found = {name: (function(), function.__doc__ or "") for name, function in {**PAPER, **SMALL, **TABLE_V}.items()}
     print_table(
         ["recipe", "epochs", "parameters", "what"],
         (
-            [name, str(one.training.epochs), f"{_parameters(one.model) / 1000:,.0f}k", doc.strip().splitlines()[0]]
+            [name, str(one.training.epochs), f"{parameter_count(one.model) / 1000:,.0f}k", doc.strip().splitlines()[0]]
             for name, (one, doc) in found.items()
         ),
         "Recipes (wcapsnet train RECIPE)",
     )
     out.print(f"Ablations of Tables II to IV: each with -{', -'.join(ROWS)}; for example cifar10-squash.\n")
-
-
-def _parameters(config: Any) -> int:
-    return sum(p.numel() for p in config.build().parameters())
 
 
 def parts() -> None:
@@ -268,8 +264,12 @@ def parts() -> None:
 
 
 def models() -> None:
-    rows = ([name, f"{_parameters(model[name](10, 3, 32, 32)):,}", text] for name, text in list_models().items())
-    print_table(["model", "parameters", "description"], rows, "Models (wcapsnet.create(NAME))")
+    def cells(name: str, text: str) -> list[str]:
+        sizes = (parameter_count(model[name](10, *shape)) for shape in ((1, 28, 28), (3, 32, 32)))
+        return [name, *(f"{size:,}" for size in sizes), text]
+
+    columns = ["model", "parameters at 28×28×1", "at 32×32×3", "description"]
+    print_table(columns, [cells(*one) for one in list_models().items()], "Models (wcapsnet.create(NAME))")
 
 
 def weights() -> None:

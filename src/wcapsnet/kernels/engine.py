@@ -39,7 +39,7 @@ class FusedEngine(Engine):
         images, labels = take(data, index, "mirror" in fused, int(fused.get("shift", 0)))
         return augment(images, rest), labels
 
-    def forward(self, images: Tensor) -> Output:
+    def forward(self, images: Tensor, labels: Tensor | None = None) -> Output:
         return self.fused(self.network, images)
 
     def terms(self, output: Output, images: Tensor, labels: Tensor, weights: Objective, sums: Tensor) -> Terms:
@@ -66,10 +66,10 @@ class FusedEngine(Engine):
             self.fused.aside.enabled = False
 
     def optimizer(
-        self, groups: list[dict[str, Any]], lr: Tensor, momentum: float, name: str = "sgd"
+        self, groups: list[dict[str, Any]], lr: Tensor, momentum: float, name: str = "sgd", nesterov: bool = True
     ) -> torch.optim.Optimizer:
-        if momentum == 0 or name != "sgd":
-            return super().optimizer(groups, lr, momentum, name)
+        if momentum == 0 or name != "sgd" or not nesterov:
+            return super().optimizer(groups, lr, momentum, name, nesterov)
         return FusedNesterov(groups, lr=lr, momentum=momentum, nesterov=True, fused=True)
 
 

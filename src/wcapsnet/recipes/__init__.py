@@ -10,8 +10,9 @@ from ..parts import recipe as recipes
 from ..parts import suggestion
 from . import paper, quick
 from .ablations import PAPER_FIGURES, ROWS, TABLE_OF, variant
+from .table_v import TABLE_V
 
-__all__ = ["ABLATIONS", "PAPER", "RECIPES", "ROWS", "SMALL", "recipe", "suggest"]
+__all__ = ["ABLATIONS", "PAPER", "RECIPES", "ROWS", "SMALL", "TABLE_V", "recipe", "suggest"]
 
 PAPER: dict[str, Callable[[], Experiment]] = {
     "mnist": paper.mnist,
@@ -34,13 +35,13 @@ def _ablation(base: Callable[[], Experiment], dataset: str, row: str) -> Callabl
 
 
 ABLATIONS = {f"{dataset}-{row}": _ablation(base, dataset, row) for dataset, base in PAPER.items() for row in ROWS}
-for _name, _function in {**PAPER, **SMALL, **ABLATIONS}.items():
+for _name, _function in {**PAPER, **SMALL, **ABLATIONS, **TABLE_V}.items():
     recipes(_name)(_function)
 RECIPES = recipes
 
 
 def suggest(name: str) -> str:
-    """The closest recipe, or all recipes without their ablations."""
+    """The closest recipe, or all recipes without ablations and other systems."""
     near = suggestion(name, RECIPES)
     return near if "did you mean" in near else suggestion(name, [*PAPER, *SMALL])
 

@@ -10,6 +10,7 @@ from ..experiment import Experiment, TrainingConfig
 from ..models import model_config
 from ..objective import PAPER, Objective
 
+WCAPSNET_TRAINING = {"optimizer": "adamw", "lr": 0.005, "weight_decay": 0.3, "averaging": 0.99}
 SMALL_SIDE = 32  # pixels, on a CPU: 64 costs three times as much (docs/results.md)
 
 
@@ -43,6 +44,7 @@ def folder(
     """
     height, width = size or _reduced(summary.proposed_size(), SMALL_SIDE if model == "wcapsnet-small" else MAX_SIDE)
     channels = summary.proposed_channels
+    config = model_config(model, len(summary.classes), channels, height, width)
     images = sum(summary.counts)
     batch_size = 64 if images >= 5000 else 32 if images >= 200 else 16
     epochs = min(100, max(20, 800 * batch_size // images))
@@ -56,22 +58,19 @@ def folder(
             exclude=summary.exclude,
             balance=True,
             validation=0.15,
-            normalization="standardize",
+            normalization=getattr(config, "normalization", "standardize"),
             mirror=channels == 3,
             shift=max(1, min(height, width) // 8),
         ),
-        model=model_config(model, len(summary.classes), channels, height, width),
-        objective=Objective(PAPER, reconstruction=0.01, label_smoothing=0.2),
+        model=config,
+        objective=Objective(getattr(config, "terms", {**PAPER, "reconstruction": 0.01, "label_smoothing": 0.2})),
         training=TrainingConfig(
             epochs=epochs,
             batch_size=batch_size,
-            lr=0.005,
             milestones=(),
             schedule="cosine",
             warmup=max(1, epochs // 20),
-            optimizer="adamw",
-            weight_decay=0.3,
-            averaging=0.99,
+            **getattr(config, "training", WCAPSNET_TRAINING),
         ),
     )
 

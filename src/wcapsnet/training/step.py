@@ -44,7 +44,7 @@ class Step:
         batch, labels = engine.batch(self.data, index, experiment.data.augmentations())
         images, share = batch if isinstance(batch, Mixed) else (batch, None)
         with arithmetic(experiment.training.precision, images.device):
-            output = engine.forward(images)
+            output = engine.forward(images, labels)
             if share is None:
                 total = engine.terms(output, images, labels, experiment.objective, self.sums).total
             else:
@@ -166,7 +166,7 @@ class Average:
 
 
 def make_optimizer(engine: Engine, experiment: Experiment, device: torch.device) -> torch.optim.Optimizer:
-    """SGD with Nesterov momentum, or AdamW; λ_WD applies only to the parameters in the paper's L₂."""
+    """SGD with Nesterov or plain momentum, or AdamW; λ_WD applies to the network's `decayed_parameters()`."""
     training, network = experiment.training, engine.network
     decayed = network.decayed_parameters()
     chosen = {id(p) for p in decayed}
@@ -174,13 +174,15 @@ def make_optimizer(engine: Engine, experiment: Experiment, device: torch.device)
     groups = [{"params": decayed, "weight_decay": training.weight_decay}, {"params": others, "weight_decay": 0.0}]
     # The learning rate is a tensor because a recorded step reads it at every replay.
     rate = torch.tensor(training.lr, device=device)
-    optimizer = engine.optimizer(groups, rate, training.momentum, training.optimizer)
+    optimizer = engine.optimizer(groups, rate, training.momentum, training.optimizer, training.nesterov)
     for group in optimizer.param_groups:
         for p in group["params"]:  # created up front, so that all steps are identical
-            if training.optimizer == "adamw":
-                state = {"step": torch.zeros((), device=device)}
-                state |= {name: torch.zeros_like(p) for name in ("exp_avg", "exp_avg_sq")}
-            else:
-                state = {"momentum_buffer": torch.zeros_like(p)}
-            optimizer.state[p].update(state)
+            optimizer.state[p].update(_initial_state(optimizer, p))
     return optimizer
+
+
+def _initial_state(optimizer: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Tensor]:
+    if isinstance(optimizer, torch.optim.AdamW):
+        step = torch.zeros((), device=parameter.device)
+        return {"step": step, "exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
+    return {"momentum_buffer": torch.zeros_like(parameter)}

@@ -1,0 +1,152 @@
+"""What every registered model promises, WCapsNet included."""
+
+import numpy as np
+import pytest
+import torch
+from small import SMALL, batch, loss, shaken, small
+
+import wcapsnet
+from wcapsnet import InputError
+from wcapsnet.classifier import Classifier
+from wcapsnet.data import DataConfig, Dataset, Split
+from wcapsnet.experiment import Experiment, TrainingConfig
+from wcapsnet.models import list_models
+from wcapsnet.objective import PAPER, Objective
+from wcapsnet.training.console import Progress
+from wcapsnet.training.run_folder import Run
+from wcapsnet.training.trainer import Trainer
+
+SHAPES = [(1, (17, 17)), (3, (32, 32)), (2, (28, 21))]
+NAMES = sorted(SMALL)
+
+
+def test_every_registered_model_is_tested():
+    assert set(list_models()) == set(SMALL)
+
+
+@pytest.mark.parametrize(("channels", "size"), SHAPES)
+@pytest.mark.parametrize("name", NAMES)
+def test_forward_and_backward_at_any_size_and_with_any_channels(name, channels, size):
+    network = small(name, classes=4, channels=channels, size=size)
+    images, labels = batch(network)
+    output = network(images)
+    assert output.logits.shape == (6, getattr(network.config, "outputs", 4))
+    if getattr(output, "reconstruction", None) is not None:
+        assert output.reconstruction.shape == images.shape
+    total = loss(network, images, labels).total
+    total.backward()
+    assert total.isfinite()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in network.parameters())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_parameter_receives_a_gradient(name):
+    network = shaken(small(name))
+    for seed in range(3):  # WCapsNet's noise and dropout may spare a parameter in one of them
+        loss(network, *batch(network, 12, seed)).total.backward()
+    idle = [name for name, p in network.named_parameters() if p.grad is None or not p.grad.any()]
+    assert not idle
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_evaluation_is_deterministic_and_independent_of_the_rest_of_the_batch(name):
+    network = shaken(small(name, channels=3))
+    images, _ = batch(network)
+    network(images)  # moves the running means
+    network.eval()
+    with torch.no_grad():
+        once, again, alone = network(images), network(images), network(images[2:3])
+    assert torch.equal(once.logits, again.logits)
+    torch.testing.assert_close(once.logits[2:3], alone.logits, rtol=1e-4, atol=1e-5)
+    if getattr(once, "reconstruction", None) is not None:
+        torch.testing.assert_close(once.reconstruction[2:3], alone.reconstruction, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_saved_classifier_answers_as_before_and_predicts_a_picture(name, tmp_path):
+    network = shaken(small(name, channels=3))
+    images, _ = batch(network)
+    network(images)
+    classifier = Classifier(network.eval(), ("a", "b", "c"), (0.1, 0.2, 0.3), (0.5, 0.5, 0.5))
+    classifier.save(tmp_path / "it.safetensors")
+    loaded = Classifier.load(tmp_path / "it.safetensors")
+    assert loaded.config == network.config
+    with torch.no_grad():
+        assert torch.equal(loaded(images).logits, classifier(images).logits)
+    prediction = loaded.predict(np.full((30, 40, 3), 90, np.uint8))
+    assert sum(probability for _, probability in prediction.top) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_bf16_stays_finite_and_keeps_the_weights_in_float32(name):
+    network = shaken(small(name))
+    images, labels = batch(network)
+    with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+        total = loss(network, images, labels).total
+    total.backward()
+    assert total.isfinite()
+    assert all(p.grad.isfinite().all() and p.grad.dtype == torch.float32 for p in network.parameters())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_black_images_give_finite_gradients(name):
+    network = small(name)
+    images, labels = batch(network)
+    total = loss(network, images * 0, labels).total
+    total.backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in network.parameters())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_tiny_batch_is_overfitted(name):
+    network = small(name)
+    images, labels = batch(network)
+    optimizer = torch.optim.Adam(network.parameters(), 5e-3)
+    for _ in range(40):
+        optimizer.zero_grad()
+        loss(network, images, labels).total.backward()
+        optimizer.step()
+    for _ in range(20):  # running means follow the final weights
+        network(images)
+    with torch.no_grad():
+        probabilities = network.eval()(images).logits[:, :3].softmax(1)
+    assert (probabilities.argmax(1) == labels).all()
+    assert probabilities.gather(1, labels[:, None]).mean() > 0.6
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_training_loop_stops_resumes_and_tests(name, tmp_path):
+    network = small(name)
+    images, labels = batch(network, 24)
+    split = Split((255 * images.clamp(0, 1)).byte(), labels)
+    data, config = Dataset("toy", ("a", "b", "c"), split, split, split), network.config
+    training = {"epochs": 2, "batch_size": 8, "milestones": (), **getattr(config, "training", {})}
+    experiment = Experiment(
+        "toy", DataConfig(), config, Objective(getattr(config, "terms", PAPER)), TrainingConfig(**training)
+    )
+    run = Run.create(tmp_path / "run", experiment, {})
+    trainer = Trainer(run, data, torch.device("cpu"), Progress())
+    steps = trainer.steps()
+    next(steps)
+    trainer.pause()
+    steps.close()
+    resumed = Trainer(Run.open(tmp_path / "run"), data, torch.device("cpu"), Progress())
+    assert resumed.state.step == 1
+    resumed.fit()
+    assert len(resumed.finish().predicted) == 24
+    assert [record["epoch"] for record in run.metrics()] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "says"),
+    [
+        ("capsnet", {"size": 16}, "height is 16"),
+        ("capsnet", {"crop": 40}, "crop is 40"),
+        ("attention-routing", {"size": 12}, "at least 14"),
+        ("vgg-19", {"classes": 1}, "classes is 1"),
+        ("deepcaps", {"channels": 0}, "channels is 0"),
+    ],
+)
+def test_impossible_shapes_are_refused_by_name(name, fields, says):
+    with pytest.raises(InputError, match=says):
+        wcapsnet.create(name, **fields)
