@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from torch.overrides import TorchFunctionMode
+import torch
 
 from . import baselines  # noqa: F401 - registers them
 from .errors import InputError
@@ -75,17 +74,6 @@ def create(
     return built(model_from_dict({**config, **{name: to_dict(value) for name, value in fields.items()}}))
 
 
-class _WithoutDraws(TorchFunctionMode):
-    """Leaves tensors uninitialised: drawing initial values takes most of the time to build a network."""
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if getattr(func, "__name__", "") in ("uniform_", "normal_", "erfinv_"):
-            return args[0] if args else (kwargs or {})["tensor"]
-        return func(*args, **(kwargs or {}))
-
-
 def parameter_count(config: Any) -> int:
     """The number of parameters of a network
 
@@ -93,7 +81,7 @@ def parameter_count(config: Any) -> int:
     >>> parameter_count(model_config("densenet-bc-100-12", classes=10, channels=3, height=32, width=32))
     769162
     """
-    with _WithoutDraws():
+    with torch.device("meta"):  # draws no initial values
         return sum(p.numel() for p in config.build().parameters())
 
 
