@@ -33,6 +33,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "vgg-19": {"widths": (6, 8, 8, 10, 10), "layers": (1, 1, 1, 1, 1)},
     "wcapsnet": _WCAPSNET,
     "wcapsnet-quick": _WCAPSNET,
+    "wcapsnet-small": _WCAPSNET,
 }
 
 

@@ -242,7 +242,7 @@ def test_a_state_of_another_kind_is_one_sentence(spoiled, state):
     assert "cannot be resumed" in sentence(call("train", "--resume", spoiled))
 
 
-@pytest.mark.parametrize("name", ["sums", "random.cpu", "momentum.projection"])
+@pytest.mark.parametrize("name", ["sums", "random.cpu", "exp_avg.projection"])
 def test_a_state_without_one_of_its_tensors_is_one_sentence(spoiled, name):
     (spoiled / "test.json").unlink()
     path = spoiled / "state.safetensors"

@@ -284,6 +284,9 @@ def weights() -> None:
         title = DATASETS[source].title if source in DATASETS else source
         return [name, title, right, str(experiment["training"]["epochs"])]
 
+    if not shipped.names():
+        say("Shipped networks: none in this version.")
+        return
     columns = ["network", "data", "test accuracy", "epochs"]
     print_table(columns, map(cells, shipped.names()), "Shipped networks (wcapsnet.load(NAME))")
 
