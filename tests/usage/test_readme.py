@@ -82,7 +82,7 @@ def photos(place):
 def test_the_readme_is_short_and_every_page_has_commands_and_python():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
     assert [command.split()[1] for command in commands("README.md")] == ["explore", "predict", "train"]
-    assert [len(blocks(page, "python")) for page in PAGES] == [1, 1, 1]
+    assert [len(blocks(page, "python")) for page in PAGES] == [2, 1, 1]
 
 
 def test_the_two_commands_of_the_readme_are_targets_of_the_makefile():
@@ -94,7 +94,8 @@ def test_the_two_commands_of_the_readme_are_targets_of_the_makefile():
 
 def test_the_readmes_python_runs_on_a_folder_of_pictures(photos):
     names: dict = {}
-    exec(blocks("README.md", "python")[0], names)
+    for block in blocks("README.md", "python"):
+        exec(block, names)
     assert names["trained"].path == Path("runs/photos")
     assert names["answer"].label in ("cats", "dogs")
     assert len(names["answer"].winners) == len(names["model"].config.levels)

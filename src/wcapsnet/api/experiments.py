@@ -56,7 +56,7 @@ def experiment_for(
 ) -> tuple[Experiment, Path | None]:
     """The experiment that a command's options describe, and its dataset directory."""
     if epochs and minutes:
-        raise InputError("--epochs and --minutes exclude each other; give one.")
+        raise InputError("Use either --epochs or --minutes, not both.")
     device = device or choose_device("auto")
     experiment, record = _find_experiment(target, size, exclude, model, device)
     if record:

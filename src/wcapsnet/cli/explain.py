@@ -75,7 +75,7 @@ def explain(
     plugin: Plugin = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look inside: the routing of one image, or of a run's dataset."""
+    """Show the routing of one image, or of a run's dataset."""
     asked = {"--capsule": capsule, "--faithfulness": measured, "--reroute": rerouted, "--critics": steep}
     if picture is None:
         _refuse({"--class": about, "--nearest": near}, "is for one image; give the image after the run.")

@@ -70,21 +70,23 @@ Kernels = Annotated[str, typer.Option(help="fused or plain; auto: fused where su
 Download = Annotated[bool, typer.Option("--download", help="Download the dataset if it is missing.")]
 Settings = Annotated[
     Optional[list[str]],  # noqa: UP045
-    typer.Option("--set", metavar="FIELD=VALUE", help="Change any field of experiment.json.", show_default=False),
+    typer.Option(
+        "--set", metavar="FIELD=VALUE", help="Change any field of experiment.json; repeatable.", show_default=False
+    ),
 ]
 Plugin = Annotated[
     Optional[list[Path]],  # noqa: UP045
     typer.Option(
         "--plugin",
         metavar="FILE.py",
-        help="Load a Python file that registers your own parts.",
+        help="Load a Python file that registers your own parts; repeatable.",
         is_eager=True,  # other options may name what it registers
         callback=_load_plugins,
         show_default=False,
     ),
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only warnings and the result.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Open = Annotated[bool, typer.Option("--open", help="Open the report in a browser, if there is a display.")]
 Parallel = Annotated[

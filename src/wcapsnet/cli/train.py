@@ -36,7 +36,7 @@ def train(
     target: Target = None,
     minutes: Annotated[
         Optional[float],  # noqa: UP045
-        typer.Option(help="Train as well as possible in this time, report included.", show_default=False),
+        typer.Option(help="Fit training, test and report into this many minutes.", show_default=False),
     ] = None,
     seed: Annotated[
         Optional[int],  # noqa: UP045

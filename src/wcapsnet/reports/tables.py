@@ -17,7 +17,7 @@ DASH = "–"
 REFERENCE = "reference"
 UNAVAILABLE = {"svhn": "not measured: the dataset was not available"}
 CHANGED = "2026-11-16T21:48"  # when D7 and D36 came into force; runs started before are older
-OLD = "Trained before D7 and D36 (the Wasserstein loss was a sum over levels, and another vector was decoded)"
+OLD = "Trained before D7 and D36 (then the Wasserstein loss was a sum over levels and the decoder used another vector)"
 LEGEND = (
     "Test accuracy in %: mean ± standard deviation (number of seeds). A dash means that no full-length run is "
     "recorded. The paper reports single runs.",
