@@ -128,5 +128,5 @@ def test_the_public_names_are_there():
 
 @pytest.mark.parametrize("use", [wcapsnet.evaluate, wcapsnet.explain])
 def test_a_part_that_no_dataset_has_is_refused_with_those_it_has(use):
-    with pytest.raises(InputError, match="'tset'.*train, validation, test"):
+    with pytest.raises(InputError, match=r"'tset'.*train, validation, test"):
         use("wcapsnet-mnist", split="tset")
