@@ -392,7 +392,11 @@ def length(output, images, labels):
 
 
 WEIGHTS = {
-    **{f"{name} alone": {name: 1.0} for name in parts.loss_term},
+    **{
+        f"{name} alone": {name: 1.0}
+        for name, part in parts.loss_term.items()
+        if part.__module__ == Objective.__module__
+    },
     **{f"without {name}": {key: PAPER[key] for key in PAPER if key != name} for name in PAPER},
     "centred": {"cross_entropy": 1.0, "centred_wasserstein": 0.5, "reconstruction": 0.1},
     "plain and centred": {**PAPER, "centred_wasserstein": 0.5},
@@ -511,7 +515,7 @@ def stepped(engine, data, objective):
     optimizer = torch.optim.SGD(engine.network.parameters(), lr=torch.tensor(0.1))
     step = Step(experiment, engine, optimizer, DeviceSplit(split, (0.5,) * 3, (0.25,) * 3, CPU))
     seen, forward = [], engine.forward
-    engine.forward = lambda images: seen.append(images) or forward(images)
+    engine.forward = lambda images, labels: seen.append(images) or forward(images, labels)
     before = copy.deepcopy(engine.network.state_dict())
     with served():
         step(torch.arange(4))

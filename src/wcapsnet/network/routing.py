@@ -52,9 +52,10 @@ def winners(weights: Sequence[Tensor]) -> tuple[tuple[int, ...], ...]:
 
 
 def kept(b: Tensor, keep: Tensor) -> Tensor:
-    """b_n / Σ_kept b_n for kept capsules, 0 for those switched off; equal weights where Σ_kept b_n = 0
+    """b_n / Σ_kept b_n for kept capsules, 0 for those switched off
 
-    `keep` is (n,), or (m, n) with a mask per sample; in the last level a block is switched off at all positions.
+    Where Σ_kept b_n = 0 the kept ones have equal weights; nan if none is kept. `keep` is (n,), or (m, n) with a
+    mask per sample; in the last level a block is switched off at all positions.
     """
     mask = keep.view(*keep.shape, *[1] * (b.dim() - 2)).to(b.dtype).expand_as(b)
     ones = [1] * (b.dim() - 1)
