@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from . import baselines  # noqa: F401 - a file may hold any built-in network
 from .atomic import replacing
 from .data import read_image
 from .data.device_data import normalize

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from . import baselines  # noqa: F401 - an experiment may name any built-in part
 from .data import DataConfig
 from .errors import InputError, shown
 from .network import WCapsNetConfig
@@ -97,9 +98,9 @@ class TrainingConfig:
         return replace(new, milestones=tuple(moved), warmup=warmup, patience=patience, decay=decay)
 
     def out_of_patience(self, epoch: int, best: int) -> bool:
-        """Whether to stop after `epoch` epochs, of which number `best` was the best on validation. Patience counts from
-        the first decrease of the learning rate: before it, a plateau says little (D13)."""
-        started = max(best, self.milestones[0]) if self.milestones else best
+        """Whether to stop after `epoch` epochs, of which number `best` was the best on validation. With milestones,
+        patience counts from the first decrease of the learning rate: before it, a plateau says little (D13)."""
+        started = max(best, self.milestones[0]) if self.schedule == "steps" and self.milestones else best
         return self.patience is not None and epoch - started >= self.patience
 
 

@@ -20,6 +20,8 @@ from .experiment import Experiment
 from .formatting import plural
 from .training.run_folder import Run, read_json
 
+PARTS = ("train", "validation", "test")  # of a dataset
+
 
 def load(source: str | Path, *, device: str = "cpu") -> Classifier:
     """A trained classifier, ready to predict: by the name of a shipped network (see `wcapsnet list weights`), from a
@@ -42,6 +44,11 @@ def load(source: str | Path, *, device: str = "cpu") -> Classifier:
     return classifier
 
 
+def check_part(part: str) -> None:
+    if part not in PARTS:
+        raise InputError(f"A dataset has no part {part!r}; choose one of {', '.join(PARTS)}.")
+
+
 class Loaded(NamedTuple):
     classifier: Classifier
     dataset: Dataset
@@ -56,6 +63,8 @@ def load_with_data(
     quiet: bool = False,
 ) -> Loaded:
     """A trained network and its dataset. `parts` must hold the images used to create the network."""
+    for part in parts:
+        check_part(part)
     path = Path(source)
     if source not in shipped.names() and not path.is_file():
         if not path.exists():

@@ -22,19 +22,22 @@ T = TypeVar("T")
 
 class Amounts(Mapping[str, float]):
     """Registered parts of one kind, in order, each with a number: loss terms with their λ, augmentations with their
-    strength. Immutable; any registered name may be set."""
+    strength. Immutable; any registered name may be set, and None leaves it out."""
 
     kind: ClassVar[Kind]
     renamed: ClassVar[dict[str, str]] = {}  # names used in files from earlier versions
 
-    def __init__(self, amounts: Mapping[str, float] = types.MappingProxyType({}), /, **more: float):
-        self._amounts = {self.renamed.get(name, name): value for name, value in {**amounts, **more}.items()}
-        for name, value in self._amounts.items():
+    def __init__(self, amounts: Mapping[str, float | None] = types.MappingProxyType({}), /, **more: float | None):
+        self._amounts: dict[str, float] = {}
+        for given, value in {**amounts, **more}.items():
+            name = self.renamed.get(given, given)
             field = f"{self.kind.field}.{name}"
             if name not in self.kind:
                 raise InputError(
                     f"There is no {self.kind.name} {shown(name)} for {shown(field)}{suggestion(name, self.kind)}"
                 )
+            if value is None:
+                continue
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
             if not (number and 0 <= value <= sys.float_info.max):
                 raise InputError(f"{field} is {shown(value)}, but it must be a non-negative number.")
@@ -50,7 +53,7 @@ class Amounts(Mapping[str, float]):
         return len(self._amounts)
 
     def __hash__(self) -> int:
-        return hash(tuple(self._amounts.items()))
+        return hash(frozenset(self._amounts.items()))  # like equality, regardless of order
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._amounts})"

@@ -1,5 +1,8 @@
 """What every registered model promises, WCapsNet included."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -75,6 +78,22 @@ def test_a_saved_classifier_answers_as_before_and_predicts_a_picture(name, tmp_p
         assert torch.equal(loaded(images).logits, classifier(images).logits)
     prediction = loaded.predict(np.full((30, 40, 3), 90, np.uint8))
     assert sum(probability for _, probability in prediction.top) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("load", ["wcapsnet.load(path)", "wcapsnet.Classifier.load(pathlib.Path(path))"])
+def test_a_fresh_interpreter_loads_a_network_that_is_not_a_wcapsnet(load, tmp_path):
+    path = tmp_path / "it.safetensors"
+    Classifier(small("densenet-bc-250-24"), ("a", "b", "c"), (0.5,), (0.5,)).save(path)
+    program = f"import pathlib, wcapsnet; path = {str(path)!r}; {load}"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.slow
+def test_a_fresh_interpreter_reads_an_experiment_that_is_not_a_wcapsnets():
+    fields = {"name": "it", "model": {"architecture": "densenet"}, "objective": {"margin": 1.0}}
+    program = f"from wcapsnet.experiment import stored_experiment; stored_experiment({fields})"
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -158,6 +158,22 @@ def test_blocks_are_switched_off_one_after_another():
     assert ((one.contributions.sum((1, 2, 3)) - one.logits).abs() <= rounding).all()
 
 
+def test_one_hot_weights_stay_finite_without_the_block_that_has_them_all():
+    network = network_of(levels=(Level(3, 2, 4, 2), Level(3, 2, 3, 1)))
+    for router in network.routers:
+        router.weighting = lambda a: (a == a.flatten(1).amax(1).view(-1, *[1] * (a.dim() - 1))).float()
+    image = images_for(network)[0]
+    off = torch.tensor([True, False, True])
+    for keep in (None, [off, off]):
+        one = explain_image(network, image, keep=keep)
+        for level in range(2):
+            for n in range(3):
+                masks = [off if keep else torch.ones(3, dtype=torch.bool) for _ in range(2)]
+                masks[level] = masks[level] & (torch.arange(3) != n)
+                close(one.without_logits[level][n], logits_keeping(network, image[None], masks)[0], 1e-4, 1e-5)
+        assert all(logits.isfinite().all() for logits in one.without_logits)
+
+
 def test_each_image_may_have_blocks_of_its_own_switched_off():
     network = network_of()
     images = images_for(network, 2)

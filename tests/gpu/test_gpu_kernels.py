@@ -199,7 +199,8 @@ def test_nothing_is_read_that_nobody_wrote(name, monkeypatch):
         with monkeypatch.context() as patch:
             _poison_new_memory(patch)
             found, _ = one_pass(poisoned, images, labels, "bf16", weights)
-        assert error(found.logits, output.logits) < 0.02
+        # Rounding alone may come to 0.02; poison that was read would be NaN or huge.
+        assert error(found.logits, output.logits) < 0.05
         for parameter, p in poisoned.network.named_parameters():
             assert bool(p.grad.isfinite().all()), parameter
     # Atomics come in any order, and what they round differently grows on the way through a network in bf16: no more

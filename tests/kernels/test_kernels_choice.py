@@ -253,6 +253,20 @@ def test_a_registered_weighting_without_a_kernel_is_the_one_that_trains(monkeypa
     assert "weighting cubed" in FusedNetwork(network).left["routing"]
 
 
+def test_a_rehearsal_leaves_no_trace_in_parts_without_a_kernel(monkeypatch, emulator):
+    register(monkeypatch, parts.weighting, "cubed", cubed)
+    network = WCapsNet(replace(QUIET, routing=replace(QUIET.routing, weighting="cubed"), projection_dropout=0.5))
+    network.routers[0].critic.eval()  # as set by hand
+    monkeypatch.setattr(compiling.Kernel, "__call__", lambda *given: None)
+    before, modes = copy.deepcopy(network.state_dict()), [module.training for module in network.modules()]
+    random = torch.get_rng_state()
+    with served():
+        FusedNetwork(network)._rehearsal(network, torch.randn(4, 3, 8, 8, generator=torch.Generator()))
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    assert [module.training for module in network.modules()] == modes
+    assert torch.equal(torch.get_rng_state(), random)
+
+
 def test_a_registered_fitness_without_a_kernel_is_the_one_that_trains(monkeypatch, emulator):
     register(monkeypatch, parts.fitness, "mean", mean_fitness)
     torch.manual_seed(3)
@@ -378,7 +392,11 @@ def length(output, images, labels):
 
 
 WEIGHTS = {
-    **{f"{name} alone": {name: 1.0} for name in parts.loss_term},
+    **{
+        f"{name} alone": {name: 1.0}
+        for name, part in parts.loss_term.items()
+        if part.__module__ == Objective.__module__
+    },
     **{f"without {name}": {key: PAPER[key] for key in PAPER if key != name} for name in PAPER},
     "centred": {"cross_entropy": 1.0, "centred_wasserstein": 0.5, "reconstruction": 0.1},
     "plain and centred": {**PAPER, "centred_wasserstein": 0.5},
@@ -497,7 +515,7 @@ def stepped(engine, data, objective):
     optimizer = torch.optim.SGD(engine.network.parameters(), lr=torch.tensor(0.1))
     step = Step(experiment, engine, optimizer, DeviceSplit(split, (0.5,) * 3, (0.25,) * 3, CPU))
     seen, forward = [], engine.forward
-    engine.forward = lambda images: seen.append(images) or forward(images)
+    engine.forward = lambda images, labels: seen.append(images) or forward(images, labels)
     before = copy.deepcopy(engine.network.state_dict())
     with served():
         step(torch.arange(4))

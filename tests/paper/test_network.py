@@ -1,5 +1,7 @@
 """Section IV: the whole network as Fig. 1, and Table I."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -16,6 +18,7 @@ from wcapsnet.network import (
     WCapsNetConfig,
 )
 from wcapsnet.network.per_capsule import BatchNorm
+from wcapsnet.network.routing import kept
 from wcapsnet.objective import PAPER, objective
 
 THREE = (Level(3, 2, 4, 2), Level(3, 2, 4, 1), Level(2, 2, 3, 1))
@@ -205,11 +208,24 @@ def test_capsules_that_are_switched_off_have_no_weight_and_the_others_share_it_i
         routing, before = network(images, routes=network.keeping(alone)).routings[level], plain.routings[level]
         mask = keep[level].expand(3, -1)
         mask = mask if level < 2 else mask[..., None, None].expand_as(before.weights)
-        kept = before.weights * mask
-        close(routing.weights, kept / kept.flatten(1).sum(1).view(-1, *[1] * (kept.dim() - 1)), 1e-5, 1e-6)
+        left = before.weights * mask
+        close(routing.weights, left / left.flatten(1).sum(1).view(-1, *[1] * (left.dim() - 1)), 1e-5, 1e-6)
         assert (routing.weights[~mask] == 0).all()
     for everything in (None, [None] * 3, [torch.ones(n, dtype=torch.bool) for n in (3, 3, 2)]):
         close(network(images, routes=network.keeping(everything)).logits, plain.logits, 1e-5, 1e-6)
+
+
+@pytest.mark.parametrize("positions", [(), (2, 2)])
+def test_capsules_that_had_no_weight_share_it_equally_if_all_others_are_switched_off(positions):
+    first = (torch.arange(3) == 0).view(1, 3, *[1] * len(positions)).expand(2, 3, *positions)
+    b = (first / first[0].sum()).requires_grad_()
+    weights = kept(b, torch.tensor([[False, True, True], [True, True, False]]))
+    count = 2 * math.prod(positions)
+    close(weights[0, 1:], torch.full((2, *positions), 1 / count))
+    assert (weights[0, 0] == 0).all()
+    close(weights[1], b[1])
+    weights.square().sum().backward()
+    assert b.grad.isfinite().all()
 
 
 @pytest.mark.parametrize(

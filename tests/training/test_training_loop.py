@@ -81,6 +81,11 @@ def test_patience_scales_with_the_schedule(epochs, patience):
     assert TrainingConfig().with_epochs(epochs).patience is None
 
 
+@pytest.mark.parametrize("schedule", ["cosine", "exponential"])
+def test_milestones_that_the_schedule_ignores_do_not_delay_patience(schedule):
+    assert TrainingConfig(schedule=schedule, milestones=(150,), patience=3).out_of_patience(4, best=1)
+
+
 def test_without_patience_the_schedule_is_followed_to_its_end(tmp_path, monkeypatch):
     script(monkeypatch, (50, 1.0), (0, 9.0))
     trainer = begin(tmp_path / "run", toy_experiment(epochs=4))

@@ -29,6 +29,7 @@ from wcapsnet.network import WCapsNet
 from wcapsnet.objective import Objective, cross_entropy, label_smoothing
 from wcapsnet.training import pace
 from wcapsnet.training.step import Average, undone
+from wcapsnet.training.trainer import parameter_copies
 
 # ── schedules ──
 
@@ -200,6 +201,15 @@ def test_the_loss_of_a_mixed_batch_is_that_of_both_labels_by_their_shares(tmp_pa
     assert trainer.step.means()["total"] == pytest.approx(seen[0].item())
 
 
+@pytest.mark.parametrize("settings", [{}, {"optimizer": "adamw"}, {"optimizer": "adamw", "averaging": 0.9}])
+def test_the_memory_asked_for_counts_every_copy_of_the_weights(tmp_path, settings):
+    trainer = begin(tmp_path / "run", toy_experiment(**settings))
+    gradients = 1
+    assert parameter_copies(trainer.settings) == gradients + sum(
+        name.endswith(".projection") and tensor.dim() > 0 for name, tensor in trainer._tensors().items()
+    )
+
+
 # ── minutes ──
 
 
@@ -242,6 +252,23 @@ def test_a_run_of_n_minutes_uses_its_time_and_no_more(tmp_path, monkeypatch, min
     recorded = json.loads(trainer.run.file("experiment.json").read_text())["training"]
     assert recorded["epochs"] == trainer.state.epoch
     assert recorded["minutes"] == minutes
+
+
+def test_a_plan_scales_everything_that_depends_on_the_number_of_epochs(tmp_path, monkeypatch):
+    given = {"epochs": 2, "schedule": "exponential", "decay": 0.5, "patience": 2, "milestones": ()}
+    trainer = begin(tmp_path / "run", toy_experiment(minutes=0.5, **given))
+    Clock(monkeypatch, trainer, 0.4, 0.001)
+    trainer.pace.plan()
+    settings = trainer.settings
+    assert settings.epochs > 2
+    assert settings.patience == settings.epochs
+    assert settings.learning_rate(settings.epochs) == pytest.approx(0.25 * settings.lr)
+
+
+@pytest.mark.parametrize("length", ["epochs", "minutes"])
+def test_a_length_of_zero_is_refused(length):
+    with pytest.raises(InputError, match=rf"training\.{length} is 0"):
+        experiment_for("quick", **{length: 0})
 
 
 def test_where_no_epoch_fits_it_trains_the_steps_that_do(tmp_path, monkeypatch):

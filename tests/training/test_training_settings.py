@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from wcapsnet.errors import InputError
 from wcapsnet.experiment import Experiment
 from wcapsnet.network import Level
+from wcapsnet.objective import Objective
 from wcapsnet.parts import suggestion
 from wcapsnet.recipes import RECIPES, recipe
 from wcapsnet.settings import Amounts, from_dict, to_dict, with_setting
@@ -90,6 +91,20 @@ def leaves(value, path=""):
 @pytest.mark.parametrize(("name", "value"), list(leaves(BASE)))
 def test_every_field_can_be_set_and_setting_it_to_its_value_changes_nothing(name, value):
     assert with_setting(BASE, f"{name}={json.dumps(value)}") == BASE
+
+
+def test_none_leaves_a_loss_term_out():
+    experiment = with_setting(BASE, "objective.wasserstein=none")
+    assert set(experiment.objective) == set(BASE.objective) - {"wasserstein"}
+    assert from_dict(Experiment, to_dict(experiment)) == experiment
+    with pytest.raises(InputError, match="wassertein"):
+        with_setting(BASE, "objective.wassertein=none")
+
+
+def test_equal_objectives_hash_alike():
+    one, other = Objective(cross_entropy=1, wasserstein=2), Objective(wasserstein=2, cross_entropy=1)
+    assert one == other
+    assert hash(one) == hash(other)
 
 
 def test_setting_a_field_changes_that_field_alone():

@@ -124,3 +124,9 @@ def test_the_public_names_are_there():
     assert set(wcapsnet.__all__) <= set(dir(wcapsnet))
     assert all(getattr(wcapsnet, name) is not None for name in wcapsnet.__all__)
     assert all(wcapsnet.list_models().values()), "every model says what it is"
+
+
+@pytest.mark.parametrize("use", [wcapsnet.evaluate, wcapsnet.explain])
+def test_a_part_that_no_dataset_has_is_refused_with_those_it_has(use):
+    with pytest.raises(InputError, match=r"'tset'.*train, validation, test"):
+        use("wcapsnet-mnist", split="tset")

@@ -55,7 +55,7 @@ def experiment_for(
     data_dir: Path | None = None,
 ) -> tuple[Experiment, Path | None]:
     """The experiment that a command's options describe, and its dataset directory."""
-    if epochs and minutes:
+    if epochs is not None and minutes is not None:
         raise InputError("Use either --epochs or --minutes, not both.")
     device = device or choose_device("auto")
     experiment, record = _find_experiment(target, size, exclude, model, device)
@@ -69,7 +69,7 @@ def experiment_for(
     changes |= {"precision": precision, "kernels": kernels}
     given = {name: value for name, value in changes.items() if value not in (None, "auto")}
     training = replace(experiment.training, **given)
-    experiment = replace(experiment, training=training.with_epochs(epochs) if epochs else training)
+    experiment = replace(experiment, training=training if epochs is None else training.with_epochs(epochs))
     for assignment in settings:
         experiment = with_setting(experiment, assignment)
     return experiment, data_dir

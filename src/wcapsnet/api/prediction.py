@@ -11,7 +11,7 @@ from ..data import load_labelled
 from ..data.device_data import DeviceSplit
 from ..device import choose_device
 from ..errors import InputError
-from ..hub import load, load_with_data, tell_skipped
+from ..hub import check_part, load, load_with_data, tell_skipped
 from ..training.evaluate import Evaluation
 from ..training.evaluate import evaluate as measure
 
@@ -34,6 +34,7 @@ def evaluate(
     """
     if precision not in ("fp32", "bf16"):
         raise InputError(f"--precision must be fp32 or bf16, not {precision!r}.")
+    check_part(split)
     chosen = choose_device(device)
     unknown: tuple[str, ...] = ()
     if data is not None:

@@ -187,8 +187,10 @@ def without_each_block(
         for level, (c, routing) in enumerate(zip(output.capsules, output.routings, strict=True)):
             b = routing.weights
             m, n = b.shape[:2]
-            others = ~torch.eye(n, dtype=torch.bool, device=b.device)
-            each = kept(b.repeat_interleave(n, 0), others.repeat(m, 1)).unflatten(0, (m, n))  # (m, off, n, …)
+            others = (~torch.eye(n, dtype=torch.bool, device=b.device)).expand(m, n, n)  # (m, off, n)
+            if keep is not None and (mask := keep[level]) is not None:
+                others = others & mask.expand(m, n)[:, None]
+            each = kept(b.repeat_interleave(n, 0), others.flatten(0, 1)).unflatten(0, (m, n))  # (m, off, n, …)
             if level < last:
                 routed = torch.einsum("mon,mnkij->mokij", each, c).flatten(0, 1)
                 logits = network(routed, start=level + 1, routes=routes).logits.unflatten(0, (m, n))

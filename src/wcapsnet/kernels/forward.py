@@ -138,12 +138,19 @@ class FusedNetwork:
         return routed(self.routers[index], c, training, seed, prepared)[1]
 
     def _rehearsal(self, network: WCapsNet, images: Tensor) -> None:
-        """Forward and, in training, backward, without side effects: nothing is launched, so nothing is computed."""
-        training = network.training
-        network.decoder.eval()  # PyTorch norms would update their statistics
-        output = self._run(network, images, torch.zeros(1, dtype=torch.int64, device=images.device))
-        network.decoder.train(training)
-        if training:
+        """Forward and, in training, backward, without side effects: no kernel is launched, and the parts that PyTorch
+        computes, on memory that nobody wrote, change neither their buffers nor the random numbers."""
+        plain = [module for part in (network.routers, network.decoder) for module in part.modules()]
+        modes = [module.training for module in plain]
+        with torch.random.fork_rng([images.device] if images.is_cuda else []):
+            try:
+                for module in plain:
+                    module.training = False
+                output = self._run(network, images, torch.zeros(1, dtype=torch.int64, device=images.device))
+            finally:
+                for module, mode in zip(plain, modes, strict=True):
+                    module.training = mode
+        if network.training:
             values = [output.logits, output.reconstruction, *(r.fitness for r in output.routings)]
             values = [value for value in values if value.requires_grad]  # an untrained fitness has no gradient
             parameters = [p for p in network.parameters() if p.requires_grad]

@@ -54,10 +54,14 @@ def winners(weights: Sequence[Tensor]) -> tuple[tuple[int, ...], ...]:
 def kept(b: Tensor, keep: Tensor) -> Tensor:
     """b_n / Σ_kept b_n for kept capsules, 0 for those switched off
 
-    `keep` is (n,), or (m, n) with a mask per sample; in the last level a block is switched off at all positions.
+    Where Σ_kept b_n = 0 the kept ones have equal weights; nan if none is kept. `keep` is (n,), or (m, n) with a
+    mask per sample; in the last level a block is switched off at all positions.
     """
-    b = b * keep.view(*keep.shape, *[1] * (b.dim() - 2)).to(b.dtype)
-    return b / b.flatten(1).sum(1).view(-1, *[1] * (b.dim() - 1))
+    mask = keep.view(*keep.shape, *[1] * (b.dim() - 2)).to(b.dtype).expand_as(b)
+    ones = [1] * (b.dim() - 1)
+    b = b * mask
+    b = torch.where(b.flatten(1).sum(1).view(-1, *ones) == 0, mask, b)
+    return b / b.flatten(1).sum(1).view(-1, *ones)
 
 
 def add_noise(a: Tensor, share: float, std: float) -> Tensor:

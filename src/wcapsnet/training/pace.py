@@ -45,7 +45,8 @@ class Pace:
         epochs = int(left / (steps * step + self._validation()))
         if epochs < 1:  # not even one epoch fits
             steps = max(1, min(steps, int((left - self._validation()) / step)))
-            trainer.reschedule(epochs=1, warmup=0, milestones=(), epoch_steps=steps)
+            self._set(1)
+            trainer.reschedule(warmup=0, milestones=(), epoch_steps=steps)
         else:
             self._set(epochs)
 
@@ -60,10 +61,8 @@ class Pace:
             self._set(state.epoch + max(0, int(left / epoch)))
 
     def _set(self, epochs: int) -> None:
-        settings = self.trainer.settings
-        if epochs != settings.epochs:
-            planned = settings.with_epochs(epochs)
-            self.trainer.reschedule(epochs=epochs, warmup=planned.warmup, milestones=planned.milestones)
+        if epochs != self.trainer.settings.epochs:
+            self.trainer.reschedule(**vars(self.trainer.settings.with_epochs(epochs)))
 
     def _left(self) -> float:
         """Seconds for training and validation"""

@@ -36,7 +36,6 @@ from .step import Average, GraphedStep, Step, make_optimizer
 from .tensorboard import event_writer
 
 Measure: TypeAlias = Callable[[WCapsNet, DeviceSplit], Evaluation]
-PARAMETER_COPIES = 3  # weights, gradients, momentum
 
 
 class Interrupted(Exception):
@@ -80,7 +79,7 @@ class Trainer:
 
         check_memory(experiment, device, len(self.train_data), len(self.validation_data))
         torch.manual_seed(self.settings.seed)
-        self.network = built(experiment.model, PARAMETER_COPIES).to(device)
+        self.network = built(experiment.model, parameter_copies(self.settings)).to(device)
         self.engine = kernels.choose(self.network, experiment, device)
         self.computed_by = self.engine.description
         self.optimizer = make_optimizer(self.engine, experiment, device)
@@ -297,6 +296,11 @@ class Trainer:
                 f"{self.run.file('state.safetensors')} holds a broken network: {broken} is not finite; delete "
                 f"{self.run.path} and train again."
             )
+
+
+def parameter_copies(settings: TrainingConfig) -> int:
+    """Weights, gradients, the optimizer's momentum or two moments, and the average"""
+    return 2 + (2 if settings.optimizer == "adamw" else 1) + bool(settings.averaging)
 
 
 def check_memory(experiment: Experiment, device: torch.device, images: int, validation_images: int) -> None:
