@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import wcapsnet
 from twins import tiny
 from wcapsnet import parts
 from wcapsnet.errors import InputError
@@ -144,7 +145,7 @@ def test_a_plugin_that_is_loaded_twice_runs_once(tmp_path):
     path = plugin(tmp_path, "one-hot")
     load_plugin(path)
     first = weighting["one-hot"]
-    load_plugin(tmp_path / "." / "routing.py")
+    wcapsnet.load_plugin(str(tmp_path / "." / "routing.py"))
     assert weighting["one-hot"] is first
 
 

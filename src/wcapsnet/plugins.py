@@ -32,9 +32,9 @@ def plugins(used_by: Mapping[str, Any] | None = None) -> tuple[Plugin, ...]:
     return tuple(Plugin(str(path), _digest(path)) for path in outside if PACKAGE not in path.parents)
 
 
-def load_plugin(path: Path) -> None:
+def load_plugin(path: str | Path) -> None:
     """Run a Python file that registers parts."""
-    path = path.resolve()
+    path = Path(path).expanduser().resolve()
     if not path.is_file():
         raise InputError(f"There is no plugin file {path}.")
     name = f"wcapsnet_plugin_{path.stem}"
