@@ -11,6 +11,7 @@ import torch
 import wcapsnet
 from twins import tiny
 from wcapsnet import parts
+from wcapsnet.data import DATASETS, DatasetInfo
 from wcapsnet.errors import InputError
 from wcapsnet.experiment import Experiment
 from wcapsnet.network import RoutingConfig, WCapsNet
@@ -104,6 +105,17 @@ def test_a_part_that_is_defined_again_replaces_itself(kind):
     kind("own")(first)
     kind("own")(second)
     assert kind["own"] is second
+
+
+def test_a_dataset_may_be_registered_again_by_its_own_cell(kind):
+    def define(count):
+        return DatasetInfo("Leaves", ("oak", "birch"), 1, 16, 16, count, 10, lambda folder: None)
+
+    kind("leaves")(define(40))
+    kind("leaves")(define(50))
+    assert kind["leaves"].train_images == 50
+    with pytest.raises(InputError, match="already a filter"):
+        kind("leaves")(DATASETS["mnist"])
 
 
 def test_an_unknown_name_suggests_the_nearest_or_lists_all(kind):

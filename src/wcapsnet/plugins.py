@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .errors import InputError
-from .parts import Kind
+from .parts import Kind, definition
 
 PACKAGE = Path(__file__).resolve().parent
 
@@ -56,6 +56,11 @@ def load_plugin(path: str | Path) -> None:
         raise InputError(f"The plugin {path} cannot be loaded: {type(error).__name__}: {error}.") from error
 
 
+def plugin_options(used_by: Mapping[str, Any]) -> list[str]:
+    """The options that load an experiment's plugins, for a command to be pasted into a shell"""
+    return [word for one in plugins(used_by) for word in ("--plugin", one.path)]
+
+
 def recorded_plugins(plain: Any, what: object) -> list[Plugin]:
     """The plugins in the record of a run."""
     try:
@@ -83,9 +88,8 @@ def _named(plain: Any, field: str) -> Iterable[str]:
 
 
 def _file(part: Any) -> str | None:
-    part = inspect.unwrap(getattr(part, "read", part))  # a dataset is defined in the file of its reader
     try:
-        return inspect.getsourcefile(part)
+        return inspect.getsourcefile(definition(part))
     except TypeError:
         return None
 

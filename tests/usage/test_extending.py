@@ -177,7 +177,9 @@ def test_another_network_trains_with_its_own_loss(place, monkeypatch, capsys):
         Path("photos", name).mkdir(parents=True)
         for n in range(12):
             Image.new("L", (12, 12), shade + n).save(Path("photos", name, f"{n}.png"))
-    try_section("Another network", monkeypatch, capsys)
+    said = try_section("Another network", monkeypatch, capsys)
+    assert f"wcapsnet evaluate runs/cnn --plugin {place / 'small_cnn.py'}\n" in said
+    assert "wcapsnet explore" not in said
     facts = written("runs/cnn")
     assert (facts["model"]["architecture"], facts["objective"]) == ("small-cnn", {"cross_entropy": 1.0})
     del facts["objective"], facts["version"], facts["plugins"]

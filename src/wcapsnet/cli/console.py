@@ -21,12 +21,15 @@ from ..data import DATASETS
 from ..errors import InputError
 from ..formatting import mean_and_deviation, percent, plural, printable
 from ..models import list_models, parameter_count
+from ..network import WCapsNetConfig
 from ..network.routing import EQUAL
-from ..parts import Kind, augmentation, fitness, loss_term, model, nonlinearity, weighting
+from ..parts import architecture, augmentation, fitness, loss_term, model, nonlinearity, weighting
+from ..plugins import plugin_options
 from ..recipes import PAPER, ROWS, SMALL, TABLE_V
 from ..recipes.published import PAPER_TABLES
 from ..reports import ablation as report_ablation
 from ..reports import tables as report
+from ..settings import to_dict
 from ..sweeps import Sweep
 from ..training.console import clock
 from ..training.evaluate import Evaluation, beside
@@ -68,9 +71,11 @@ def trained(run: Trained, quiet: bool) -> None:
     out.print(f"The run folder is [bold]{escape(path)}[/].{'' if quiet else ' Next:'}", soft_wrap=True)
     if quiet:
         return
-    command("  wcapsnet evaluate", path)
-    command("  wcapsnet explore", path)
-    command("  wcapsnet predict", path, "PICTURE.png")
+    options = plugin_options(to_dict(run.run.experiment))
+    command("  wcapsnet evaluate", path, *options)
+    if isinstance(run.run.experiment.model, WCapsNetConfig):
+        command("  wcapsnet explore", path, *options)
+    command("  wcapsnet predict", path, "PICTURE.png", *options)
     if run.report:
         written("report", run.report)
 
@@ -258,9 +263,10 @@ def recipes() -> None:
 
 
 def parts() -> None:
-    exchangeable = [k for k in Kind.every if k in (weighting, fitness, nonlinearity, loss_term, augmentation)]
+    exchangeable = (weighting, fitness, nonlinearity, loss_term, augmentation, architecture)
     rows = ([kind.name, kind.field, ", ".join(kind)] for kind in exchangeable)
     print_table(["part", "field", "names"], rows, "Exchangeable parts (docs/extending.md)")
+    out.print("Models, datasets and recipes: wcapsnet list models, datasets or recipes.\n")
 
 
 def models() -> None:
