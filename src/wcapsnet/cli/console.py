@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.markup import escape
 from rich.table import Column, Table
 
@@ -32,7 +31,7 @@ from ..reports import tables as report
 from ..settings import to_dict
 from ..sweeps import Sweep
 from ..training.console import clock
-from ..training.evaluate import Evaluation, beside
+from ..training.evaluate import Evaluation, beside_figures
 from ..training.run_folder import Run
 
 
@@ -63,8 +62,8 @@ def trained(run: Trained, quiet: bool) -> None:
     if found["epochs"] < run.run.experiment.training.epochs and patience:
         say(f"Stopped early: validation has not improved for {plural(patience, 'epoch')}.")
     say(
-        f"Test accuracy [bold]{percent(found['accuracy'])}%[/] ({found['images']:,} images{_beside(found)}) with the "
-        f"weights of epoch {found['best_epoch']} (best of {found['epochs']} on validation: "
+        f"Test accuracy [bold]{percent(found['accuracy'])}%[/] ({found['images']:,} images{beside_figures(found)}) "
+        f"with the weights of epoch {found['best_epoch']} (best of {found['epochs']} on validation: "
         f"{percent(found['validation_accuracy'])}%), after {clock(found['seconds'])}"
     )
     path = str(run.path)
@@ -78,14 +77,6 @@ def trained(run: Trained, quiet: bool) -> None:
     command("  wcapsnet predict", path, "PICTURE.png", *options)
     if run.report:
         written("report", run.report)
-
-
-def _beside(found: dict[str, Any]) -> str:
-    """Balanced accuracy and majority baseline of imbalanced classes; runs of earlier versions have neither."""
-    if "balanced_accuracy" not in found:
-        return ""
-    counts = torch.tensor([one["images"] for one in found["per_class"].values()])
-    return beside(found["balanced_accuracy"], found["majority"], counts)
 
 
 def written(what: str, place: Path) -> None:
