@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
+import wcapsnet
 from twins import tiny
 from wcapsnet import parts
+from wcapsnet.data import DATASETS, DatasetInfo
 from wcapsnet.errors import InputError
 from wcapsnet.experiment import Experiment
 from wcapsnet.network import RoutingConfig, WCapsNet
@@ -105,6 +107,17 @@ def test_a_part_that_is_defined_again_replaces_itself(kind):
     assert kind["own"] is second
 
 
+def test_a_dataset_may_be_registered_again_by_its_own_cell(kind):
+    def define(count):
+        return DatasetInfo("Leaves", ("oak", "birch"), 1, 16, 16, count, 10, lambda folder: None)
+
+    kind("leaves")(define(40))
+    kind("leaves")(define(50))
+    assert kind["leaves"].train_images == 50
+    with pytest.raises(InputError, match="already a filter"):
+        kind("leaves")(DATASETS["mnist"])
+
+
 def test_an_unknown_name_suggests_the_nearest_or_lists_all(kind):
     with pytest.raises(InputError, match=r"There is no filter 'blurr'; did you mean 'blur'\?"):
         kind["blurr"]
@@ -144,7 +157,7 @@ def test_a_plugin_that_is_loaded_twice_runs_once(tmp_path):
     path = plugin(tmp_path, "one-hot")
     load_plugin(path)
     first = weighting["one-hot"]
-    load_plugin(tmp_path / "." / "routing.py")
+    wcapsnet.load_plugin(str(tmp_path / "." / "routing.py"))
     assert weighting["one-hot"] is first
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .hub import load
     from .models import create, list_models
     from .network import Level, Output, Routing, RoutingConfig, WCapsNet, WCapsNetConfig
+    from .plugins import load_plugin
 
 _PLACES = {
     "Classifier": "classifier",
@@ -31,6 +32,7 @@ _PLACES = {
     "explain": "api",
     "list_models": "models",
     "load": "hub",
+    "load_plugin": "plugins",
     "predict": "api",
     "report": "api",
     "sweep": "api",
@@ -53,6 +55,7 @@ __all__ = [
     "explain",
     "list_models",
     "load",
+    "load_plugin",
     "predict",
     "report",
     "sweep",

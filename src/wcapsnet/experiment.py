@@ -36,7 +36,7 @@ class TrainingConfig:
     optimizer: str = "sgd"  # or "adamw"
     momentum: float = 0.9  # of SGD; β₁ of AdamW
     nesterov: bool = True  # False: plain momentum
-    weight_decay: float = 1e-4  # λ_WD, on the network's decayed_parameters()
+    weight_decay: float = 1e-4  # λ_WD, on decayed_parameters(), training/step.py
     averaging: float = 0.0  # decay of a moving average of the weights, which is then what is evaluated; 0: none
     epoch_steps: int | None = None  # end an epoch after this many steps; None: after all images
     minutes: float | None = None  # set epochs so that the run, its test and its report take this long
@@ -75,8 +75,8 @@ class TrainingConfig:
     def learning_rate(self, epoch: float) -> float:
         """The learning rate after `epoch` epochs: by default it drops to a tenth after 150, 200 and 250 epochs.
 
-        During a warm-up of w epochs it is 1, 2, … w parts in w + 1 of that rate. With the cosine schedule, `epoch` need
-        not be whole: the rate changes at every step.
+        During a warm-up of w epochs it is 1, 2, … w parts in w + 1 of that rate. With the cosine and exponential
+        schedules, `epoch` need not be whole: the rate changes at every step.
         """
         if self.schedule == "steps":
             epoch = math.floor(epoch)
@@ -109,10 +109,12 @@ class Experiment:
     name: str  # default name of the run folder
     data: DataConfig = field(default_factory=DataConfig)
     model: Any = field(default_factory=WCapsNetConfig)  # the configuration of any registered architecture
-    objective: Objective = PAPER
+    objective: Objective = None  # type: ignore[assignment]  # the model's `terms`, or the paper's
     training: TrainingConfig = field(default_factory=TrainingConfig)
 
     def __post_init__(self) -> None:
+        if self.objective is None:
+            object.__setattr__(self, "objective", Objective(getattr(self.model, "terms", PAPER)))
         if self.name.strip() in ("", ".", "..") or {"/", "\\", "\0"} & set(self.name):
             raise InputError(f"name is {shown(self.name)}, but it must be a valid folder name.")
         for field_name, text in (("name", self.name), ("data.source", self.data.source)):

@@ -92,6 +92,11 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {written[near[0]]!r}?" if near else f"; choose one of {', '.join(known)}."
 
 
+def definition(part: Any) -> Any:
+    """The function or class that defines a part; for a dataset, its reader"""
+    return inspect.unwrap(getattr(part, "read", part))
+
+
 def _defined_at(part: Any) -> str:
-    part = inspect.unwrap(part)
+    part = definition(part)
     return f"{getattr(part, '__qualname__', part)} in {getattr(part, '__module__', '?')}"

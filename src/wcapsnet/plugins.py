@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .errors import InputError
-from .parts import Kind
+from .parts import Kind, definition
 
 PACKAGE = Path(__file__).resolve().parent
 
@@ -32,9 +32,9 @@ def plugins(used_by: Mapping[str, Any] | None = None) -> tuple[Plugin, ...]:
     return tuple(Plugin(str(path), _digest(path)) for path in outside if PACKAGE not in path.parents)
 
 
-def load_plugin(path: Path) -> None:
+def load_plugin(path: str | Path) -> None:
     """Run a Python file that registers parts."""
-    path = path.resolve()
+    path = Path(path).expanduser().resolve()
     if not path.is_file():
         raise InputError(f"There is no plugin file {path}.")
     name = f"wcapsnet_plugin_{path.stem}"
@@ -54,6 +54,11 @@ def load_plugin(path: Path) -> None:
         if isinstance(error, InputError):
             raise
         raise InputError(f"The plugin {path} cannot be loaded: {type(error).__name__}: {error}.") from error
+
+
+def plugin_options(used_by: Mapping[str, Any]) -> list[str]:
+    """The options that load an experiment's plugins, for a command to be pasted into a shell"""
+    return [word for one in plugins(used_by) for word in ("--plugin", one.path)]
 
 
 def recorded_plugins(plain: Any, what: object) -> list[Plugin]:
@@ -83,9 +88,8 @@ def _named(plain: Any, field: str) -> Iterable[str]:
 
 
 def _file(part: Any) -> str | None:
-    part = inspect.unwrap(getattr(part, "read", part))  # a dataset is defined in the file of its reader
     try:
-        return inspect.getsourcefile(part)
+        return inspect.getsourcefile(definition(part))
     except TypeError:
         return None
 

@@ -170,11 +170,17 @@ def _parse(text: str) -> Any:
     return text
 
 
+_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
+
+
 def _convert(hint: Any, value: Any, path: str) -> Any:
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        arms = [arm for arm in typing.get_args(hint) if arm is not type(None)]
+        if len(arms) > 1:
+            raise _unsupported(hint, path)
         if value is None:
             return None
-        (hint,) = (arm for arm in typing.get_args(hint) if arm is not type(None))
+        (hint,) = arms
     if isinstance(hint, type) and issubclass(hint, Amounts):
         if not isinstance(value, Mapping):
             raise InputError(f"{path} must be a table of names and numbers, not {shown(value)}.")
@@ -183,7 +189,7 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
         return model_from_dict(value, path)
     if dataclasses.is_dataclass(hint):
         return from_dict(typing.cast(type, hint), value, path)
-    if typing.get_origin(hint) is tuple:
+    if typing.get_origin(hint) is tuple and typing.get_args(hint):
         if typing.get_args(hint) in ((int, Ellipsis), (float, Ellipsis)) and isinstance(value, (int, float)):
             value = [value]  # --set training.milestones=20
         if not isinstance(value, (list, tuple)):
@@ -193,6 +199,8 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
         if len(each) != len(value):
             raise InputError(f"{path} must have {len(each)} entries, not {len(value)}.")
         return tuple(_convert(h, v, _join(path, str(i))) for i, (h, v) in enumerate(zip(each, value, strict=True)))
+    if hint not in list(_WORDS):
+        raise _unsupported(hint, path)
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise InputError(f"{path} is {shown(value)}, but a number must fit into 64 bits.")
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
@@ -200,6 +208,13 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
     if hint is str and isinstance(value, (int, float)) and not isinstance(value, bool):
         return str(value)
     if type(value) is not hint:
-        kinds = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
-        raise InputError(f"{path} must be {kinds[hint]}, not {shown(value)}.")
+        raise InputError(f"{path} must be {_WORDS[hint]}, not {shown(value)}.")
     return value
+
+
+def _unsupported(hint: Any, path: str) -> InputError:
+    kind = hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else hint
+    return InputError(
+        f"The field {path} has the type {kind}, which cannot be stored; use int, float, bool, str, a tuple of these, a "
+        "dataclass, or one of them | None."
+    )

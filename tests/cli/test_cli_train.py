@@ -18,6 +18,7 @@ import wcapsnet
 import wcapsnet.engine as engine_module
 import wcapsnet.hub as hub
 import wcapsnet.training.step as step_module
+from wcapsnet.api import experiment_for
 from wcapsnet.recipes import RECIPES
 from wcapsnet.training.console import Progress
 
@@ -96,6 +97,13 @@ def test_options_and_settings_reach_the_experiment(toy):
 # ── again ──
 
 
+def test_a_single_setting_or_class_may_be_given_as_a_string(tmp_path):
+    folder = fruit(tmp_path / "fruit")
+    shutil.copytree(folder / "plums", folder / "pears")
+    found, _ = experiment_for(folder, settings="training.lr=0.25", exclude="pears")
+    assert (found.training.lr, found.data.exclude, found.model.classes) == (0.25, ("pears",), 2)
+
+
 @pytest.mark.parametrize("target", ["first", "first/experiment.json"])
 def test_a_run_is_repeated_from_its_folder_alone(toy, target):
     settings = ("--set", "model.levels.0.capsules=2", "--seed", 3, "--precision", "bf16")
@@ -156,7 +164,7 @@ def test_ctrl_c_saves_says_how_to_resume_and_exits_130(toy):
         answer = call("train", "toy", "--out", "my run [b] 1", "-q")
     assert (answer.code, answer.err) == (130, "")
     words = shlex.split(answer.out.partition("Resume with: ")[2].strip())
-    assert words == ["wcapsnet", "train", "--resume", "my run [b] 1"]
+    assert words[:4] == ["wcapsnet", "train", "--resume", "my run [b] 1"]  # then the plugin: toy is not in the package
     broken, whole = Path("my run [b] 1"), Path("whole")
     assert not (broken / "test.json").exists()
     assert "not finished" in call("list", "runs", "--runs", ".").out

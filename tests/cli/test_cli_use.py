@@ -135,6 +135,7 @@ def test_list_shows_recipes_models_data_sets_and_runs(run):
     assert answer.code == 0
     for name in (*PAPER, "quick", "demo", *MODELS, *DATASETS, "squash", "uniform"):
         assert name in answer.out, name
+    assert "densenet" in call("list", "parts").out
     assert "PLACEHOLDER" not in answer.out
     test = json.loads((run / "test.json").read_text())["accuracy"]
     row = next(line for line in answer.out.splitlines() if run.name in line)

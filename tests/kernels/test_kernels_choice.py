@@ -40,8 +40,8 @@ QUIET = replace(SMALL, routing=RoutingConfig(noise_share=0.0, dropout=0.0), crit
 SOURCES = sorted(path.name for path in compiling.SOURCES.glob("*.cu"))
 
 
-def choose(network, wanted="auto", precision="bf16", device=CUDA, objective=PAPER, data=None, optimizer="sgd"):
-    training = TrainingConfig(kernels=wanted, precision=precision, optimizer=optimizer)
+def choose(network, wanted="auto", precision="bf16", device=CUDA, objective=PAPER, data=None, **settings):
+    training = TrainingConfig(kernels=wanted, precision=precision, **settings)
     experiment = Experiment("choice", data or DataConfig(), network.config, objective, training)
     return kernels.choose(network, experiment, device)
 
@@ -450,6 +450,9 @@ def test_the_description_names_what_runs_in_pytorch(monkeypatch):
     halved_entropy = choose(network, objective=Objective({**PAPER, "cross_entropy": 0.5})).description
     assert all(f"loss term {name} in PyTorch" in halved_entropy for name in PAPER)
     assert choose(network, optimizer="adamw").description == "fused kernels; optimizer adamw in PyTorch"
+    for settings in ({"momentum": 0.0}, {"nesterov": False}):
+        assert "; optimizer sgd " in choose(network, **settings).description
+    assert "9 channels" in choose(WCapsNet(replace(SMALL, channels=9))).description
     odd = choose(WCapsNet(replace(SMALL, decoder_channels=(5, 6)))).description
     assert odd.startswith("fused kernels; decoder in PyTorch (")
 

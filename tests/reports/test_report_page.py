@@ -84,6 +84,16 @@ def test_the_intervals_of_a_tiny_test_set_end_at_0_and_100_percent(facts, confus
         assert f"4 {100 * confusion[r][r] / 4:.2f} % {of_class[confusion[r][r]]}" in told
 
 
+def test_imbalanced_classes_have_balanced_accuracy_and_majority_beside_the_accuracy(page, facts):
+    assert "majority class" not in page.text
+    per_class = {name: {"images": images} for name, images in zip("abc", (10, 1, 1), strict=True)}
+    results = {"accuracy": 11 / 12, "images": 12, "errors": 1, "per_class": per_class}
+    results |= {"balanced_accuracy": 2 / 3, "majority": 10 / 12, "confusion": [[10, 0, 0], [1, 0, 0], [0, 0, 1]]}
+    text = Page(run_page(replace(facts, subject=replace(facts.subject, results=results)))).text
+    assert percentage(2 / 3) in text
+    assert percentage(10 / 12) in text
+
+
 def test_names_of_classes_and_runs_are_text_and_never_markup(page, facts):
     text = run_page(facts)
     assert len(page.all("script")) == 1

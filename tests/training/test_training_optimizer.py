@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 from training_helpers import CPU, begin, go_on, toy_dataset, toy_experiment
 
 from twins.tiny import quiet
@@ -26,6 +27,13 @@ def network_and_optimizer(**training):
 
 
 # ── the update ──
+
+
+def test_a_network_that_names_no_parameters_decays_those_with_more_than_one_dimension():
+    network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, 3))
+    decayed, others = make_optimizer(Engine(network), Experiment("own"), CPU).param_groups
+    assert [id(p) for p in decayed["params"]] == [id(network[0].weight), id(network[3].weight)]
+    assert (len(others["params"]), others["weight_decay"]) == (4, 0)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])

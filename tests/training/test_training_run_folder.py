@@ -271,6 +271,26 @@ def test_an_empty_folder_may_become_a_run(tmp_path):
     assert Run.is_run(Run.create(tmp_path, toy_experiment(), {}).path)
 
 
+def test_a_run_that_stopped_before_its_first_epoch_ended_may_start_again_with_other_settings(tmp_path):
+    path = tmp_path / "run"
+    crashed = Run.create(path, toy_experiment(), {})
+    crashed.record_data(toy_dataset())
+    first, second = (Run.at(path, toy_experiment(seed=seed)) for seed in (5, 6))
+    first.start({"who": "first"}, 0)
+    assert Run.open(path).experiment.training.seed == 5
+    assert not first.file("data.json").exists()
+    with pytest.raises(InputError, match="Another process is training"):
+        second.start({}, 0)
+    with pytest.raises(InputError, match="Another process is training"):
+        Run.at(path, toy_experiment())
+    first.write_metrics([{"validation_accuracy": 0.5}])
+    first.release()
+    for refused in (lambda: second.start({}, 0), lambda: Run.at(path, toy_experiment())):
+        with pytest.raises(InputError, match="--out"):
+            refused()
+    assert "first" in first.file("environment.json").read_text()
+
+
 def test_default_names_take_the_next_free_number(tmp_path):
     assert free_path(tmp_path / "mnist") == tmp_path / "mnist"
     (tmp_path / "mnist").mkdir()

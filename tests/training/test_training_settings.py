@@ -2,7 +2,9 @@
 
 import contextlib
 import json
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, make_dataclass
+from enum import Enum
+from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -192,6 +194,27 @@ def test_nothing_near_lists_what_there_is():
     assert suggestion("qqq", ["alpha", "beta"]) == "; choose one of alpha, beta."
     assert suggestion("alpa", ["alpha", "beta"]) == "; did you mean 'alpha'?"
     assert suggestion("ALPA", ["Alpha", "beta"]) == "; did you mean 'Alpha'?"
+
+
+class Colour(Enum):
+    red = "red"
+
+
+@pytest.mark.parametrize(
+    ("hint", "value"),
+    [
+        (int | float, 1),
+        (int | str | None, None),
+        (Literal["a"], "a"),
+        (dict, {}),
+        (dict[str, int], {}),
+        (Colour, "red"),
+    ],
+)
+def test_a_field_whose_type_cannot_be_stored_is_refused_by_name(hint, value):
+    config = make_dataclass("Config", [("filters", hint)])
+    with pytest.raises(InputError, match=r"model\.filters .*int, float, bool, str"):
+        from_dict(config, {"filters": value}, "model")
 
 
 def test_a_table_is_wanted_where_a_dataclass_is():

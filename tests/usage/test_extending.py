@@ -12,12 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from twins import tiny
 from wcapsnet import cli
 from wcapsnet.data import DATASETS
 from wcapsnet.data.formats import Arrays, RawData
-from wcapsnet.experiment import TrainingConfig
+from wcapsnet.experiment import TrainingConfig, stored_experiment
 from wcapsnet.parts import Kind
 from wcapsnet.recipes import RECIPES, quick
 
@@ -169,6 +170,20 @@ def test_a_command(place, monkeypatch, capsys):
 def test_another_critic(place, monkeypatch, capsys):
     try_section("Another critic", monkeypatch, capsys)
     assert written("runs/linear")["model"]["routing"]["fitness"] == "linear"
+
+
+def test_another_network_trains_with_its_own_loss(place, monkeypatch, capsys):
+    for name, shade in (("dark", 40), ("light", 200)):
+        Path("photos", name).mkdir(parents=True)
+        for n in range(12):
+            Image.new("L", (12, 12), shade + n).save(Path("photos", name, f"{n}.png"))
+    said = try_section("Another network", monkeypatch, capsys)
+    assert f"wcapsnet evaluate runs/cnn --plugin {place / 'small_cnn.py'}\n" in said
+    assert "wcapsnet explore" not in said
+    facts = written("runs/cnn")
+    assert (facts["model"]["architecture"], facts["objective"]) == ("small-cnn", {"cross_entropy": 1.0})
+    del facts["objective"], facts["version"], facts["plugins"]
+    assert dict(stored_experiment(facts).objective) == {"cross_entropy": 1.0}
 
 
 def test_the_table_of_parts_has_every_kind():

@@ -30,11 +30,11 @@ class ExperimentOptions(TypedDict, total=False):
     batch_size: int | None
     lr: float | None
     size: str | int | None
-    exclude: Sequence[str]
+    exclude: str | Sequence[str]
     model: str
     precision: str
     kernels: str
-    settings: Iterable[str]
+    settings: str | Iterable[str]
 
 
 def experiment_for(
@@ -46,11 +46,11 @@ def experiment_for(
     seed: int | None = None,
     minutes: float | None = None,
     size: str | int | None = None,
-    exclude: Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
     model: str = "auto",
     precision: str = "auto",
     kernels: str = "auto",
-    settings: Iterable[str] = (),
+    settings: str | Iterable[str] = (),
     device: torch.device | None = None,
     data_dir: Path | None = None,
 ) -> tuple[Experiment, Path | None]:
@@ -58,7 +58,7 @@ def experiment_for(
     if epochs is not None and minutes is not None:
         raise InputError("Use either --epochs or --minutes, not both.")
     device = device or choose_device("auto")
-    experiment, record = _find_experiment(target, size, exclude, model, device)
+    experiment, record = _find_experiment(target, size, one_or_several(exclude), model, device)
     if record:
         experiment, data_dir = moved(experiment, data_dir), data_dir or remembered(record)
         # a repetition trains the recorded epochs, however long they take here
@@ -70,9 +70,13 @@ def experiment_for(
     given = {name: value for name, value in changes.items() if value not in (None, "auto")}
     training = replace(experiment.training, **given)
     experiment = replace(experiment, training=training if epochs is None else training.with_epochs(epochs))
-    for assignment in settings:
+    for assignment in one_or_several(settings):
         experiment = with_setting(experiment, assignment)
     return experiment, data_dir
+
+
+def one_or_several(words: str | Iterable[str]) -> list[str]:
+    return [words] if isinstance(words, str) else list(words)
 
 
 def shows_options(function: F) -> F:

@@ -11,6 +11,7 @@ from ..data import load_labelled
 from ..data.device_data import DeviceSplit
 from ..device import choose_device
 from ..errors import InputError
+from ..experiment import PRECISIONS
 from ..hub import check_part, load, load_with_data, tell_skipped
 from ..training.evaluate import Evaluation
 from ..training.evaluate import evaluate as measure
@@ -32,8 +33,8 @@ def evaluate(
     `data` is such a folder, with one subfolder per class. Classes are matched by name: pictures of classes that the
     network does not know are left out, and named in `Evaluation.unknown`.
     """
-    if precision not in ("fp32", "bf16"):
-        raise InputError(f"--precision must be fp32 or bf16, not {precision!r}.")
+    if precision not in PRECISIONS:
+        raise InputError(f"--precision must be {' or '.join(PRECISIONS)}, not {precision!r}.")
     check_part(split)
     chosen = choose_device(device)
     unknown: tuple[str, ...] = ()

@@ -11,7 +11,7 @@ from ..device import choose_device
 from ..experiment import Experiment
 from ..recipes.ablations import rows_of
 from ..sweeps import Sweep, product, train_all, with_seeds
-from .experiments import ExperimentOptions, experiment_for, shows_options
+from .experiments import ExperimentOptions, experiment_for, one_or_several, shows_options
 
 
 @shows_options
@@ -19,7 +19,7 @@ def sweep(
     target: str | Path | Experiment,
     *,
     seeds: str | int | None = None,
-    grid: Sequence[str] = (),
+    grid: str | Sequence[str] = (),
     table: str | None = None,
     parallel: int | None = None,
     device: str = "auto",
@@ -41,7 +41,7 @@ def sweep(
         rows = rows_of(table, experiment).items()
         planned = [one for row, variant in rows for one in with_seeds(variant, seeds or "3", {"row": row})]
     else:
-        planned = product(experiment, list(grid), seeds)
+        planned = product(experiment, one_or_several(grid), seeds)
     runs = Sweep(Path(out) if out else Path("runs") / f"{experiment.name}-{table or 'sweep'}", planned)
     runs.check_alone()
     runs.failures = train_all(

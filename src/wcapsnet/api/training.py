@@ -23,7 +23,9 @@ from ..formatting import plural
 from ..hub import data_of_run, dataset_of, load
 from ..kernels import compile as compile_kernels
 from ..network import WCapsNet
+from ..plugins import plugin_options
 from ..reports.survey_cache import MOST_ROUTED
+from ..settings import from_dict, to_dict
 from ..training.console import make_progress
 from ..training.evaluate import Evaluation
 from ..training.run_folder import Run, describe_environment
@@ -126,6 +128,7 @@ def _started(
     download: bool,
     quiet: bool,
 ) -> Trainer:
+    from_dict(Experiment, to_dict(experiment))  # refuse a configuration that could not be read back
     run = Run.at(folder, experiment) if folder else Run.next_free(Path("runs") / experiment.name, experiment)
     trainer = _trainer(run, dataset_of(experiment, data_dir, download, quiet), device, quiet)
     place = (data_dir or default_data_dir()) if experiment.data.source in DATASETS else None
@@ -178,7 +181,7 @@ def _fit(trainer: Trainer) -> None:
     try:
         trainer.fit()
     except Interrupted:
-        stopped = Interrupted("train", "--resume", str(trainer.run.path))
+        stopped = Interrupted("train", "--resume", str(trainer.run.path), *plugin_options(to_dict(trainer.experiment)))
         stopped.report = report_of(trainer.run, trainer.dataset, trainer.device, GLANCE)
         raise stopped from None
     except Diverged as error:

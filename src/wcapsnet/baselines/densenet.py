@@ -26,10 +26,11 @@ class DenseNetConfig(Pictures):
     growth: int = 12  # k
 
     def __post_init__(self) -> None:
-        least = {"classes": 2, "channels": 1, "height": 8, "width": 8, "depth": 10, "growth": 1}
-        for name, low in least.items():
-            if getattr(self, name) < low:
-                raise InputError(f"model.{name} is {getattr(self, name)}, but it must be at least {low}.")
+        super().__post_init__()
+        if self.depth < 10 or (self.depth - 4) % 6:
+            raise InputError(f"model.depth is {self.depth}, but it must be 4 + 6 n: 10, 16, 22, …")
+        if self.growth < 1:
+            raise InputError(f"model.growth is {self.growth}, but it must be at least 1.")
 
     def build(self) -> DenseNet:
         return DenseNet(self)

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.markup import escape
 from rich.table import Column, Table
 
@@ -21,15 +20,18 @@ from ..data import DATASETS
 from ..errors import InputError
 from ..formatting import mean_and_deviation, percent, plural, printable
 from ..models import list_models, parameter_count
+from ..network import WCapsNetConfig
 from ..network.routing import EQUAL
-from ..parts import Kind, augmentation, fitness, loss_term, model, nonlinearity, weighting
+from ..parts import architecture, augmentation, fitness, loss_term, model, nonlinearity, weighting
+from ..plugins import plugin_options
 from ..recipes import PAPER, ROWS, SMALL, TABLE_V
 from ..recipes.published import PAPER_TABLES
 from ..reports import ablation as report_ablation
 from ..reports import tables as report
+from ..settings import to_dict
 from ..sweeps import Sweep
 from ..training.console import clock
-from ..training.evaluate import Evaluation, beside
+from ..training.evaluate import Evaluation, beside_figures
 from ..training.run_folder import Run
 
 
@@ -60,27 +62,21 @@ def trained(run: Trained, quiet: bool) -> None:
     if found["epochs"] < run.run.experiment.training.epochs and patience:
         say(f"Stopped early: validation has not improved for {plural(patience, 'epoch')}.")
     say(
-        f"Test accuracy [bold]{percent(found['accuracy'])}%[/] ({found['images']:,} images{_beside(found)}) with the "
-        f"weights of epoch {found['best_epoch']} (best of {found['epochs']} on validation: "
+        f"Test accuracy [bold]{percent(found['accuracy'])}%[/] ({found['images']:,} images{beside_figures(found)}) "
+        f"with the weights of epoch {found['best_epoch']} (best of {found['epochs']} on validation: "
         f"{percent(found['validation_accuracy'])}%), after {clock(found['seconds'])}"
     )
     path = str(run.path)
     out.print(f"The run folder is [bold]{escape(path)}[/].{'' if quiet else ' Next:'}", soft_wrap=True)
     if quiet:
         return
-    command("  wcapsnet evaluate", path)
-    command("  wcapsnet explore", path)
-    command("  wcapsnet predict", path, "PICTURE.png")
+    options = plugin_options(to_dict(run.run.experiment))
+    command("  wcapsnet evaluate", path, *options)
+    if isinstance(run.run.experiment.model, WCapsNetConfig):
+        command("  wcapsnet explore", path, *options)
+    command("  wcapsnet predict", path, "PICTURE.png", *options)
     if run.report:
         written("report", run.report)
-
-
-def _beside(found: dict[str, Any]) -> str:
-    """Balanced accuracy and majority baseline of imbalanced classes; runs of earlier versions have neither."""
-    if "balanced_accuracy" not in found:
-        return ""
-    counts = torch.tensor([one["images"] for one in found["per_class"].values()])
-    return beside(found["balanced_accuracy"], found["majority"], counts)
 
 
 def written(what: str, place: Path) -> None:
@@ -258,9 +254,10 @@ def recipes() -> None:
 
 
 def parts() -> None:
-    exchangeable = [k for k in Kind.every if k in (weighting, fitness, nonlinearity, loss_term, augmentation)]
+    exchangeable = (weighting, fitness, nonlinearity, loss_term, augmentation, architecture)
     rows = ([kind.name, kind.field, ", ".join(kind)] for kind in exchangeable)
     print_table(["part", "field", "names"], rows, "Exchangeable parts (docs/extending.md)")
+    out.print("Models, datasets and recipes: wcapsnet list models, datasets or recipes.\n")
 
 
 def models() -> None:

@@ -10,6 +10,8 @@ from typing_extensions import Unpack
 
 from .. import api
 from ..console import command
+from ..plugins import plugin_options
+from ..settings import to_dict
 from ..training.run_folder import Run
 from . import console
 from .app import TRAIN, app, examples
@@ -56,7 +58,11 @@ def train(
     finished = resume is not None and Run.is_run(resume) and Run.open(resume).finished
     trained = api.train(target, seed=seed, minutes=minutes, out=out, resume=resume, **options)
     if finished:
-        command("The run is finished; measure it with: wcapsnet evaluate", str(resume))
+        command(
+            "The run is finished; measure it with: wcapsnet evaluate",
+            str(resume),
+            *plugin_options(to_dict(trained.run.experiment)),
+        )
         if trained.report:
             console.written("report", trained.report)
     else:

@@ -112,8 +112,8 @@ def critics(
     `seed` determines the dropout masks. `progress` receives the number of finished images.
     """
     if not list(_with_critics(network)):
-        kind = "equal" if network.config.routing.fitness == "constant" else network.config.routing.fitness
-        raise InputError(f"This network has no critics to measure: its routing weights are {kind}.")
+        name = network.config.routing.fitness
+        raise InputError(f"Only the paper's critics can be measured; model.routing.fitness of this network is {name}.")
     if len(split) == 0:
         raise InputError("There are no images to measure the critics on.")
     device, size = split.labels.device, good_batch(network, split.labels.device)

@@ -12,22 +12,23 @@ from ..engine import Engine
 from ..errors import InputError
 from ..experiment import Experiment
 from .compile import Unavailable, start
-from .engine import FusedEngine
+from .engine import FusedEngine, fused_optimizer
 
 __all__ = ["FusedEngine", "choose"]
 
 
 def choose(network: nn.Module, experiment: Experiment, device: torch.device) -> Engine:
     """The engine for this experiment; its `description` is for the log."""
-    wanted = experiment.training.kernels
+    training, wanted = experiment.training, experiment.training.kernels
     plain = Engine(network)
     if wanted == "plain":
         return plain
     try:
-        _check(experiment.training.precision, device)
+        _check(training.precision, device)
         fused = FusedEngine(network, experiment.objective, experiment.data.augmentations())
-        if experiment.training.optimizer != "sgd":
-            fused.description += f"; optimizer {experiment.training.optimizer} in PyTorch"
+        if not fused_optimizer(training.optimizer, training.momentum, training.nesterov):
+            which = "sgd without Nesterov momentum" if training.optimizer == "sgd" else training.optimizer
+            fused.description += f"; optimizer {which} in PyTorch"
         return fused
     except Unavailable as reason:
         if wanted == "fused":

@@ -68,9 +68,14 @@ class FusedEngine(Engine):
     def optimizer(
         self, groups: list[dict[str, Any]], lr: Tensor, momentum: float, name: str = "sgd", nesterov: bool = True
     ) -> torch.optim.Optimizer:
-        if momentum == 0 or name != "sgd" or not nesterov:
+        if not fused_optimizer(name, momentum, nesterov):
             return super().optimizer(groups, lr, momentum, name, nesterov)
         return FusedNesterov(groups, lr=lr, momentum=momentum, nesterov=True, fused=True)
+
+
+def fused_optimizer(name: str, momentum: float, nesterov: bool) -> bool:
+    """Whether there is a kernel for this update: SGD with Nesterov momentum only"""
+    return name == "sgd" and nesterov and momentum > 0
 
 
 def _without_kernel(weights: Objective) -> list[str]:

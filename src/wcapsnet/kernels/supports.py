@@ -57,7 +57,9 @@ def unsupported_routing(network: WCapsNet) -> str | None:
 def unsupported_decoder(network: WCapsNet) -> str | None:
     """Why PyTorch must do the decoding; None if the kernels can."""
     config, decoder = network.config, network.decoder
-    if config.channels > 8 or any(width % 8 for width in config.decoder_channels):
+    if config.channels > 8:
+        return f"the images have {config.channels} channels, more than 8"
+    if any(width % 8 for width in config.decoder_channels):
         return "its widths are not multiples of 8"
     try:
         exactly(decoder, Decoder)

@@ -16,6 +16,7 @@ from ..explanations.shares import ties_in_words
 from ..explanations.specialization import SCALE
 from ..recipes.repeat import rebuild
 from ..settings import flat, to_dict
+from ..training.evaluate import beside_figures
 from ..training.run_folder import runs_at_a_time
 from . import figures
 from .colors import share_map
@@ -128,6 +129,9 @@ def _cards(facts: Facts) -> list[Card]:
         accuracy, images = results["accuracy"], results["images"]
         more = f"{formatting.plural(images - results['errors'], 'image')} of {images:,} correct; "
         more += f"95\u202f% interval {interval(accuracy, images)}"
+        if beside_figures(results):
+            more += f"; balanced accuracy {formatting.percentage(results['balanced_accuracy'])}"
+            more += f", majority class {formatting.percentage(results['majority'])}"
         cards.append(Card(f"{part} accuracy", formatting.percentage(accuracy), more, "first"))
         cards += _paper_card(facts, accuracy, images)
         if "cross_entropy" in results:

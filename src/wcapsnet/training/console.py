@@ -6,7 +6,6 @@ import time
 from types import TracebackType
 from typing import Any
 
-import torch
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
@@ -14,7 +13,7 @@ from rich.progress import Progress as RichProgress
 
 from ..formatting import percent
 from ..parts import loss_term
-from .evaluate import beside
+from .evaluate import beside_figures
 from .run_folder import Run
 
 
@@ -188,9 +187,7 @@ class PlainBoard(Board):
         self.count += 1
         figures = {} if failure else run.results()
         accuracy = f"{percent(figures['accuracy'])}%" if figures else ""
-        if "balanced_accuracy" in figures:
-            counts = torch.tensor(figures["confusion"]).sum(1)
-            accuracy += beside(figures["balanced_accuracy"], figures["majority"], counts)
+        accuracy += beside_figures(figures)
         what = f"[red]failed:[/] {escape(failure)}" if failure else f"{self.measured} accuracy [bold]{accuracy}[/]"
         self.say(f"[{self.count}/{self.total}] [bold]{escape(run.path.name)}[/]  {what}")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -76,6 +76,14 @@ class Evaluation:
             "confusion": confusion.tolist(),
             "mean_weights": [[[round(w, 6) for w in row] for row in level.tolist()] for level in self.mean_weights],
         }
+
+
+def beside_figures(figures: Mapping[str, Any]) -> str:
+    """The same for the figures of test.json; runs of earlier versions have none."""
+    if "balanced_accuracy" not in figures:
+        return ""
+    counts = torch.tensor([one["images"] for one in figures["per_class"].values()])
+    return beside(figures["balanced_accuracy"], figures["majority"], counts)
 
 
 def beside(balanced: float, majority: float, counts: Tensor) -> str:

@@ -46,6 +46,8 @@ from ..plugins import Plugin, plugins, recorded_plugins, require
 from ..settings import differing, to_dict
 
 PARTS = ("train", "validation", "test")
+PROGRESS = ("metrics.jsonl", "state.safetensors", "best.safetensors", "last.safetensors", "test.json")
+LEFT = ("data.json", "failed.json", "report.html", "survey.safetensors")  # what a run without progress may leave
 COUNTS, MEASURES = ("images", "errors", "epochs", "best_epoch"), ("accuracy", "validation_accuracy", "seconds")
 
 
@@ -53,6 +55,7 @@ class Run:
     def __init__(self, path: Path, experiment: Experiment, numbered: Path | None = None):
         self.path, self.experiment = path, experiment
         self._numbered = numbered  # the next number to try if another process takes `path` first
+        self._again = False  # the folder holds a run that stopped before its first epoch ended; it is replaced
         self._lock: FileLock | None = None
 
     @staticmethod
@@ -68,15 +71,27 @@ class Run:
 
     @staticmethod
     def at(path: Path, experiment: Experiment) -> Run:
-        """A run that can start at `path`; nothing is written yet."""
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        """A run that can start at `path`: a new or empty folder, or one whose run stopped before it saved anything.
+        Nothing is written yet."""
+        run = Run(path, experiment)
+        if run._without_progress():
+            run.hold()  # refused if another process trains it
+            run._again = run._lock is not None  # without locks, nobody knows whether one does
+            run.release()
+        if not run._again and path.exists() and (not path.is_dir() or any(path.iterdir())):
             what = "already holds a run" if Run.is_run(path) else "already exists"
             resume = f" (or continue it: wcapsnet train --resume {path})" if Run.is_run(path) else ""
             raise InputError(f"{path} {what}; choose another folder with --out{resume}.")
-        return Run(path, experiment)
+        return run
+
+    def _without_progress(self) -> bool:
+        started = Run.is_run(self.path) and self.file("environment.json").exists()
+        return started and not any(self.file(name).exists() for name in PROGRESS)
 
     def begin(self, environment: dict[str, Any]) -> None:
         """Claim the folder (only one of several runs starting at once can) and write the experiment."""
+        if self._again:
+            self.hold()
         while not self._take():
             if self._numbered is None:
                 raise InputError(f"Another run has just started in {self.path}; choose another folder with --out.")
@@ -96,9 +111,11 @@ class Run:
             os.close(os.open(self.file(".taken"), os.O_CREAT | os.O_EXCL))
         except FileExistsError:
             return False
-        if Run.is_run(self.path):  # another process started and left it since the check
+        if Run.is_run(self.path) and not (self._again and self._without_progress()):  # started since the check
             self.file(".taken").unlink()
             return False
+        for name in LEFT if self._again else ():
+            self.file(name).unlink(missing_ok=True)
         return True
 
     def record_data(self, dataset: Dataset) -> None:

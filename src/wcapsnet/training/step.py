@@ -165,10 +165,17 @@ class Average:
         return [*self.network.state_dict().values(), self.steps]
 
 
+def decayed_parameters(network: nn.Module) -> list[nn.Parameter]:
+    """Those the network names; of one that names none, all with more than one dimension: no biases, no norms"""
+    if hasattr(network, "decayed_parameters"):
+        return list(network.decayed_parameters())  # type: ignore[operator]
+    return [p for p in network.parameters() if p.dim() > 1]
+
+
 def make_optimizer(engine: Engine, experiment: Experiment, device: torch.device) -> torch.optim.Optimizer:
-    """SGD with Nesterov or plain momentum, or AdamW; λ_WD applies to the network's `decayed_parameters()`."""
+    """SGD with Nesterov or plain momentum, or AdamW; λ_WD applies to `decayed_parameters`."""
     training, network = experiment.training, engine.network
-    decayed = network.decayed_parameters()
+    decayed = decayed_parameters(network)
     chosen = {id(p) for p in decayed}
     others = [p for p in network.parameters() if id(p) not in chosen]
     groups = [{"params": decayed, "weight_decay": training.weight_decay}, {"params": others, "weight_decay": 0.0}]

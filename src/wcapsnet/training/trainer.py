@@ -32,7 +32,7 @@ from .console import Progress
 from .evaluate import Evaluation, evaluate, good_batch_for, listed_winners
 from .pace import Pace
 from .run_folder import Run
-from .step import Average, GraphedStep, Step, make_optimizer
+from .step import Average, GraphedStep, Step, decayed_parameters, make_optimizer
 from .tensorboard import event_writer
 
 Measure: TypeAlias = Callable[[WCapsNet, DeviceSplit], Evaluation]
@@ -191,7 +191,7 @@ class Trainer:
             "epoch": state.epoch,
             "lr": float(f"{self.settings.learning_rate(state.epoch - 1):.6g}"),
             **{name: value for name, value in means.items() if name != "accuracy"},
-            "l2": float(l2(self.network.decayed_parameters())),
+            "l2": float(l2(decayed_parameters(self.network))),
             "train_accuracy": means["accuracy"],
             "validation_loss": validation.loss,
             "validation_accuracy": validation.accuracy,
