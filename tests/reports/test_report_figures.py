@@ -49,6 +49,30 @@ def page_text(facts):
     return run_page(facts)
 
 
+# ── training ──
+
+
+@pytest.mark.parametrize(
+    ("rates", "marked"),
+    [
+        ([0.1, 0.1, 0.01, 0.01], [3]),
+        ([0.05, 0.1, 0.1, 0.05, 0.05], [4]),  # with warm-up
+        ([0.1, 0.1, 0.01], [3]),
+        ([0.1, 0.0854, 0.05, 0.0146], []),  # cosine
+        ([0.1 * 0.4**e for e in range(5)], []),  # exponential
+    ],
+)
+def test_only_a_rate_that_falls_in_steps_has_drops(rates, marked):
+    run = [{"epoch": e, "lr": lr} for e, lr in enumerate(rates, 1)]
+    assert list(figures.drops({"run": run})) == marked
+
+
+def test_the_accuracy_axis_starts_below_every_point():
+    run = metrics(0.08, 0.33, *[0.5] * 30)
+    assert figures.lowest_accuracy({"run": run}) == 0
+    assert all(len(line) == 32 for line in points(figures.accuracy({"run": run})))
+
+
 # ── drawings ──
 
 

@@ -271,12 +271,13 @@ def test_a_length_of_zero_is_refused(length):
         experiment_for("quick", **{length: 0})
 
 
-def test_where_no_epoch_fits_it_trains_the_steps_that_do(tmp_path, monkeypatch):
+def test_where_no_epoch_fits_it_trains_the_steps_that_do_and_says_so(tmp_path, monkeypatch, capsys):
     trainer, clock = planned(tmp_path, monkeypatch, 0.5, 7.0)  # an epoch is three steps, three more are measured
     trainer.fit()
     assert trainer.state.epoch == 1
     assert trainer.settings.epoch_steps == 1
     assert clock.now <= 30
+    assert "1 of its 3 steps" in capsys.readouterr().err
 
 
 def test_a_slower_machine_changes_the_plan(tmp_path, monkeypatch):
@@ -289,6 +290,21 @@ def test_a_slower_machine_changes_the_plan(tmp_path, monkeypatch):
         pass
     assert trainer.state.epoch == trainer.settings.epochs < before
     assert clock.now <= 60
+
+
+@pytest.mark.parametrize(("factor", "changes"), [(1.1, 0), (0.5, 0), (3.0, 1)])
+def test_a_settled_plan_changes_only_if_the_limit_would_be_missed(tmp_path, monkeypatch, factor, changes):
+    trainer, clock = planned(tmp_path, monkeypatch, 2.0, 0.4)
+    plans, rates = [], []
+    for _ in trainer.steps():
+        if len(plans) == 40:  # long settled
+            clock.step *= factor
+        plans.append(trainer.settings.epochs)
+        rates.append(trainer.settings.learning_rate(trainer.state.epoch))
+    assert (len(set(plans[39:])) > 1) == changes
+    assert plans[39:] == sorted(plans[39:], reverse=True)
+    assert rates[39:] == sorted(rates[39:], reverse=True)
+    assert clock.now <= 1.2 * 120
 
 
 def test_repeating_such_a_run_trains_the_epochs_it_had(tmp_path, monkeypatch):

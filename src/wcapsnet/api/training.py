@@ -167,7 +167,8 @@ def _announce(trainer: Trainer) -> None:
         f"({channels}×{height}×{width})",
         soft_wrap=True,
     )
-    length = f"{training.minutes:g} minutes" if training.minutes else plural(training.epochs, "epoch")
+    minutes = f"{training.minutes:g} minute{'' if training.minutes == 1 else 's'}" if training.minutes else None
+    length = minutes or plural(training.epochs, "epoch")
     resumed = f", resumed after epoch {state.epoch}" if state.epoch or state.step else ""
     console.out.print(
         f"{type(trainer.network).__name__}, {parameters:,} parameters; {training.precision} on {name} with "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import dropwhile
 from typing import NamedTuple
 
 from markupsafe import Markup
@@ -71,8 +70,7 @@ def line_chart(
     keys: bool = False,
     logarithmic: bool = False,
 ) -> Drawing:
-    """`marks` are vertical lines, each with a sentence; `keys` adds a legend; `logarithmic` concerns both axes. A line
-    starts where it reaches `low`: the early rise would flatten the rest."""
+    """`marks` are vertical lines, each with a sentence; `keys` adds a legend; `logarithmic` concerns both axes."""
     named = legend([(line.name, line.style) for line in lines], width) if keys else None
     above = named.height + 4 if named else 0.0
     left, right, top, bottom = 50.0, 12.0, above + (26.0 if y_name else 10.0), above + height - 42
@@ -104,7 +102,7 @@ def line_chart(
     parts += [path(f"M{n(x(at))} {n(top)}V{n(bottom)}", "mark") for at in marks or ()]
     for line in lines:
         seen = [(a, b) for a, b in zip(line.x, line.y, strict=True) if math.isfinite(b)]
-        spots = [(x(a), y(b)) for a, b in dropwhile(lambda spot: spot[1] < floor, seen)]
+        spots = [(x(a), y(b)) for a, b in seen]
         parts.append(tag("polyline", points=" ".join(f"{n(a)},{n(b)}" for a, b in spots), class_=line.style))
         if len(spots) <= 12 and line.color is not None:
             radius, class_ = 2.5 if line.thin else 3, f"dot c{line.color % PALETTE}"

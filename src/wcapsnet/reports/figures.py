@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
@@ -30,6 +29,10 @@ TERMS = {
     "cross_entropy": ("Cross entropy", "The classification loss."),
     "wasserstein": ("Wasserstein loss", "The critics' loss; it falls as they separate good capsules from bad ones."),
     "reconstruction": ("Reconstruction loss", "Mean squared error of the reconstructed images."),
+    "label_smoothing": (
+        "Label smoothing",
+        "Cross entropy against equal probabilities. It rises as the network becomes more confident.",
+    ),
     "l2": ("L2", "Half the sum of squares of all weights subject to weight decay."),
     "lr": ("Learning rate", "As scheduled."),
 }
@@ -106,23 +109,26 @@ def series(metrics: Metrics, field: str) -> list[tuple[int, float]]:
 
 
 def lowest_accuracy(runs: Mapping[str, Metrics]) -> float:
-    """The validation accuracy after a tenth of the epochs, rounded: the early rise would flatten the rest."""
-    epochs = max(len(metrics) for metrics in runs.values())
-    late = [100 * y for metrics in runs.values() for x, y in series(metrics, "validation_accuracy") if x > epochs / 10]
-    least = min(late, default=0.0)
+    """Where the axis starts: at or below every accuracy that is drawn, rounded"""
+    fields = ("validation_accuracy", "train_accuracy")
+    drawn = [100 * y for metrics in runs.values() for field in fields for _, y in series(metrics, field)]
+    least = min(drawn, default=0.0)
     step = 10.0 if least < 90 else 5.0 if least < 95 else 1.0
     return min(step * math.floor(least / step), 100 - step)
 
 
 def drops(runs: Mapping[str, Metrics]) -> dict[float, str]:
-    """Where the learning rate drops, if this is the same in all runs"""
+    """Where the learning rate drops, if this is the same in all runs. A rate that falls steadily does not drop: it is
+    constant neither before nor after a fall."""
     each = []
     for metrics in filter(None, runs.values()):
+        rates = [record.get("lr", 0) for record in metrics]
+        around = zip([None, *rates], rates, rates[1:], [*rates[2:], None], metrics[1:], strict=False)
         each.append(
             {
-                float(after["epoch"]): f"the learning rate drops to {after['lr']:.3g}"
-                for before, after in pairwise(metrics)
-                if after.get("lr", 0) < before.get("lr", 0) * 0.999
+                float(record["epoch"]): f"the learning rate drops to {after:.3g}"
+                for earlier, before, after, later, record in around
+                if after < before * 0.999 and (earlier == before or after == later)
             }
         )
     return each[0] if each and all(one == each[0] for one in each) else {}

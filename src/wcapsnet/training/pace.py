@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..console import warn
 from ..data import Split
 from ..data.device_data import DeviceSplit
+from ..formatting import duration
 from .step import undone
 
 if TYPE_CHECKING:
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
 SAMPLE = 64  # images whose evaluation is timed
 TRIAL = 0.03  # share of the time for the measurement
 MARGIN = 0.05  # share of the time held back: speed varies
-TOLERANCE = 0.1  # replan if the run would end this much earlier or later
+SETTLED = 0.05  # share of the time after which the speed of whole epochs is known
+TOLERANCE = 0.2  # share of the time by which a settled plan may exceed the limit
 REPORT = 2.0  # seconds for the report, beside the images it looks at
 
 
@@ -25,8 +28,9 @@ class Pace:
     """Plans the number of epochs so that training, test and report end in time.
 
     The clock starts at `began`, which may be earlier than the trainer: reading the pictures counts. A resumed run has
-    the time that was left. The experiment in the run folder gets the number of epochs that is trained: repeating the
-    run repeats that number, on any machine.
+    the time that was left. The number of epochs is corrected once, when the speed of whole epochs is known, and later
+    only to keep the limit: every change bends the learning-rate schedule. The experiment in the run folder gets the
+    number that is trained: repeating the run repeats it, on any machine.
     """
 
     def __init__(self, trainer: Trainer, minutes: float):
@@ -44,20 +48,29 @@ class Pace:
         left = self._left()
         epochs = int(left / (steps * step + self._validation()))
         if epochs < 1:  # not even one epoch fits
-            steps = max(1, min(steps, int((left - self._validation()) / step)))
+            fit = int((left - self._validation()) / step)
+            some = max(1, min(steps, fit))
+            warn(
+                f"An epoch takes about {duration(steps * step + self._validation())}, which is too long for a run of "
+                f"{duration(self.total)}: only {some} of its {steps} steps will be trained"
+                f"{'' if fit >= 1 else ', and even so the run will take longer'}."
+            )
             self._set(1)
-            trainer.reschedule(warmup=0, milestones=(), epoch_steps=steps)
+            trainer.reschedule(warmup=0, milestones=(), epoch_steps=some)
         else:
             self._set(epochs)
 
     def replan(self) -> None:
-        """After an epoch: change the number of epochs if this speed would miss the end."""
+        """After an epoch: settle the number of epochs, or reduce a settled one that would miss the limit."""
         trainer, state = self.trainer, self.trainer.state
+        ahead = trainer.settings.epochs - state.epoch
+        if not ahead or state.seconds < SETTLED * self.total:
+            return
         if not self.per_image:  # a resumed run
             self._measure_evaluation()
         left, epoch = self._left(), state.seconds / state.epoch
-        ahead = trainer.settings.epochs - state.epoch
-        if abs(ahead * epoch - left) > max(TOLERANCE * left, epoch) and ahead:
+        settled = state.seconds - epoch >= SETTLED * self.total  # by an earlier epoch
+        if not settled or ahead * epoch > left + TOLERANCE * self.total:
             self._set(state.epoch + max(0, int(left / epoch)))
 
     def _set(self, epochs: int) -> None:
