@@ -19,6 +19,8 @@ def percent(share: float, digits: int = 2, sign: str = "") -> str:
     """0.99695 → 99.70, though the float is slightly less. `sign="+"` also prints the sign of positive numbers.
 
     Only 1 prints as 100: a smaller share that would round to it prints as >99.99, with the requested number of digits.
+    Likewise, a positive share that would round to 0 prints as <0.01, but not with a `sign`: differences have "+",
+    deviations "-".
 
     Shares are ratios of counts, and so are means over seeds and their differences. A float within 1e-10 of a half is
     therefore treated as a half, which is correct while runs times images is below 1e8.
@@ -28,13 +30,15 @@ def percent(share: float, digits: int = 2, sign: str = "") -> str:
     rounded = exact.quantize(unit, ROUND_HALF_UP)
     if exact < 100 <= rounded:
         return f">{rounded - unit:{sign}f}"
+    if exact > 0 == rounded and not sign:
+        return f"<{unit}"
     return f"{rounded:{sign}f}"
 
 
 def mean_and_deviation(shares: Sequence[float]) -> str:
     """Percent, over seeds: 93.57 ± 0.09; for a single run, its own value"""
     mean = percent(statistics.mean(shares))
-    return f"{mean} ± {percent(statistics.stdev(shares))}" if len(shares) > 1 else mean
+    return f"{mean} ± {percent(statistics.stdev(shares), sign='-')}" if len(shares) > 1 else mean
 
 
 def percentage(share: float, digits: int = 2) -> str:

@@ -170,7 +170,10 @@ def test_labelled_pictures_are_matched_with_the_classes_of_a_network_by_name(pic
     parts = picture_folder({"train/cat": 1, "test/cat": 2}, "parts")
     assert len(load_labelled(parts, ("cat", "dog"), (3, 8, 8)).split.labels) == 2
     assert len(load_labelled(parts, ("cat", "dog"), (3, 8, 8), "train").split.labels) == 1
-    assert len(load_labelled(picture_folder({"train": 2}, "one"), ("bus", "train"), (3, 8, 8)).split.labels) == 2
+    one = picture_folder({"train": 2}, "one")
+    assert len(load_labelled(one, ("bus", "train"), (3, 8, 8)).split.labels) == 2
+    with pytest.raises(InputError, match="has no validation folder: omit --split"):
+        load_labelled(one, ("bus", "train"), (3, 8, 8), "validation")
 
 
 @pytest.mark.parametrize(

@@ -286,13 +286,13 @@ def test_confidence_intervals_cover_the_mean_as_often_as_they_say():
     ("rows", "images", "words"),
     [
         ([[0.6, 0.4], [0.4, 0.6]], 40, None),  # it selects
-        ([[0.2, 0.5, 0.3], [0.1, 0.6, 0.3]], 40, "collapsed: capsule 1 wins in 100.0% of 40"),
+        ([[0.2, 0.5, 0.3], [0.1, 0.6, 0.3]], 40, "collapsed: block 1 wins in 100.0% of 40"),
         ([[0.2, 0.5, 0.3], [0.1, 0.6, 0.3]], 29, None),  # too few to tell
-        ([[0.4, 0.2, 0.4], [0.45, 0.1, 0.45]], 40, "collapsed: capsules 0 and 2 win together"),
+        ([[0.4, 0.2, 0.4], [0.45, 0.1, 0.45]], 40, "collapsed: blocks 0 and 2 win together"),
         ([[0.25, 0.25, 0.25, 0.25], [0.251, 0.249, 0.25, 0.25]], 40, "hardly selects"),
         ([[0.4, 0.2, 0.4], [0.4, 0.4, 0.2]], 40, None),  # one always wins, but the others still say something
-        ([[0.2, 0.5, 0.1, 0.2], [0.2, 0.1, 0.1, 0.6]], 40, "capsules 0 and 2 never win in 40"),
-        ([[0.2, 0.5, 0.3], [0.2, 0.2, 0.6]], 40, "capsule 0 never wins"),
+        ([[0.2, 0.5, 0.1, 0.2], [0.2, 0.1, 0.1, 0.6]], 40, "blocks 0 and 2 never win in 40"),
+        ([[0.2, 0.5, 0.3], [0.2, 0.2, 0.6]], 40, "block 0 never wins"),
         ([[1.0], [1.0]], 40, None),  # an only capsule
     ],
 )
@@ -304,7 +304,7 @@ def test_a_level_that_does_not_select_is_found_out(rows, images, words):
 
 def test_a_level_that_does_not_look_at_the_image_is_found_out():
     for fitness, words in {
-        "constant": "all capsules have the same weight",
+        "constant": "all blocks have the same weight",
         "random": "do not depend on the image",
     }.items():
         torch.manual_seed(0)
@@ -333,7 +333,7 @@ def chosen_by(share, level):
         ((1.0, 1.0), "does not change from level to level by more than the noise"),
         ((0.8, 0.9, 0.9), "rises from level 1 to 2 (otherwise within the noise)"),
         ((0.9,), "nothing can be said"),
-        ((0.5, 0.54), "not above chance in any level"),  # 27 of 50 say .005, which shuffles give too
+        ((0.5, 0.54), "In no level"),  # 27 of 50 say .005, which shuffles give too
         ((1.0, 0.54, 0.5), "by level: 0.990 → not above chance → not above chance"),
     ],
 )

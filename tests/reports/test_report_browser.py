@@ -68,7 +68,7 @@ def test_pointing_at_the_routing_shows_the_numbers_of_python(visit, address, fac
             x, y = place(svg, d["left"] + d["cell"][0] * (n + 0.5), d["top"] + d["cell"][1] * (r + 0.5))
             page.mouse.move(x, y)
             said = f"{level.mean[r, n]:.3f} ± {level.margin[r, n]:.3f}"
-            assert tip(page) == f"{facts.classes[r]}, capsule {n}: mean weight {said}"
+            assert tip(page) == f"{facts.classes[r]}, block {n}: mean weight {said}"
     page.mouse.move(2, 2)
     assert tip(page) is None
 
@@ -110,9 +110,9 @@ def test_the_keyboard_reads_the_same_numbers(visit, address, facts):
     assert f"{level.mean[0, 0]:.3f}" in tip(page)
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowDown")
-    assert f"capsule 1: mean weight {level.mean[1, 1]:.3f}" in tip(page)
+    assert f"block 1: mean weight {level.mean[1, 1]:.3f}" in tip(page)
     page.keyboard.press("End")
-    assert f"capsule {level.capsules - 1}: mean weight {level.mean[1, -1]:.3f}" in tip(page)
+    assert f"block {level.capsules - 1}: mean weight {level.mean[1, -1]:.3f}" in tip(page)
     page.keyboard.press("Escape")
     assert tip(page) is None
 

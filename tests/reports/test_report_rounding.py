@@ -10,7 +10,9 @@ def test_every_share_is_rounded_as_the_fraction_that_it_is(images):
     for correct in range(images + 1):
         hundredths = (2 * 10_000 * correct + images) // (2 * images)  # ⌊10,000 correct/images + ½⌋
         printed = f"{hundredths // 100}.{hundredths % 100:02d}"
-        assert percent(correct / images) == (">99.99" if correct < images and hundredths == 10_000 else printed)
+        if 0 < correct < images:
+            printed = {0: "<0.01", 10_000: ">99.99"}.get(hundredths, printed)
+        assert percent(correct / images) == printed
 
 
 @pytest.mark.parametrize(
@@ -37,6 +39,14 @@ def test_other_numbers_of_digits():
     assert percent(0.125, 0) == "13"
     assert percent(0.99949, 1) == "99.9"
     assert percent(1.0, 1) == "100.0"
+
+
+def test_only_nothing_is_printed_as_zero_percent():
+    assert percent(0.0004, 1) == "<0.1"
+    assert percent(0.00001) == "<0.01"
+    assert percent(0.004, 0) == "<1"
+    assert percent(0.0) == percent(1e-17) == percent(0.00001, sign="-") == "0.00"
+    assert percent(0.0005, 1) == "0.1"
 
 
 def test_only_one_is_printed_as_a_hundred_percent():

@@ -299,10 +299,16 @@ def test_a_folder_of_the_same_name_does_not_hide_it(made, tmp_path, monkeypatch)
         wcapsnet.load(f"./{NAME}")
 
 
-def test_an_unknown_name_suggests_the_nearest_or_says_that_there_is_none(made, checkout):
+def test_an_unknown_name_suggests_the_nearest_or_says_that_there_is_none(made, checkout, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=f"nor a shipped network of that name; did you mean '{NAME}'"):
         wcapsnet.load("wcapsnet-toi")
     assert "did you mean" in call("evaluate", "wcapsnet-toi")[2]
+    Path("runs/photos").mkdir(parents=True)
+    Path("runs/photos/experiment.json").write_text("{}")
+    for name in ("photos", "runs/photo"):
+        with pytest.raises(InputError, match="did you mean 'runs/photos'"):
+            wcapsnet.load(name)
     shipped.path_of(NAME).unlink()
     with pytest.raises(InputError, match=r"nor a shipped network of that name: none is shipped yet\.$"):
         wcapsnet.load(NAME)

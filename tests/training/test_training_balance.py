@@ -62,13 +62,13 @@ def test_imbalanced_classes_are_drawn_equally_often_and_a_resumed_run_draws_the_
     ("labels", "predicted", "accuracy", "balanced_accuracy", "majority", "said"),
     [
         ([0, 0, 0, 1], [0, 0, 0, 0], 0.75, 0.5, 0.75, True),
-        ([0, 0, 0, 0], [0, 0, 0, 1], 0.75, 0.75, 1.0, True),  # a class without images
-        ([0, 0, 1, 1], [0, 1, 1, 1], 0.75, 0.75, 0.5, False),
+        ([0, 0, 0, 0], [0, 0, 0, 1], 0.75, 0.75, 1.0, True),  # one class only
+        ([0, 0, 1, 1], [0, 1, 1, 1], 0.75, 0.75, 0.5, False),  # class 2 has no images
     ],
 )
 def test_balanced_accuracy_and_majority_worked_by_hand(labels, predicted, accuracy, balanced_accuracy, majority, said):
-    found = Evaluation(torch.tensor(labels), torch.tensor(predicted), torch.ones(4), (), 0.0, (), 2)
+    found = Evaluation(torch.tensor(labels), torch.tensor(predicted), torch.ones(4), (), 0.0, (), 3)
     assert (found.accuracy, found.balanced_accuracy, found.majority) == (accuracy, balanced_accuracy, majority)
     assert bool(found.beside()) is said
-    facts = found.summary(("a", "b"))
+    facts = found.summary(("a", "b", "c"))
     assert (facts["balanced_accuracy"], facts["majority"]) == (balanced_accuracy, majority)

@@ -143,7 +143,7 @@ def _notes(lines: Sequence[str]) -> None:
 def _percent(value: float | None, deviation: float | None = None) -> str:
     if value is None:
         return ""
-    return f"{percent(value)}%" if deviation is None else f"{percent(value)} ± {percent(deviation)} %"
+    return f"{percent(value)}%" if deviation is None else f"{percent(value)} ± {percent(deviation, sign='-')} %"
 
 
 def paper_tables(tables: list[report.Table]) -> None:
@@ -202,8 +202,10 @@ def predictions(answers: list[Prediction]) -> None:
         ]
 
     print_table(
-        [Column("picture", overflow="fold"), "class", "probability", "then", "winning capsules"], map(cells, answers)
+        [Column("picture", overflow="fold"), "class", "probability", "then", "winning blocks"], map(cells, answers)
     )
+    if out.is_terminal and any(answer.winners for answer in answers):
+        say("Winning blocks: arrows separate levels, blocks count from 0, several blocks of a level tie.")
 
 
 def _ranges(numbers: Sequence[int]) -> str:

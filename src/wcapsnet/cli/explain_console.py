@@ -281,7 +281,9 @@ def rerouted(found: Rerouted, images: str, mean_of: str) -> None:
     everywhere, alone = [], []
     for kind, outcomes in found.by.items():
         differences = [found.difference(outcome) for outcome in outcomes]
-        points = [f"{percent(d, sign='+')} ± {percent(margin)}".replace("-", "−") for d, margin in differences]
+        points = [
+            f"{percent(d, sign='+')} ± {percent(margin, sign='-')}".replace("-", "−") for d, margin in differences
+        ]
         changed = f"{percent(outcomes[0].changed / found.images, 1)}%"
         everywhere.append([kind, f"{percent(own + differences[0][0])}%", points[0], changed])
         alone.append([kind, *points[1:]])

@@ -95,6 +95,8 @@ def match_classes(path: Path, classes: tuple[str, ...], part: str) -> tuple[Layo
             raise InputError(f"{path} has no {part} folder, only {', '.join(p.name for p in parts.values())}.")
         place = parts[part]
         folders = _folders(place)
+    elif part != "test":
+        raise InputError(f"{path} has no {part} folder: omit --split to evaluate all its pictures.")
     known = {folder: image_files(folder) for folder in folders if folder.name in classes}
     files = tuple(File(file, part, classes.index(folder.name)) for folder, paths in known.items() for file in paths)
     others = tuple(folder.name for folder in folders if folder not in known and image_files(folder))

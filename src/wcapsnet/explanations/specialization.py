@@ -18,8 +18,8 @@ ALWAYS = 0.99  # a set of capsules that wins this share of the images is said to
 LEAST = 30  # images needed to say that a capsule always or never wins: with fewer it may do so by chance
 # The scale of all information values, in words (D29)
 SCALE = (
-    "0 says nothing about the class; 1 is the most that one of n capsules can say, ln n, or the entropy of the classes "
-    "if that is smaller"
+    "0 means no information about the class; 1 means the most that one of n blocks can carry: ln n, or the entropy of "
+    "the classes if smaller"
 )
 SHUFFLES = 20
 
@@ -141,18 +141,21 @@ class Specialization:
         if len(several) < 2:
             return "Fewer than two levels select, so nothing can be said about depth."
         told = [_beyond_chance(level) for level in several]
+        shared = any(one.shared for one in several)
+        together = [
+            _beyond(one.information_set, one.information_set_by_chance, one.information_set_most_by_chance)
+            for one in several
+        ]
         if not any(told):
-            said = "What the winning capsule says about the class is not above chance in any level."
+            nor = ", nor do all winners of an image together" if shared and not any(together) else ""
+            said = f"In no level does the winning block tell more about the class than chance{nor}."
         else:
             does = _course(self.steps) if self.steps else " by level"
-            said = f"What the winning capsule says about the class, less chance,{does}: {_row(told)}."
-        if any(one.shared for one in several):
-            together = [
-                _beyond(one.information_set, one.information_set_by_chance, one.information_set_most_by_chance)
-                for one in several
-            ]
-            together_say = f", less chance: {_row(together)}" if any(together) else ": not above chance in any level"
-            said += f" All winners of an image together{together_say}."
+            said = f"What the winning block says about the class, less chance,{does}: {_row(told)}."
+        if shared and any(together):
+            said += f" All winners of an image together, less chance: {_row(together)}."
+        elif shared and any(told):
+            said += " All winners of an image together: not above chance in any level."
         return said
 
     def summary(self) -> dict[str, Any]:
@@ -349,7 +352,7 @@ def _findings(index: int, b: Tensor, winners: Tensor, sets: Tensor, which: Tenso
         return ()
     if images > 1 and float((b - b[0]).abs().max()) < 1e-6:
         equal = float((b[0] - 1 / n).abs().max()) < 1e-6
-        how = "all capsules have the same weight" if equal else "the weights do not depend on the image"
+        how = "all blocks have the same weight" if equal else "the weights do not depend on the image"
         return (f"{level} does not select: {how}.",)
     if images < LEAST:
         return ()
@@ -358,7 +361,7 @@ def _findings(index: int, b: Tensor, winners: Tensor, sets: Tensor, which: Tenso
     if share >= ALWAYS:
         said = f"{percent(share, 1)}%"
         if bool(most.all()):
-            return (f"{level} hardly selects: to within 1 %, all capsules have the same weight in {said} of images.",)
+            return (f"{level} hardly selects: to within 1 %, all blocks have the same weight in {said} of images.",)
         who = _capsules(most.nonzero().flatten().tolist(), "wins", "win together")
         return (f"{level} has collapsed: {who} in {said} of {images:,} images.",)
     never = (~winners.any(0)).nonzero().flatten().tolist()
@@ -366,7 +369,7 @@ def _findings(index: int, b: Tensor, winners: Tensor, sets: Tensor, which: Tenso
 
 
 def _capsules(numbers: list[int], does: str, do: str) -> str:
-    return f"capsule {numbers[0]} {does}" if len(numbers) == 1 else f"capsules {_listed(numbers)} {do}"
+    return f"block {numbers[0]} {does}" if len(numbers) == 1 else f"blocks {_listed(numbers)} {do}"
 
 
 def _listed(numbers: list[int]) -> str:

@@ -147,7 +147,7 @@ def _classes(runs: Mapping[str, Facts]) -> dict[str, Any] | None:
     for r, name in enumerate(names):
         known = [one[r][0] for one in accuracies if one[r][1]]
         shares = [text.percentage(one[r][0]) if one[r][1] else "" for one in accuracies]
-        rows.append([name, *shares, percent(max(known) - min(known)) if known else ""])
+        rows.append([name, *shares, percent(max(known) - min(known), sign="-") if known else ""])
     return {"head": ["class", *tested, "range in points"], "rows": rows}
 
 

@@ -27,7 +27,7 @@ EXTREMES = 30  # most classes in a bar chart
 TERMS = {
     "total": ("Total loss", "The training objective: the weighted sum of all terms."),
     "cross_entropy": ("Cross entropy", "The classification loss."),
-    "wasserstein": ("Wasserstein loss", "The critics' loss; it falls as they separate good capsules from bad ones."),
+    "wasserstein": ("Wasserstein loss", "The critics' loss; it falls as they separate good blocks from bad ones."),
     "reconstruction": ("Reconstruction loss", "Mean squared error of the reconstructed images."),
     "label_smoothing": (
         "Label smoothing",
@@ -180,7 +180,7 @@ def class_bars(figures: Mapping[str, Any], classes: Sequence[str], most: int = E
 
 
 def trend(found: Specialization) -> Drawing | None:
-    """Information of the winning capsule about the class, level by level"""
+    """Information of the winning block about the class, level by level"""
     bars = [
         Bar(
             f"level {level.level + 1}",
@@ -192,16 +192,16 @@ def trend(found: Specialization) -> Drawing | None:
         if level.capsules > 1
     ]
     high = max([0.1, *(max(bar.value, bar.mark or 0) for bar in bars)])
-    return bar_chart("Information of the winning capsule about the class, by level", bars, high=high) if bars else None
+    return bar_chart("Information of the winning block about the class, by level", bars, high=high) if bars else None
 
 
 def told(level: LevelSpecialization) -> str:
     by_chance = f"chance {level.information_chosen_by_chance:.3f}"
-    return f"Information of the winning capsule about the class: {level.information_chosen:.3f} ({by_chance})."
+    return f"Information of the winning block about the class: {level.information_chosen:.3f} ({by_chance})."
 
 
 def classes_of(level: LevelSpecialization) -> list[int]:
-    """Classes that have images; if there are many, those with the same favourite capsule next to each other"""
+    """Classes that have images; if there are many, those with the same favourite block next to each other"""
     rows = level.counts.nonzero().flatten().tolist()
     if len(rows) > MANY:
         favourites = heaviest(level.mean)
@@ -210,11 +210,11 @@ def classes_of(level: LevelSpecialization) -> list[int]:
 
 
 def level_map(level: LevelSpecialization, classes: Sequence[str]) -> Drawing:
-    """Mean weights, one row per class and one column per capsule"""
+    """Mean weights, one row per class and one column per block"""
     rows = classes_of(level)
     tall = 24.0 if len(rows) <= MANY else 13.0 if len(rows) <= 60 else 9.0 if len(rows) <= 200 else 3.0
     return weight_matrix(
-        f"Mean weights of level {level.level + 1}: {len(rows)} classes by {level.capsules} capsules",
+        f"Mean weights of level {level.level + 1}: {len(rows)} classes by {level.capsules} blocks",
         [classes[r] for r in rows],
         level.mean[rows],
         level.margin[rows],
@@ -232,7 +232,7 @@ def weight_matrix(label: str, names: Sequence[str], mean: Tensor, margin: Tensor
         cells[i, j] = Cell(at, f"{value:.3f}".lstrip("0") if written else "", hex_of(at))
         said[i, j] = formatting.weight(value, float(margin[i, j]))
     capsules = [str(k) for k in range(mean.shape[1])]
-    say, titles = "{row}, capsule {column}: mean weight {value}", {"row_title": "class", "column_title": "capsule"}
+    say, titles = "{row}, block {column}: mean weight {value}", {"row_title": "class", "column_title": "block"}
     return matrix(label, names, capsules, cells, say=say, said=said, cell=cell, **titles)
 
 
@@ -249,8 +249,8 @@ def signed_scale(most: float) -> Drawing:
 
 def wins(level: LevelSpecialization) -> Drawing:
     shares = level.chosen_overall.tolist()
-    bars = [Bar(f"capsule {k}", share, formatting.percentage(share, 1), color=2) for k, share in enumerate(shares)]
-    label, thick = f"Level {level.level + 1}: share of images that each capsule wins", 14 if len(bars) <= 8 else 8
+    bars = [Bar(f"block {k}", share, formatting.percentage(share, 1), color=2) for k, share in enumerate(shares)]
+    label, thick = f"Level {level.level + 1}: share of images that each block wins", 14 if len(bars) <= 8 else 8
     return bar_chart(label, bars, high=max(*shares, 0.01), thick=thick, width=380)
 
 
@@ -291,10 +291,10 @@ def evidence(facts: Facts, example: Example, capsules: int = 3) -> Evidence:
     ]
     tied, shares = outlined(one.tied), one.block_weights(len(one.weights) - 1).tolist()
     for k in range(min(len(heat), capsules)):
-        drawn = picture(share_over(image, heat[k], vectors), f"weights of capsule {k} of the last level", 112)
+        drawn = picture(share_over(image, heat[k], vectors), f"weights of block {k} of the last level", 112)
         places, dot = [(i, j) for of, i, j in tied if of == k], one.place[1:] if one.place[0] == k else None
         drawn = marked(drawn, heat.shape[1:], one.stride, places, dot)
-        strip.append((drawn, f"weights of capsule {k} (sum {shares[k]:.3f})"))
+        strip.append((drawn, f"weights of block {k} (sum {shares[k]:.3f})"))
     total = one.contribution_heat().sum(0)
     most, name = float(total.abs().max()), facts.classes[one.predicted]
     over = picture(signed_over(image, total / max(most, 1e-9)), f"contributions to the logit of {name}", 112)
@@ -327,7 +327,7 @@ def _logit(one: ImageExplanation, name: str) -> Drawing:
     parts = one.contributions[one.predicted].flatten(1).sum(1).tolist()
     logit = float(one.logits[one.predicted])
     bars = [
-        Bar(f"capsule {k}", abs(part), formatting.signed(part, 2), color=0 if part >= 0 else 1)
+        Bar(f"block {k}", abs(part), formatting.signed(part, 2), color=0 if part >= 0 else 1)
         for k, part in enumerate(parts)
     ]
     bars.append(Bar("logit", abs(logit), formatting.signed(logit, 2), color=7))

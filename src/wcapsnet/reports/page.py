@@ -137,7 +137,7 @@ def _cards(facts: Facts) -> list[Card]:
         if "cross_entropy" in results:
             # Among the real classes: "none of these" is never the prediction, so a guess leaves it out.
             classes = facts.subject.experiment.model.classes
-            more = f"guessing evenly among the {classes:,} classes gives {math.log(classes):.2f}"
+            more = f"equal probabilities for all {classes:,} classes give {math.log(classes):.2f}"
             cards.append(Card(f"{part} cross entropy", f"{results['cross_entropy']:.4f}", more))
     cards += _training_cards(facts)
     even = (len(cards) + bool(results)) % 2 == 0  # the first card is two wide; this one fills the row
@@ -246,26 +246,22 @@ def _routing(facts: Facts) -> dict[str, Any]:
     shown = [r for r in range(len(facts.classes)) if not bool(maps[r].isnan().any())]
     if len(shown) > MANY:
         shown = [shown[k * len(shown) // MANY] for k in range(MANY)]
-    several = [level for level in found.levels if level.capsules > 1]
     return {
         "found": found,
         "trend": figures.trend(found),
         "steps": [f"{formatting.signed(step.change)} ± {step.margin:.3f}" for step in found.steps],
-        "units": formatting.listed([f"{level.unit:.3f} (level {level.level + 1})" for level in several] or [""]),
+        "units": _units(found.selecting),
         "levels": [_level(facts, level) for level in found.levels],
         "tied": {
             "share": float((tied > 1).double().mean()),
             "median": int(tied.median()),
-            "least": int(tied.min()),
             "most": int(tied.max()),
         },
         "positions": [
             (
                 facts.classes[r],
                 [
-                    picture(
-                        share_map(maps[r, k], maps[0].numel()), f"{facts.classes[r]}, capsule {k}: mean weights", 64
-                    )
+                    picture(share_map(maps[r, k], maps[0].numel()), f"{facts.classes[r]}, block {k}: mean weights", 64)
                     for k in range(min(maps.shape[1], 4))
                 ],
             )
@@ -276,6 +272,15 @@ def _routing(facts: Facts) -> dict[str, Any]:
         "height": maps.shape[2],
         "width": maps.shape[3],
     }
+
+
+def _units(levels: list[LevelSpecialization]) -> str:
+    """What 1 is, in nats: once if it is the same in all levels"""
+    units = [f"{level.unit:.3f}" for level in levels]
+    if len(set(units)) == 1:
+        return f"{units[0]} nats in every level"
+    each = [f"{unit} (level {level.level + 1})" for unit, level in zip(units, levels, strict=True)]
+    return f"{formatting.listed(each or [''])} nats"
 
 
 def _level(facts: Facts, level: LevelSpecialization) -> dict[str, Any]:
@@ -290,7 +295,7 @@ def _level(facts: Facts, level: LevelSpecialization) -> dict[str, Any]:
         "wins": figures.wins(level),
         "widest": float(margins.max()) if len(margins) else None,
         "sorted": len(rows) > MANY,
-        "capsules": [f"capsule {k}" for k in range(level.capsules)],
+        "capsules": [f"block {k}" for k in range(level.capsules)],
         "rows": [[facts.classes[r], f"{int(level.counts[r]):,}", *b] for r, b in zip(rows, weights, strict=True)]
         if len(rows) <= MOST_TABLED
         else None,
@@ -324,7 +329,7 @@ def _example(facts: Facts, example: Example) -> dict[str, Any]:
         weights = one.block_weights(level).tolist()
         off = one.without[level][:, one.predicted].tolist()
         rows += [
-            [f"level {level + 1}, capsule {k}", f"{w:.3f}", "" if math.isnan(p) else formatting.percentage(p, 1)]
+            [f"level {level + 1}, block {k}", f"{w:.3f}", "" if math.isnan(p) else formatting.percentage(p, 1)]
             for k, (w, p) in enumerate(zip(weights, off, strict=True))
         ]
     decoded = one.decoded(facts.classes)

@@ -5,6 +5,7 @@ on, results, and a checksum over weights and metadata.
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from ..data import Dataset
 from ..errors import InputError
 from ..experiment import Experiment, stored_experiment
 from ..parts import suggestion
+from ..training.run_folder import Run
 
 WEIGHTS = Path(__file__).parent / "weights"
 
@@ -46,6 +48,10 @@ def describe(name: str) -> dict[str, Any]:
 
 def unknown(source: str) -> str:
     """The end of an error message about a name that is neither a run folder nor a file."""
+    runs = {path.name: str(path) for path in sorted(Path("runs").glob("*")) if Run.is_run(path)}
+    near = difflib.get_close_matches(Path(source).name, [*runs, *names()], 1, 0.5)
+    if near and near[0] in runs:
+        return f"nor a shipped network of that name; did you mean {runs[near[0]]!r}?"
     return f"nor a shipped network of that name{suggestion(source, names()) if names() else ': none is shipped yet.'}"
 
 

@@ -87,8 +87,12 @@ def beside_figures(figures: Mapping[str, Any]) -> str:
 
 
 def beside(balanced: float, majority: float, counts: Tensor) -> str:
-    """What to print after an accuracy on images of which a class has `counts`; nothing if they are balanced."""
-    if not imbalanced(counts):
+    """What to print after an accuracy on images of which a class has `counts`; nothing if they are balanced.
+
+    Only classes with images are compared. A single class is not balanced: a constant answer is always right.
+    """
+    present = counts[counts > 0]
+    if len(present) > 1 and not imbalanced(present):
         return ""
     return f"; balanced accuracy {percent(balanced)}%, majority class {percent(majority)}%"
 
