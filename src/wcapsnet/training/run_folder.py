@@ -173,6 +173,8 @@ class Run:
         if not Run.is_run(path):
             inside = sum(1 for _ in path.glob("*/experiment.json")) if path.is_dir() else 0
             more = f", but {inside} of its subfolders are: name one or more of those" if inside else ""
+            if not inside and Run.is_run(trained := Path("runs") / path.name):  # a folder of pictures and its run
+                more = f"; use {trained}"
             raise InputError(f"{path} is not a run folder: it has no experiment.json{more}.")
         return Run(path, read_experiment(path / "experiment.json"))
 
