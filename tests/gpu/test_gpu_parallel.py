@@ -14,10 +14,9 @@ from wcapsnet.cli import app
 from wcapsnet.data import DataConfig, Dataset, Split
 from wcapsnet.data.device_data import DeviceData
 from wcapsnet.experiment import Experiment, TrainingConfig
-from wcapsnet.training.console import Board
-from wcapsnet.training.console import Progress
-from wcapsnet.training.run_folder import Run
+from wcapsnet.training.console import Board, Progress
 from wcapsnet.training.parallel import Randomness, train_together
+from wcapsnet.training.run_folder import Run
 from wcapsnet.training.trainer import Interrupted, Trainer
 
 pytestmark = [
