@@ -116,6 +116,7 @@ def test_black_images_give_finite_gradients(name):
     assert all(p.grad is None or p.grad.isfinite().all() for p in network.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_tiny_batch_is_overfitted(name):
     network = small(name)
@@ -133,6 +134,7 @@ def test_a_tiny_batch_is_overfitted(name):
     assert probabilities.gather(1, labels[:, None]).mean() > 0.6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_training_loop_stops_resumes_and_tests(name, tmp_path):
     network = small(name)
