@@ -266,7 +266,7 @@ BAD = {
     "kernels": (("toy", "--grid", "training.kernels=plain,fused"), "fused kernels cannot be used"),
     "missing data": (("mnist", "--data-dir", "nowhere"), "--download"),
     "device": (("toy", "--device", "tpu"), "There is no device 'tpu'"),
-    "size of a recipe": (("toy", "--size", "8"), "--size and --model are for folders"),
+    "size of a recipe": (("toy", "--size", "8"), "are for folders of pictures"),
 }
 
 
