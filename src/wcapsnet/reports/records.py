@@ -279,7 +279,7 @@ def shipped_records() -> list[Record]:
 
 
 def records_json(records: list[Record]) -> str:
-    """A line a record."""
+    """One line per record."""
     lines = ",\n".join(json.dumps(to_dict(record)) for record in records)
     return f"[\n{lines}\n]\n" if lines else "[]\n"
 

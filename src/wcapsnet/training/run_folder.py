@@ -317,7 +317,7 @@ def _trouble(figures: dict[str, Any]) -> str | None:
         try:
             counted.append(images - sum(int(row[i]) for i, row in enumerate(figures["confusion"])))
         except (TypeError, ValueError, IndexError):
-            return "its confusion matrix is none"
+            return "its confusion matrix is malformed"
     if not images or any(abs(images - n - figures["accuracy"] * images) > 0.01 for n in counted):
         return "its images, errors, accuracy and confusion matrix contradict one another"
     return None
