@@ -10,9 +10,8 @@ demo: .venv/demo
 	$(BIN)/wcapsnet demo --open
 
 test: lint types
-	$(BIN)/pytest -n auto --dist loadfile -m "not slow" --cov --cov-report=
-	@echo "The paper's part of the code is covered whole:"
-	$(BIN)/coverage report --include='src/wcapsnet/network/*,src/wcapsnet/objective.py' --fail-under=100
+	$(BIN)/pytest -n auto --dist loadfile -m "not slow" tests/paper tests/test_memory.py --cov --cov-fail-under=100
+	$(BIN)/pytest -n auto --dist loadfile -m "not slow" --ignore tests/paper --ignore tests/test_memory.py
 
 test-all: .venv/dev
 	$(BIN)/pytest -n auto --dist loadfile -m slow

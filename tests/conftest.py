@@ -47,7 +47,7 @@ SLOW = (
     "explore/test_explore_browser.py",
     "kernels/test_kernels_level.py",
     "kernels/test_kernels_network.py",
-    "report/test_report_browser.py",
+    "reports/test_report_browser.py",
     "usage/test_examples.py",
     "usage/test_extending.py",
     "usage/test_readme.py",
@@ -56,6 +56,7 @@ SLOW = (
 
 def pytest_collection_modifyitems(items):
     here = Path(__file__).parent
+    assert all((here / name).is_file() for name in SLOW)
     for item in items:
         if item.path.relative_to(here).as_posix() in SLOW:
             item.add_marker(pytest.mark.slow)

@@ -7,6 +7,7 @@ them, and a value that does not fit is refused with an error that names the fiel
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import sys
 import types
@@ -18,6 +19,7 @@ from .errors import InputError, shown
 from .parts import Kind, architecture, suggestion
 
 T = TypeVar("T")
+type_hints = functools.cache(typing.get_type_hints)  # evaluates annotations, which is slow
 
 
 class Amounts(Mapping[str, float]):
@@ -92,7 +94,7 @@ def from_dict(cls: type[T], data: Any, path: str = "") -> T:
     """The inverse of `to_dict`. Missing fields keep their defaults."""
     if not isinstance(data, dict):
         raise InputError(f"{path or cls.__name__} must be a table of fields, not {shown(data)}.")
-    hints = typing.get_type_hints(cls)
+    hints = type_hints(cls)
     names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
     for key in data:
         if key not in names:

@@ -33,6 +33,7 @@ def record_of(*args: object) -> dict:
     return json.loads(answer.out)
 
 
+@pytest.mark.slow
 def test_a_training_step_of_everybody_who_can_run_here():
     record = record_of("train", "--against", "fused,plain,loop,densenet,plain:bf16", "--batch", "2,3")
     assert [(row["contender"], row["batch"]) for row in record["results"]] == [

@@ -104,6 +104,7 @@ def test_a_single_setting_or_class_may_be_given_as_a_string(tmp_path):
     assert (found.training.lr, found.data.exclude, found.model.classes) == (0.25, ("pears",), 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["first", "first/experiment.json"])
 def test_a_run_is_repeated_from_its_folder_alone(toy, target):
     settings = ("--set", "model.levels.0.capsules=2", "--seed", 3, "--precision", "bf16")
@@ -157,6 +158,7 @@ def press_ctrl_c(monkeypatch, epoch, step):
     monkeypatch.setattr("wcapsnet.api.training.make_progress", lambda *args: Pressing())
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_says_how_to_resume_and_exits_130(toy):
     assert call("train", "toy", "--out", "whole", "-q").code == 0
     with pytest.MonkeyPatch.context() as patch:
@@ -304,6 +306,7 @@ def test_demo_takes_epochs_and_out_and_a_network_of_a_single_level(toy, monkeypa
 # ── two at once ──
 
 
+@pytest.mark.slow
 def test_a_run_is_not_trained_by_two_processes_at_once(toy):
     with pytest.MonkeyPatch.context() as patch:
         press_ctrl_c(patch, 1, 1)

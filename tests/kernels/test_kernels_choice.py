@@ -243,6 +243,7 @@ def test_routing_without_a_kernel_is_computed_by_its_own_modules(change, emulato
     assert_routed_by_its_own_parts(network, plain, paper)
 
 
+@pytest.mark.slow
 def test_a_registered_weighting_without_a_kernel_is_the_one_that_trains(monkeypatch, emulator):
     register(monkeypatch, parts.weighting, "cubed", cubed)
     torch.manual_seed(3)
@@ -409,6 +410,7 @@ WEIGHTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_every_loss_term_is_computed_as_pytorch_does(name, emulator, batch, monkeypatch):
     """With or without the kernels: terms, total, gradients and sums are those of objective.py on the same output."""

@@ -473,6 +473,7 @@ def test_in_bfloat16_the_network_trains_and_answers_close_to_float32():
     assert torch.cosine_similarity(flat, other, dim=0) > 0.95
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fitness", ["critic", "random", "constant"])
 def test_the_exported_network_answers_batches_of_any_size_as_the_network_does(fitness):
     network = warmed_up(tiny(RoutingConfig(fitness=fitness)))

@@ -1,6 +1,7 @@
 """Sections III-C and III-F: correctness (Eq. 9), the Wasserstein loss (Eq. 4, 8, 10-12), the total (Eq. 15)."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,7 +17,9 @@ from wcapsnet.objective import (
     Objective,
     centred_wasserstein,
     correctness,
+    cross_entropy,
     l2,
+    label_smoothing,
     objective,
     wasserstein,
     wasserstein_loss,
@@ -458,3 +461,20 @@ def test_the_gradient_of_l2_is_the_weight_itself_as_weight_decay_adds_it():
         moved[at] = step
         slope = (l2([w + moved]) - l2([w - moved])) / (2 * step)
         close(slope, w[at].float(), 1e-2, 1e-3)
+
+
+# Label smoothing
+
+
+def test_label_smoothing_of_probabilities_one_half_and_two_quarters_is_their_mean_surprise():
+    output = SimpleNamespace(logits=torch.tensor([[0.5, 0.25, 0.25]]).log())
+    smoothing = float(label_smoothing(output, None, None))
+    assert smoothing == pytest.approx((math.log(2) + 2 * math.log(4)) / 3)
+
+
+def test_label_smoothing_beside_the_cross_entropy_is_a_cross_entropy_with_smoothed_targets():
+    output, labels = SimpleNamespace(logits=torch.randn(5, 4)), torch.tensor([0, 1, 2, 3, 1])
+    weight = 0.25
+    both = cross_entropy(output, None, labels) + weight * label_smoothing(output, None, labels)
+    smoothed = torch.nn.functional.cross_entropy(output.logits, labels, label_smoothing=weight / (1 + weight))
+    torch.testing.assert_close(both, (1 + weight) * smoothed)

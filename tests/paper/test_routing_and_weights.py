@@ -18,6 +18,7 @@ from wcapsnet.network.routing import (
     predict,
     route,
     softmax_weights,
+    winners,
 )
 from wcapsnet.parts import weighting as weightings
 
@@ -328,3 +329,12 @@ def test_prediction_agrees_with_its_twin(double):
 
 def test_a_quiet_routing_has_no_chance_in_it():
     assert (QUIET.noise_share, QUIET.dropout) == (0, 0)
+
+
+# Winners (D31)
+
+
+def test_blocks_within_one_percent_of_the_heaviest_win_and_positions_of_the_last_level_add_up():
+    first = torch.tensor([0.2, 0.397, 0.4, 0.003])
+    last = torch.tensor([[[0.1, 0.2]], [[0.35, 0.35]]])  # blocks of weight 0.3 and 0.7
+    assert winners([first, last]) == ((1, 2), (1,))

@@ -326,6 +326,7 @@ def test_why_there_are_no_probes_is_said(facts, monkeypatch):
 # ── any shape ──
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("classes", "shape", "model"),
     [

@@ -326,6 +326,7 @@ def in_a_fresh_process(*arguments):
     return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
 
 
+@pytest.mark.slow
 def test_a_run_is_evaluated_later_with_the_plugin_and_refused_without(trained):
     folder = trained / "shortcut-pooled/seed=0"
     assert not (folder / "test.json").exists()

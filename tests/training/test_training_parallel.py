@@ -81,6 +81,7 @@ class PressBoard(Board):
         return self.press if run.path.name == self.name else super().row(run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallel", [1, 2, 4])
 def test_runs_held_together_give_bit_for_bit_what_they_give_alone(tmp_path, alone, parallel):
     outcomes = together(tmp_path, parallel)
@@ -177,6 +178,7 @@ def test_memory_that_does_not_suffice_for_one_run_is_an_error(tmp_path):
 # ── stopped and resumed ──
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [(0, 2), (1, 1), (1, 3)], ids=["first epoch", "middle of an epoch", "end of an epoch"])
 def test_ctrl_c_saves_every_run_and_going_on_gives_what_the_unbroken_ones_gave(tmp_path, alone, at):
     with pytest.raises(Interrupted):

@@ -183,6 +183,7 @@ def test_a_network_that_cannot_be_built_is_refused_with_the_field(assignment, fi
         with_setting(BASE, assignment)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=30))
 def test_any_text_as_a_setting_is_understood_or_refused_but_never_a_crash(text):
     for assignment in (text, f"training.{text}", f"model.levels.{text}", f"training.lr={text}", f"model.levels={text}"):

@@ -12,9 +12,10 @@ records, for an installed package.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -122,12 +123,14 @@ def _found(experiment: Experiment) -> tuple[tuple[str, str], bool] | None:
     return None
 
 
-def _rows(summed: bool = False) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
-    for dataset, base in PAPER.items():
-        yield (dataset, NETWORK), _essence(_with_sum(base()) if summed else base())
+@functools.cache
+def _rows(summed: bool = False) -> list[tuple[tuple[str, str], dict[str, Any]]]:
+    """Dataset and row of every recipe in Tables II to V, with its essence"""
+    recipes = {(dataset, NETWORK): base for dataset, base in PAPER.items()}
     for name, ablation in ABLATIONS.items():
         dataset, _, row = name.rpartition("-")
-        yield (dataset, row), _essence(_with_sum(ablation()) if summed else ablation())
+        recipes[dataset, row] = ablation
+    return [(row, _essence(_with_sum(make()) if summed else make())) for row, make in recipes.items()]
 
 
 def _with_sum(experiment: Experiment) -> Experiment:
