@@ -71,12 +71,12 @@ def load_with_data(
             raise InputError(f"There is no run folder {source}, {shipped.unknown(str(source))}")
         run = Run.open(path)
         classifier = load(path, device=str(device))
-        dataset = data_of_run(run, data_dir, download, quiet, tell=not quiet)
+        dataset = data_of_run(run, data_dir, download, quiet)
         run.check_data(dataset, *parts)
         return Loaded(classifier, dataset)
     classifier = load(source, device=str(device))
     experiment = moved(shipped.experiment_of(classifier, str(source)), data_dir)
-    dataset = dataset_of(experiment, data_dir, download, quiet, tell=not quiet)
+    dataset = dataset_of(experiment, data_dir, download, quiet, tell=False)
     shipped.check_data(classifier, dataset, str(source), *parts)
     return Loaded(classifier, dataset)
 
@@ -114,9 +114,10 @@ def check_fit(experiment: Experiment, dataset: Dataset) -> None:
             raise InputError(f"model.{name} is {asked}, but the dataset {dataset.name} has {value}.")
 
 
-def data_of_run(run: Run, data_dir: Path | None, download: bool, quiet: bool, tell: bool = True) -> Dataset:
-    """A run's own data; if its folder of pictures was moved, `data_dir` is the new path."""
-    return dataset_of(moved(run.experiment, data_dir), data_dir or remembered(run.path), download, quiet, tell)
+def data_of_run(run: Run, data_dir: Path | None, download: bool, quiet: bool) -> Dataset:
+    """A run's own data; if its folder of pictures was moved, `data_dir` is the new path. What is odd about them was
+    said when the run started."""
+    return dataset_of(moved(run.experiment, data_dir), data_dir or remembered(run.path), download, quiet, tell=False)
 
 
 def remembered(folder: Path) -> Path | None:

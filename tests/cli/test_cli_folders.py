@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 from cli_helpers import COLORS, SMALL, call, fruit, picture, same_weights, sentence
@@ -40,12 +41,13 @@ def test_balanced_pictures_need_no_more_than_their_accuracy(trained, run):
     assert json.loads((run / "test.json").read_text())["majority"] == 0.5
 
 
-def test_quiet_does_not_hide_files_that_were_left_out(tmp_path):
+def test_files_that_were_left_out_are_named_in_training_even_if_quiet_and_not_again_later(tmp_path):
     folder = fruit(tmp_path / "fruit", 10)
     (folder / "plums" / "7.png").write_bytes(b"no picture")
-    answer = call("train", folder, "-q", *QUICK)
+    answer = call("train", folder, "-q", "--out", "mine", *QUICK)
     assert answer.code == 0
     assert "plums/7.png" in answer.err
+    assert call("evaluate", "mine") == (0, ANY, "")
 
 
 def test_broken_classes_are_listed_together_and_can_be_left_out_for_good(tmp_path):

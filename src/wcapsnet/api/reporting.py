@@ -121,7 +121,7 @@ def _facts(
     try:
         if subject.folder:
             run = Run.open(subject.folder)
-            dataset = data_of_run(run, data_dir, download, True, tell=False)
+            dataset = data_of_run(run, data_dir, download, quiet=True)
             run.check_data(dataset, *parts)
         else:
             _, dataset = load_with_data(
