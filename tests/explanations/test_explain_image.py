@@ -43,6 +43,7 @@ def images_for(network, m=3):
 both_ways = [
     *(pytest.param({"fitness": v.fitness, "weighting": v.weighting}, {}, id=name) for name, v in VARIANTS.items()),
     *(pytest.param(None, changes, id=name) for name, changes in SHAPES.items()),
+    pytest.param({"per_position": True, "sharpness": (6.0,)}, {}, id="weights per position"),
 ]
 
 

@@ -357,12 +357,23 @@ def test_every_combination_of_registered_parts_is_computed_as_pytorch_does(
     weighting, nonlinearity, fitness, emulator, batch, monkeypatch
 ):
     routing = replace(QUIET.routing, weighting=weighting, fitness=fitness)
-    network = WCapsNet(replace(QUIET, routing=routing, nonlinearity=nonlinearity))
-    plain, (images, labels) = copy.deepcopy(network), batch
-    engine, reference = OnCpu(network, PAPER, {}), Engine(plain)
-    assert engine.description == "fused kernels"
     drawn = torch.rand(1000)  # what a random fitness draws, both the same
     monkeypatch.setattr(torch, "rand_like", lambda x: drawn[: x.numel()].view(x.shape).to(x.dtype))
+    network = WCapsNet(replace(QUIET, routing=routing, nonlinearity=nonlinearity))
+    assert assert_computed_as_pytorch_does(network, batch) == "fused kernels"
+
+
+@pytest.mark.slow
+def test_weights_per_position_are_computed_by_pytorch_between_the_kernels(emulator, batch):
+    network = WCapsNet(replace(QUIET, routing=replace(QUIET.routing, per_position=True, sharpness=(6.0,))))
+    assert "weights per position" in str(unsupported_routing(network))
+    assert "routing in PyTorch" in assert_computed_as_pytorch_does(network, batch)
+
+
+def assert_computed_as_pytorch_does(network, batch):
+    """The fused step is that of plain PyTorch; returns the engine's description."""
+    plain, (images, labels) = copy.deepcopy(network), batch
+    engine, reference = OnCpu(network, PAPER, {}), Engine(plain)
     answers = []
     for one in (engine, reference):
         sums = torch.zeros(len(summed(PAPER)), dtype=torch.float64)
@@ -383,6 +394,7 @@ def test_every_combination_of_registered_parts_is_computed_as_pytorch_does(
     torch.testing.assert_close(sums[:4], expected_sums[:4], rtol=0.05, atol=0.02)
     if torch.equal(output.best.place, expected.best.place):  # rounding may decide which vector is decoded
         assert torch.cosine_similarity(gradient(network), gradient(plain), dim=0) > 0.98
+    return engine.description
 
 
 def length(output, images, labels):

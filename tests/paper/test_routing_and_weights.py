@@ -14,6 +14,9 @@ from wcapsnet.network import Routing, RoutingConfig, WCapsNet
 from wcapsnet.network.routing import (
     Router,
     add_noise,
+    at_each_position,
+    block_weights,
+    kept,
     normalized_weights,
     predict,
     route,
@@ -338,3 +341,55 @@ def test_blocks_within_one_percent_of_the_heaviest_win_and_positions_of_the_last
     first = torch.tensor([0.2, 0.397, 0.4, 0.003])
     last = torch.tensor([[[0.1, 0.2]], [[0.35, 0.35]]])  # blocks of weight 0.3 and 0.7
     assert winners([first, last]) == ((1, 2), (1,))
+
+
+# Weights per position (D39)
+
+
+def test_weights_per_position_worked_by_hand():
+    # two blocks on a 1×2 map: a = (0, ln 3) at the first position, (0, 0) at the second; each position has 1/2 to share
+    a = torch.tensor([[[[0.0, 0.0]], [[math.log(3), 0.0]]]])
+    b = at_each_position(softmax_weights, a)
+    close(b, torch.tensor([[[[1 / 8, 1 / 4]], [[3 / 8, 1 / 4]]]]), 1e-6)
+    close(block_weights(b), torch.tensor([[3 / 8, 5 / 8]]), 1e-6)
+    c = torch.tensor([8.0, 4.0]).view(1, 2, 1, 1, 1).expand(1, 2, 1, 1, 2)
+    close(route(b, c), torch.tensor([[[[5.0, 6.0]]]]), 1e-6)  # ¼·8 + ¾·4, ½·8 + ½·4
+
+
+@both
+def test_every_position_is_routed_as_an_image_of_its_own(weighting):
+    a, c = torch.rand(2, 3, 2, 4), torch.randn(2, 3, 5, 2, 4)
+    b = at_each_position(weighting, a)
+    close(b.flatten(1).sum(1), torch.ones(2), 1e-6)
+    routed = route(b, c)
+    for i in range(2):
+        for j in range(4):
+            here = route_twin(weighting(a[:, :, i, j]), c[:, :, :, i : i + 1, j : j + 1])
+            close(routed[:, :, i : i + 1, j : j + 1], here, 1e-5, 1e-6)
+
+
+@both
+def test_the_same_fitness_everywhere_routes_as_one_weight_per_block(weighting):
+    a, c = torch.rand(2, 3), torch.randn(2, 3, 5, 2, 4)
+    everywhere = at_each_position(weighting, a[..., None, None].expand(-1, -1, 2, 4))
+    close(route(everywhere, c), route(weighting(a), c), 1e-5, 1e-6)
+    close(block_weights(everywhere), weighting(a), 1e-6)
+
+
+def test_a_block_switched_off_leaves_its_share_to_the_others_at_every_position():
+    b = at_each_position(softmax_weights, torch.randn(2, 3, 2, 2))
+    left = kept(b, torch.tensor([True, False, True]), per_position=True)
+    assert (left[:, 1] == 0).all()
+    close(left.sum(1), torch.full((2, 2, 2), 0.25), 1e-6)
+    close(left[:, 0] / left[:, 2], b[:, 0] / b[:, 2], 1e-5)
+
+
+@pytest.mark.parametrize("fitness", ["critic", "random", "constant"])
+def test_a_network_with_weights_per_position_trains_its_critics_at_every_position(fitness):
+    network = WCapsNet(tiny(RoutingConfig(per_position=True, fitness=fitness)))
+    output = network(torch.randn(4, 2, 8, 8))
+    assert output.routings[0].weights.shape == (4, 3, 4, 4)
+    output.logits.square().sum().backward()
+    trained = [p.grad is not None and bool((p.grad != 0).any()) for p in network.routers.parameters()]
+    assert all(trained)
+    assert len(trained) > 0 or fitness != "critic"

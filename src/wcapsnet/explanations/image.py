@@ -184,17 +184,16 @@ def without_each_block(
     last = len(network.config.levels) - 1
     with evaluating(network):
         output = network(images, routes=routes)
-        for level, (c, routing) in enumerate(zip(output.capsules, output.routings, strict=True)):
+        for (level, _, router), c, routing in zip(network.levels(), output.capsules, output.routings, strict=True):
             b = routing.weights
             m, n = b.shape[:2]
             others = (~torch.eye(n, dtype=torch.bool, device=b.device)).expand(m, n, n)  # (m, off, n)
             if keep is not None and (mask := keep[level]) is not None:
                 others = others & mask.expand(m, n)[:, None]
-            each = kept(b.repeat_interleave(n, 0), others.flatten(0, 1)).unflatten(0, (m, n))  # (m, off, n, …)
+            each = kept(b.repeat_interleave(n, 0), others.flatten(0, 1), router.per_position)  # (m·off, n, …)
+            handed_on = [network.handed_on(level, each.unflatten(0, (m, n))[:, off], c) for off in range(n)]
+            x = torch.stack(handed_on, 1)  # (m, off, …)
             if level < last:
-                routed = torch.einsum("mon,mnkij->mokij", each, c).flatten(0, 1)
-                logits = network(routed, start=level + 1, routes=routes).logits.unflatten(0, (m, n))
-            else:
-                logits = torch.einsum("monij,mnkij,kr->mor", each, c, network.projection)
-            answers.append(logits)
+                x = network(x.flatten(0, 1), start=level + 1, routes=routes).logits.unflatten(0, (m, n))
+            answers.append(x)
     return tuple(answers)

@@ -12,7 +12,7 @@ from ..parts import weighting
 
 
 class Routing(NamedTuple):
-    """The routing of one level: (m, n) for a feature level, (m, n, i, j) for the last."""
+    """The routing of one level: (m, n) for a feature level, (m, n, i, j) for the last and for weights per position."""
 
     fitness: Tensor  # a, from the critic, without noise
     weights: Tensor  # b, sums to 1 over all capsules of a sample
@@ -42,7 +42,7 @@ def heaviest(b: Tensor) -> Tensor:
 
 
 def block_weights(b: Tensor) -> Tensor:
-    """(…, n): the weight of every block; in the last level (m, n, i, j), the sum over its positions"""
+    """(…, n): the weight of every block; where positions have weights (m, n, i, j), the sum over them"""
     return b.float().flatten(2).sum(2) if b.dim() > 2 else b.float()
 
 
@@ -51,17 +51,25 @@ def winners(weights: Sequence[Tensor]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(heaviest(block_weights(b[None])[0]).nonzero().flatten().tolist()) for b in weights)
 
 
-def kept(b: Tensor, keep: Tensor) -> Tensor:
+def kept(b: Tensor, keep: Tensor, per_position: bool = False) -> Tensor:
     """b_n / Σ_kept b_n for kept capsules, 0 for those switched off
 
     Where Σ_kept b_n = 0 the kept ones have equal weights; nan if none is kept. `keep` is (n,), or (m, n) with a
-    mask per sample; in the last level a block is switched off at all positions.
+    mask per sample; a block is switched off at all positions. With `per_position`, every position is normalised alone.
     """
     mask = keep.view(*keep.shape, *[1] * (b.dim() - 2)).to(b.dtype).expand_as(b)
-    ones = [1] * (b.dim() - 1)
+    axes = (1,) if per_position else tuple(range(1, b.dim()))
     b = b * mask
-    b = torch.where(b.flatten(1).sum(1).view(-1, *ones) == 0, mask, b)
-    return b / b.flatten(1).sum(1).view(-1, *ones)
+    b = torch.where(b.sum(axes, keepdim=True) == 0, mask, b)
+    b = b / b.sum(axes, keepdim=True)
+    return b / b[0, 0].numel() if per_position else b
+
+
+def at_each_position(weigh: Callable[[Tensor], Tensor], a: Tensor) -> Tensor:
+    """b (m, n, i, j): the blocks of a position share 1/(i·j), so that all weights of a sample sum to 1 (D39)"""
+    m, n, i, j = a.shape
+    b = weigh(a.movedim(1, 3).reshape(-1, n))  # positions as samples
+    return b.view(m, i, j, n).movedim(3, 1) / (i * j)
 
 
 def add_noise(a: Tensor, share: float, std: float) -> Tensor:
@@ -81,12 +89,14 @@ class Router(nn.Module):
         noise_share: float,
         noise_std: float,
         sharpness: float = 1.0,
+        per_position: bool = False,
     ):
         super().__init__()
         self.critic = critic
         self.weighting = weigh
         self.noise_share, self.noise_std = noise_share, noise_std
         self.sharpness = sharpness
+        self.per_position = per_position
 
     def forward(self, c: Tensor, keep: Tensor | None = None) -> Routing:
         a = self.critic(c)
@@ -95,13 +105,16 @@ class Router(nn.Module):
 
     def weights(self, a: Tensor, keep: Tensor | None = None) -> Tensor:
         """b, over the kept capsules: Eq. 6 or 7 of the fitness times the sharpness (D37)"""
-        b = self.weighting(a * self.sharpness)
-        return b if keep is None else kept(b, keep)
+        a = a * self.sharpness
+        b = at_each_position(self.weighting, a) if self.per_position else self.weighting(a)
+        return b if keep is None else kept(b, keep, self.per_position)
 
 
 def route(b: Tensor, c: Tensor) -> Tensor:
-    """Eq. 13:  c̃ = Σ_n b_n c_n"""
-    return torch.einsum("mn,mnkij->mkij", b.to(c.dtype), c)
+    """Eq. 13:  c̃ = Σ_n b_n c_n;  with weights per position (D39):  c̃_ij = i·j Σ_n b_nij c_nij"""
+    if b.dim() == 2:
+        return torch.einsum("mn,mnkij->mkij", b.to(c.dtype), c)
+    return torch.einsum("mnij,mnkij->mkij", (b * b[0, 0].numel()).to(c.dtype), c)
 
 
 def predict(b: Tensor, c: Tensor, w: Tensor) -> Tensor:

@@ -38,6 +38,7 @@ class RoutingConfig:
     fitness: str = "critic"  # source of the fitness: critic, random, constant
     weighting: str = "softmax"  # Eq. 6 (softmax) or Eq. 7 (normalized)
     sharpness: tuple[float, ...] = (1.0,)  # multiplies the fitness before weighting: for all levels, or one each (D37)
+    per_position: bool = False  # True: feature levels weigh their blocks at every position, not once per image (D39)
     stop_gradient: bool = False  # True: the cross entropy does not train the critics (WS in Table IV)
     noise_share: float = 0.05  # share of the fitness values with added noise
     noise_std: float = 0.5  # its standard deviation, in units of the largest fitness (D8)
@@ -148,6 +149,7 @@ class WCapsNetConfig:
         one_of("routing.fitness", self.routing.fitness, parts.fitness)
         one_of("routing.weighting", self.routing.weighting, parts.weighting)
         switch("routing.stop_gradient", self.routing.stop_gradient)
+        switch("routing.per_position", self.routing.per_position)
         share, std = self.routing.noise_share, self.routing.noise_std
         require(number(share) and 0 <= share <= 1, "routing.noise_share", share, "between 0 and 1")
         require(number(std) and 0 <= std < math.inf, "routing.noise_std", std, "zero or more")
@@ -227,7 +229,7 @@ class WCapsNet(nn.Module):
         *feature_levels, (last, blocks, router) = list(self.levels())[start:]
         for level, feature_blocks, feature_router in feature_levels:
             c = feature_blocks(x)  # (m, n, k, i, j)
-            routing = routes(level, feature_router, c)  # a, b: (m, n)
+            routing = routes(level, feature_router, c)  # a, b: (m, n), or (m, n, i, j) per position
             x = route(self.applied(routing.weights), c)  # Eq. 13: (m, k, i, j)
             capsules.append(c)
             routings.append(routing)
@@ -321,7 +323,7 @@ class WCapsNet(nn.Module):
 @fitness("critic")
 def critic(config: WCapsNetConfig, level: Level, size: tuple[int, int], last: bool) -> nn.Module:
     """The paper's critics (Section IV-B)."""
-    if last:
+    if last or config.routing.per_position:
         return VectorCritic(level.dimension, config.critic_channels, config.critic_dropout)
     return BlockCritic(level.dimension, *size, config.critic_channels, config.critic_dropout)
 
@@ -329,22 +331,24 @@ def critic(config: WCapsNetConfig, level: Level, size: tuple[int, int], last: bo
 @fitness("random")
 def random_fitness(config: WCapsNetConfig, level: Level, size: tuple[int, int], last: bool) -> nn.Module:
     """Drawn from U(0, 1): *Random* in Table IV."""
-    return RandomFitness(*judged(level, size, last))
+    return RandomFitness(*judged(config, level, size, last))
 
 
 @fitness("constant")
 def constant_fitness(config: WCapsNetConfig, level: Level, size: tuple[int, int], last: bool) -> nn.Module:
     """All equal: *Uniform* in Table IV."""
-    return ConstantFitness(*judged(level, size, last))
+    return ConstantFitness(*judged(config, level, size, last))
 
 
-def judged(level: Level, size: tuple[int, int], last: bool) -> tuple[int, ...]:
-    """The shape of a level's fitness: one per block; in the last level, one per vector"""
-    return (level.capsules, *size) if last else (level.capsules,)
+def judged(config: WCapsNetConfig, level: Level, size: tuple[int, int], last: bool) -> tuple[int, ...]:
+    """The shape of a level's fitness: one per block; in the last level, or per position, one per vector"""
+    return (level.capsules, *size) if last or config.routing.per_position else (level.capsules,)
 
 
 def _router(config: WCapsNetConfig, index: int) -> Router:
     routing, last = config.routing, index == len(config.levels) - 1
     critic = parts.fitness[routing.fitness](config, config.levels[index], config.maps()[index], last)
     sharpness = routing.sharpness[index % len(routing.sharpness)]
-    return Router(critic, parts.weighting[routing.weighting], routing.noise_share, routing.noise_std, sharpness)
+    per_position = routing.per_position and not last
+    weigh = parts.weighting[routing.weighting]
+    return Router(critic, weigh, routing.noise_share, routing.noise_std, sharpness, per_position)
