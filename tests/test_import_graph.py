@@ -21,7 +21,8 @@ LAYERS = [
     ["hub"],
     ["sweeps"],
     ["reports"],
-    ["explore", "bench"],
+    ["explore", "exports"],
+    ["bench"],
     ["api"],
     ["cli"],
 ]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from .api import Trained, evaluate, explain, predict, report, sweep, train
+    from .api import Exported, Trained, evaluate, explain, export, predict, report, sweep, train
     from .classifier import Classifier, Prediction
     from .errors import InputError
     from .experiment import Experiment
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _PLACES = {
     "Classifier": "classifier",
     "Experiment": "experiment",
+    "Exported": "api",
     "InputError": "errors",
     "Level": "network",
     "Output": "network",
@@ -30,6 +31,7 @@ _PLACES = {
     "create": "models",
     "evaluate": "api",
     "explain": "api",
+    "export": "api",
     "list_models": "models",
     "load": "hub",
     "load_plugin": "plugins",
@@ -41,6 +43,7 @@ _PLACES = {
 __all__ = [
     "Classifier",
     "Experiment",
+    "Exported",
     "InputError",
     "Level",
     "Output",
@@ -53,6 +56,7 @@ __all__ = [
     "create",
     "evaluate",
     "explain",
+    "export",
     "list_models",
     "load",
     "load_plugin",

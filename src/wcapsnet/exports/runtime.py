@@ -1,0 +1,54 @@
+"""An exported ONNX file on onnxruntime: needs neither torch nor onnx."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError
+from .sealed import facts_from, read_sealed
+
+NEEDED = {"classes", "channels", "height", "width", "input", "outputs", "levels"}
+
+
+class OnnxNetwork:
+    """The network in an ONNX file that `wcapsnet export` wrote; `facts` is its description."""
+
+    def __init__(self, path: str | Path, threads: int = 0):
+        self.path = Path(path)
+        session = _session(read_sealed(self.path), self.path, threads)
+        self.facts: dict[str, Any] = facts_from(session.get_modelmeta().custom_metadata_map, self.path)
+        if missing := NEEDED - self.facts.keys():
+            raise InputError(f"{self.path} does not describe its {', '.join(sorted(missing))}; export it again.")
+        self.classes: tuple[str, ...] = tuple(map(str, self.facts["classes"]))
+        self.shape: tuple[int, int, int] = (self.facts["channels"], self.facts["height"], self.facts["width"])
+        self._session = session
+
+    def run(self, pixels: np.ndarray) -> dict[str, np.ndarray]:
+        """uint8 images (m, ch, h, w) → the named outputs"""
+        images = pixels if self.facts["input"] == "uint8" else pixels.astype(np.float32) / np.float32(255)
+        names = [one.name for one in self._session.get_outputs()]
+        keep = {one.name: np.ones(one.shape, bool) for one in self._session.get_inputs()[1:]}  # all blocks on
+        return dict(zip(names, self._session.run(names, {"images": images, **keep}), strict=True))
+
+
+def _session(content: bytes, path: Path, threads: int) -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise InputError(
+            "onnxruntime, which runs ONNX files, is not installed; install it with pip install 'wcapsnet[onnx]'."
+        ) from error
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3  # errors only
+    try:
+        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its exceptions have no common base class
+        raise InputError(f"onnxruntime {onnxruntime.__version__} cannot load {path} ({_line(error)}).") from error
+
+
+def _line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
