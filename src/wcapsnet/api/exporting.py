@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -14,15 +15,18 @@ from ..console import warn
 from ..data import Split, image_files, read_image
 from ..data.embedded import read_sample
 from ..errors import InputError
+from ..explanations import check_routing
 from ..exports.check import Comparison, Images, compared
 from ..exports.graph import Graph
+from ..exports.html import Page, html_page
+from ..exports.html.onnxruntime_web import onnxruntime_web
 from ..exports.onnx_model import facts_of, onnx_bytes
 from ..exports.runtime import OnnxNetwork
 from ..exports.torch_program import Program, save_program
 from ..formatting import plural
 from ..hub import load, load_with_data
 
-SUFFIXES = {"onnx": ".onnx", "torch-export": ".pt2"}
+SUFFIXES = {"onnx": ".onnx", "torch-export": ".pt2", "html": ".html"}
 COMPARED = 100  # images
 SAMPLE = (1, 28, 28)  # the shape of the images in the package
 
@@ -47,6 +51,7 @@ def export(
     pictures: str | Path | None = None,
     data_dir: Path | None = None,
     download: bool = False,
+    runtime: Path | None = None,
     quiet: bool = False,
 ) -> Exported:
     """Write a trained network (a run folder, a shipped network or a .safetensors file) as an ONNX file or a
@@ -55,14 +60,31 @@ def export(
     The file takes `images` (m, ch, h, w), "uint8" from 0 to 255 or "float" from 0 to 1, and has the outputs of
     `exports.graph.Graph`; `extras` and `switches` add some. It is compared on test images of the network's dataset, or
     on `pictures`, a file or folder.
+
+    To "html" it writes the live page of `wcapsnet explore` with the network inside: one file for any browser, with a
+    sample of the test images. `runtime` is a folder or the .tgz file of onnxruntime-web, downloaded by default.
     """
     if to not in SUFFIXES:
         raise InputError(f"An export must be to {' or '.join(SUFFIXES)}, not {to!r}.")
     if int8:
         raise InputError("int8 is not available yet.")
+    if to == "html" and (int8 or input != "uint8" or extras or switches):
+        raise InputError("A page has a network of its own form; leave out the options of ONNX files.")
     classifier = load(source)
     name = Path(source).resolve().name if Path(source).exists() else str(source)
     path = Path(out) if out else Path(f"{name.removesuffix('.safetensors')}{'-int8' if int8 else ''}{SUFFIXES[to]}")
+    if to == "html":
+        page, what = _page(source, classifier, name, runtime, data_dir, download)
+        images = (
+            Images(page.images.images.numpy(), what)
+            if page.images and pictures is None
+            else images_of(source, classifier, "test", COMPARED, pictures, data_dir, download, quiet)
+        )
+        with replacing(path) as partial, TemporaryDirectory() as folder:
+            partial.write_text(page.text, encoding="utf-8")
+            network = Path(folder, "network.onnx")
+            network.write_bytes(page.network)
+            return Exported(path, compared(classifier, OnnxNetwork(network).run, images))
     graph = Graph(classifier, input=input, extras=extras, switches=switches)
     facts = facts_of(classifier, graph, name)
     images = images_of(source, classifier, "test", COMPARED, pictures, data_dir, download, quiet)
@@ -75,6 +97,24 @@ def export(
             run = Program(partial).run
         comparison = compared(classifier, run, images)
     return Exported(path, comparison)
+
+
+def _page(
+    source: str | Path, classifier: Classifier, name: str, runtime: Path | None, data_dir: Path | None, download: bool
+) -> tuple[Page, str]:
+    """The page with a sample of the test images if they are available, and what these are"""
+    check_routing(classifier.network)
+    files = onnxruntime_web(runtime)
+    test, dataset = None, ""
+    try:
+        loaded = load_with_data(source, "test", device=classifier.mean.device, data_dir=data_dir, download=download)
+        test, dataset = loaded.dataset.test, loaded.dataset.name
+    except InputError as error:
+        if data_dir or download:
+            raise
+        warn(f"The page has no test images: {error}")
+    page = html_page(classifier, name, files, test, source=dataset)
+    return page, f"the {len(page.images.labels) if page.images else 0} test images of {dataset} in the page"
 
 
 def images_of(

@@ -17,6 +17,7 @@ from .options import DataDir, Download, Plugin, Weights
 class To(str, Enum):
     onnx = "onnx"
     torch_export = "torch-export"
+    html = "html"
 
 
 class Input(str, Enum):
@@ -30,6 +31,7 @@ class Input(str, Enum):
         "wcapsnet export wcapsnet-mnist --to onnx                 wcapsnet-mnist.onnx",
         "wcapsnet export runs/photos --to onnx --out photos.onnx",
         "wcapsnet export wcapsnet-cifar10 --int8 --data-dir ~/data",
+        "wcapsnet export wcapsnet-mnist --to html                 a page that runs the network in any browser",
         "wcapsnet predict wcapsnet-mnist.onnx digit.png           needs no torch",
     ),
 )
@@ -46,6 +48,14 @@ def export(
         Optional[Path],  # noqa: UP045
         typer.Option(help="Pictures to check the file on (default: test images of the network).", show_default=False),
     ] = None,
+    runtime: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(
+            envvar="WCAPSNET_ORT_WEB",
+            help="For html: folder or .tgz file of onnxruntime-web (default: downloaded once).",
+            show_default=False,
+        ),
+    ] = None,
     data_dir: DataDir = None,
     download: Download = False,
     plugin: Plugin = None,
@@ -60,6 +70,7 @@ def export(
         pictures=pictures,
         data_dir=data_dir,
         download=download,
+        runtime=runtime,
     )
     console.say(f"Checked: {done.comparison}.")
     console.written("file", done.path)

@@ -21,7 +21,7 @@ def download(
 
     pooch.get_logger().setLevel("ERROR")
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    failures = []
+    checksum, failures = f"sha256:{sha256}" if sha256 else f"md5:{md5}", []
     with progress_bar(TextColumn("{task.description}"), *columns, quiet=quiet) as progress:
         for url in urls:
             bar = _Bar(progress, target.name)
@@ -29,7 +29,7 @@ def download(
             fetch = pooch.HTTPDownloader(progressbar=bar, timeout=timeout, headers={"User-Agent": "wcapsnet"})
             try:
                 with replacing(target) as partial:
-                    pooch.retrieve(url, f"sha256:{sha256}" if sha256 else f"md5:{md5}", partial.name, partial.parent, downloader=fetch)
+                    pooch.retrieve(url, checksum, partial.name, partial.parent, downloader=fetch)
                 return target
             except HTTPError as error:
                 failures.append(f"{url} answered {str(error).partition(' for url')[0]}")

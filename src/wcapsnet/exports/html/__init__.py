@@ -1,8 +1,8 @@
 """The live page (explore/) with the network inside: one HTML file, no server.
 
-bundle.py   the page's modules as one script
-runtime.py  onnxruntime-web, which runs the network in the browser
-page/       answers requests in the browser: local.js in the place of explore/page/api.js
+bundle.py           the page's modules as one script
+onnxruntime_web.py  runs the network in the browser
+page/               answers requests in the browser: local.js in the place of explore/page/api.js
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import gzip
 import html
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -26,7 +26,7 @@ from ...explore.api import MAX_PIXELS
 from ..graph import DecoderGraph, Graph
 from ..onnx_model import facts_of, onnx_bytes
 from .bundle import bundle
-from .runtime import Runtime
+from .onnxruntime_web import Runtime
 
 IMAGES = 100  # test images in the page
 MOST_BYTES = 2**22  # and of their pixels
@@ -39,10 +39,16 @@ POLICY = (
 )
 
 
+class Page(NamedTuple):
+    text: str
+    network: bytes  # the ONNX file inside
+    images: Split | None  # the test images inside
+
+
 def html_page(
     classifier: Classifier, name: str, runtime: Runtime, test: Split | None = None, *, source: str = ""
-) -> str:
-    """The page as text. `test` are the test images to choose a sample from, `source` is the name of their dataset."""
+) -> Page:
+    """The page. `test` are the test images to choose a sample from, `source` is the name of their dataset."""
     check_routing(classifier.network)
     part = None if test is None else sample(test, classifier.config.classes)
     facts, vectors = _facts(classifier, name, part, source)
@@ -59,7 +65,7 @@ def html_page(
     if part is not None and test is not None:
         facts["about"]["test"]["of"] = len(test.labels)
         files |= {"images": part.images.contiguous().numpy().tobytes(), "vectors": vectors}
-    return composed(facts, files, runtime)
+    return Page(composed(facts, files, runtime), files["look"], part)
 
 
 def sample(test: Split, classes: int, count: int = IMAGES) -> Split:
@@ -103,13 +109,15 @@ def composed(facts: dict[str, Any], files: dict[str, bytes], runtime: Runtime) -
     modules["api.js"] = modules.pop("local.js")
     icon = f"data:image/svg+xml;base64,{_text(page['icon.svg'].encode())}"
     about = (
-        f"<p>This file holds the network and runs it in your browser; it sends nothing. Made by wcapsnet {__version__}. "
+        "<p>This file holds the network and runs it in your browser; it sends nothing. "
+        f"Made by wcapsnet {__version__}. "
         f"It contains ONNX Runtime Web {runtime.version}, © Microsoft Corporation, under the MIT licence:</p>\n"
         f'<details class="small"><summary>Licence of ONNX Runtime Web</summary><pre>{html.escape(runtime.license)}'
         "</pre></details>\n"
     )
+    known = json.dumps(facts, allow_nan=False).replace("<", r"\u003c")  # a class may be named </script>
     content = [
-        f'<script type="application/json" id="file-facts">{json.dumps(facts, allow_nan=False).replace("<", chr(92) + "u003c")}</script>',
+        f'<script type="application/json" id="file-facts">{known}</script>',
         *(f'<script type="application/gzip" id="file-{name}">{_packed(data)}</script>' for name, data in files.items()),
         f'<script type="module">\n{bundle(modules, "app.js")}\n</script>',
     ]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import tarfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,14 +60,18 @@ class Runtime:
         return LICENSE.format(version=self.version)
 
 
-def runtime(given: Path | None = None) -> Runtime:
+def onnxruntime_web(given: Path | None = None) -> Runtime:
     """From a folder or the .tgz of the npm package, or downloaded into the cache with pinned checksums."""
     if given is None:
         return Runtime(*(_downloaded(name, digest) for name, digest in FILES.items()))
+    if not given.exists():
+        raise InputError(f"There is no file or folder {given}.")
     try:
         found = _unpacked(given) if given.is_file() else [_in_folder(given, name) for name in FILES]
-    except (OSError, tarfile.TarError, EOFError) as error:
-        raise InputError(f"Cannot read {given}: {error}.") from error
+    except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise InputError(f"{given} is not the .tgz file of an npm package, or it is damaged.") from error
+    except OSError as error:
+        raise InputError(f"Cannot read {given}: {error.strerror}.") from error
     missing = [name for name, content in zip(FILES, found, strict=True) if content is None]
     if missing:
         raise InputError(
