@@ -16,7 +16,7 @@ from PIL import Image
 sys.path.insert(0, str(Path(__file__).parents[1] / "explore"))
 from explore_helpers import classifier_of, images_of, normalized
 
-from wcapsnet import api
+import wcapsnet
 from wcapsnet.data import read_image
 from wcapsnet.data.embedded import read_sample
 from wcapsnet.explanations import explain_image
@@ -33,8 +33,22 @@ LEVELS = (Level(3, 2, 4, 2), Level(4, 2, 4, 2), Level(2, 2, 3, 1))
 LIMIT = 25e6  # bytes of a page
 CLOSE = 1e-4
 ARRAYS = {"weights": "<f4", "contributions": "<f4", "maps": "<f4", "length": "<f4", "reconstruction": "u1"}
+# Counts the network's runs in progress, and when the last began or ended.
+WATCH = """
+window.asked = { open: 0, last: 0 };
+window.Worker = class extends Worker {
+  constructor(...given) {
+    super(...given);
+    this.addEventListener("message", () => { window.asked.open -= 1; window.asked.last = performance.now(); });
+  }
+  postMessage(...given) {
+    window.asked.open += 1;
+    super.postMessage(...given);
+  }
+};
+"""
 # A further copy of the module that answers the page's requests, over the same files in the page
-DOOR = "window.local = module_api_js;\nlocal.about().then((about) => { window.about = about; });"
+DOOR = "window.local = module_api_js;"
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +74,7 @@ def open_page(browser):
     def open_page(path, **options):
         context = browser.new_context(**({"viewport": {"width": 1400, "height": 1000}, "offline": True} | options))
         contexts.append(context)
+        context.add_init_script(WATCH)
         page = context.new_page()
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("console", lambda line: errors.append(line.text) if line.type in ("error", "warning") else None)
@@ -99,7 +114,7 @@ def opened(request, runtime_file, open_page, tmp_path_factory):
     modules = {file.name: file.read_text(encoding="utf-8") for file in (*SERVED.glob("*.js"), *LOCAL.glob("*.js"))}
     modules["api.js"] = modules["local.js"]
     page.add_script_tag(content=f"(() => {{ {bundle(modules, 'api.js')}\n{DOOR} }})();")
-    page.wait_for_function("window.about")
+    page.evaluate("local.about().then((about) => { window.about = about; })")
     yield page, classifier, explorer
     explorer.close()
 
@@ -165,7 +180,6 @@ def test_moved_vectors_nearest_images_and_the_survey_are_the_same(opened):
             assert_alike(ask(page, "near", near), explorer.near(near))
     assert_alike(ask(page, "survey", {}), explorer.survey())
     about = page.evaluate("about")
-    assert about["test"].pop("of") == 30
     assert about.pop("max_pixels") > 10**6
     assert about == explorer.about()
 
@@ -215,8 +229,8 @@ def test_a_file_becomes_the_pixels_that_predict_would_use(opened, kind):
     take = "async (data) => (await local.ask('/api/picture', new Blob([Uint8Array.from(data)]))).pixels"
     text = page.evaluate(take, list(file.getvalue()))
     found = np.frombuffer(base64.b64decode(text), np.uint8).reshape(expected.shape).astype(int)
-    # Browsers round transparency and JPEG's colours in their own way.
-    assert np.abs(found - expected).max() <= (0 if form != "JPEG" and kind != "transparent" else 3)
+    # Pillow 13 filters the columns of some tall pictures first; browsers round transparency and JPEG in their own way.
+    assert np.abs(found - expected).max() <= (1 if form != "JPEG" and kind != "transparent" else 3)
 
 
 def test_a_file_that_is_no_picture_is_refused_in_a_sentence(opened):
@@ -233,6 +247,18 @@ def stroke(page, *points):
     for place in places[1:]:
         page.mouse.move(*place, steps=4)
     page.mouse.up()
+
+
+def settled(page):
+    """Every run of the network ended, and the address brought up to date. The page forbids eval, and so
+    `page.wait_for_function`."""
+    since = page.evaluate("performance.now()")
+    quiet = f"!window.asked.open && performance.now() - Math.max(window.asked.last, {since}) > 450"
+    for _ in range(600):
+        if page.evaluate(quiet):
+            return
+        page.wait_for_timeout(50)
+    pytest.fail("the page did not settle in 30 s")
 
 
 def seen(page, channels):
@@ -258,23 +284,21 @@ def assert_as_python(page, classifier, **options):
 def mnist(runtime_file, tmp_path_factory):
     """The shipped network for MNIST as a page, made by the command's function"""
     path = tmp_path_factory.mktemp("mnist") / "digits.html"
-    done = api.export("wcapsnet-mnist", "html", path, runtime=runtime_file, quiet=True)
+    done = wcapsnet.export("wcapsnet-mnist", "html", path, runtime=runtime_file, quiet=True)
     assert done.path == path
     assert done.comparison.same == done.comparison.images
     return path
 
 
 def test_the_shipped_network_runs_from_disk_and_answers_like_python(mnist, open_page):
-    import wcapsnet
-
     classifier = wcapsnet.load("wcapsnet-mnist").eval()
     assert mnist.stat().st_size <= LIMIT
     page = open_page(mnist)
     stroke(page, (0.3, 0.25), (0.7, 0.25), (0.45, 0.8))
-    page.wait_for_timeout(1000)
+    settled(page)
     assert_as_python(page, classifier)
     page.dblclick(".flow .block[data-block='1.3']")
-    page.wait_for_timeout(1000)
+    settled(page)
     keep = [torch.arange(16) != 3, None, None, None]
     assert_as_python(page, classifier, keep=keep)
     page.click("#all-on")
@@ -283,7 +307,7 @@ def test_the_shipped_network_runs_from_disk_and_answers_like_python(mnist, open_
         file = io.BytesIO()
         Image.fromarray(np.asarray(digit)[0]).save(file, "PNG")
         page.set_input_files("#file", {"name": "digit.png", "mimeType": "image/png", "buffer": file.getvalue()})
-        page.wait_for_timeout(700)
+        settled(page)
         assert (seen(page, 1).numpy() == np.asarray(digit)).all()
         assert_as_python(page, classifier)
 
@@ -291,14 +315,14 @@ def test_the_shipped_network_runs_from_disk_and_answers_like_python(mnist, open_
 def test_a_link_restores_the_drawing(mnist, open_page):
     page = open_page(mnist)
     stroke(page, (0.5, 0.2), (0.5, 0.8))
-    page.wait_for_timeout(1500)
+    settled(page)
     told = page.inner_text("#verdict-probability"), page.inner_text("#verdict")
     address = page.evaluate("location.href")
     assert "#" in address
     page.goto("about:blank")
     page.goto(address)
     page.wait_for_selector("body.ready", timeout=60_000)
-    page.wait_for_timeout(1000)
+    settled(page)
     assert (page.inner_text("#verdict-probability"), page.inner_text("#verdict")) == told
 
 
@@ -309,5 +333,5 @@ def test_a_network_without_test_images_has_a_page_too(runtime_file, open_page, t
     assert page.is_visible("#no-test")
     page.click("#tab-draw")
     stroke(page, (0.2, 0.2), (0.8, 0.8))
-    page.wait_for_timeout(700)
+    settled(page)
     assert_as_python(page, classifier)

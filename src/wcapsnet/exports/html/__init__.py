@@ -63,7 +63,8 @@ def html_page(
         "decode": onnx_bytes(decoder, {}),
     }
     if part is not None and test is not None:
-        facts["about"]["test"]["of"] = len(test.labels)
+        if len(part.labels) < len(test.labels):
+            facts["about"]["test"]["of"] = len(test.labels)
         files |= {"images": part.images.contiguous().numpy().tobytes(), "vectors": vectors}
     return Page(composed(facts, files, runtime), files["look"], part)
 
@@ -108,12 +109,12 @@ def composed(facts: dict[str, Any], files: dict[str, bytes], runtime: Runtime) -
         (modules if file.suffix == ".js" else page)[file.name] = file.read_text(encoding="utf-8")
     modules["api.js"] = modules.pop("local.js")
     icon = f"data:image/svg+xml;base64,{_text(page['icon.svg'].encode())}"
+    licence = "".join(f"<p>{html.escape(part)}</p>" for part in runtime.license.split("\n\n"))
     about = (
-        "<p>This file holds the network and runs it in your browser; it sends nothing. "
-        f"Made by wcapsnet {__version__}. "
-        f"It contains ONNX Runtime Web {runtime.version}, © Microsoft Corporation, under the MIT licence:</p>\n"
-        f'<details class="small"><summary>Licence of ONNX Runtime Web</summary><pre>{html.escape(runtime.license)}'
-        "</pre></details>\n"
+        '<p class="muted small">This file holds the network and runs it in your browser; it sends nothing. '
+        f"Made by wcapsnet {__version__}, with ONNX Runtime Web {runtime.version} by Microsoft Corporation (MIT).</p>\n"
+        f'  <details class="small"><summary>Licence of ONNX Runtime Web</summary><div class="licence">{licence}</div>'
+        "</details>\n"
     )
     known = json.dumps(facts, allow_nan=False).replace("<", r"\u003c")  # a class may be named </script>
     content = [

@@ -1,5 +1,6 @@
 // A picture file as the network's input, with the arithmetic of `read_image` in Python: Pillow's Lanczos filter in
-// fixed point, each direction rounded to bytes. For pixels that the browser decodes as Pillow does, the result is the same.
+// fixed point, rows first, each direction rounded to bytes. Pillow 13 begins with the columns of some tall pictures, and
+// browsers decode JPEG and transparency in their own way; otherwise the result is the same.
 
 const BITS = 22; // of a filter weight after the point
 const LOBES = 3;
