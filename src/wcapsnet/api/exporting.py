@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ..atomic import replacing
 from ..classifier import Classifier
 from ..console import warn
-from ..data import Split, image_files, read_image
+from ..data import DATASETS, Split, image_files, read_image
 from ..data.embedded import read_sample
 from ..errors import InputError
 from ..exports.check import Comparison, Images, compared
@@ -21,6 +22,7 @@ from ..exports.runtime import OnnxNetwork
 from ..exports.torch_program import Program, save_program
 from ..formatting import plural
 from ..hub import load, load_with_data
+from ..training.run_folder import Run
 
 SUFFIXES = {"onnx": ".onnx", "torch-export": ".pt2"}
 COMPARED = 100  # images
@@ -64,7 +66,7 @@ def export(
     name = Path(source).resolve().name if Path(source).exists() else str(source)
     path = Path(out) if out else Path(f"{name.removesuffix('.safetensors')}{'-int8' if int8 else ''}{SUFFIXES[to]}")
     graph = Graph(classifier, input=input, extras=extras, switches=switches)
-    facts = facts_of(classifier, graph, name)
+    facts = {**facts_of(classifier, graph, name), **_data_facts(source, classifier)}
     images = images_of(source, classifier, "test", COMPARED, pictures, data_dir, download, quiet)
     with replacing(path) as partial:  # which removes the file if the comparison fails
         if to == "onnx":
@@ -75,6 +77,19 @@ def export(
             run = Program(partial).run
         comparison = compared(classifier, run, images)
     return Exported(path, comparison)
+
+
+def _data_facts(source: str | Path, classifier: Classifier) -> dict[str, Any]:
+    """The dataset by name and the checksum of its test images; nothing about a folder, whose path is private"""
+    if Path(source).is_dir():
+        run = Run.open(Path(source))
+        name, digests = run.experiment.data.source, run.recorded_data() if run.file("data.json").exists() else {}
+    else:
+        name = classifier.facts.get("experiment", {}).get("data", {}).get("source")
+        digests = classifier.facts
+    if name not in DATASETS:
+        return {}
+    return {"data": name, "fingerprint": digests.get("fingerprint", {}).get("test")}
 
 
 def images_of(
