@@ -17,6 +17,7 @@ from ..data.embedded import read_sample
 from ..errors import InputError
 from ..exports.check import Comparison, Images, compared
 from ..exports.graph import Graph
+from ..exports.int8 import CALIBRATION, quantized
 from ..exports.onnx_model import facts_of, onnx_bytes
 from ..exports.runtime import OnnxNetwork
 from ..exports.torch_program import Program, save_program
@@ -49,33 +50,37 @@ def export(
     pictures: str | Path | None = None,
     data_dir: Path | None = None,
     download: bool = False,
-    quiet: bool = False,
 ) -> Exported:
     """Write a trained network (a run folder, a shipped network or a .safetensors file) as an ONNX file or a
     `torch.export` program, then run that file and compare it with the network. If they differ, the file is removed.
 
     The file takes `images` (m, ch, h, w), "uint8" from 0 to 255 or "float" from 0 to 1, and has the outputs of
     `exports.graph.Graph`; `extras` and `switches` add some. It is compared on test images of the network's dataset, or
-    on `pictures`, a file or folder.
+    on `pictures`, a file or folder. With `int8`, convolutions are computed in 8 bits, calibrated with training images
+    or `pictures`; then up to a tenth of the classes may differ.
     """
     if to not in SUFFIXES:
         raise InputError(f"An export must be to {' or '.join(SUFFIXES)}, not {to!r}.")
-    if int8:
-        raise InputError("int8 is not available yet.")
+    if int8 and to != "onnx":
+        raise InputError("int8 is for ONNX files; leave it out, or export to onnx.")
     classifier = load(source)
     name = Path(source).resolve().name if Path(source).exists() else str(source)
     path = Path(out) if out else Path(f"{name.removesuffix('.safetensors')}{'-int8' if int8 else ''}{SUFFIXES[to]}")
     graph = Graph(classifier, input=input, extras=extras, switches=switches)
     facts = {**facts_of(classifier, graph, name), **_data_facts(source, classifier)}
-    images = images_of(source, classifier, "test", COMPARED, pictures, data_dir, download, quiet)
+    images = images_of(source, classifier, "test", COMPARED, pictures, data_dir, download)
+    calibration = (
+        images_of(source, classifier, "train", CALIBRATION, pictures, data_dir, download, real=True) if int8 else None
+    )
     with replacing(path) as partial:  # which removes the file if the comparison fails
         if to == "onnx":
-            partial.write_bytes(onnx_bytes(graph, facts))
+            content = onnx_bytes(graph, facts)
+            partial.write_bytes(quantized(content, calibration.pixels, facts) if calibration else content)
             run = OnnxNetwork(partial).run
         else:
             save_program(graph, facts, partial)
             run = Program(partial).run
-        comparison = compared(classifier, run, images)
+        comparison = compared(classifier, run, images, int8)
     return Exported(path, comparison)
 
 
@@ -100,10 +105,11 @@ def images_of(
     pictures: str | Path | None = None,
     data_dir: Path | None = None,
     download: bool = False,
-    quiet: bool = False,
+    real: bool = False,
 ) -> Images:
     """Up to `count` images for a network: the given pictures, or a part of its dataset, spread over it. Where there is
-    no dataset, images of the embedded sample if they fit, or else random ones, with a warning."""
+    no dataset, images of the embedded sample if the network is for MNIST, or else random ones, with a warning; if they
+    must be `real`, an error."""
     config = classifier.config
     shape = (config.channels, config.height, config.width)
     if pictures is not None:
@@ -125,9 +131,11 @@ def images_of(
         chosen = np.linspace(0, len(split.labels) - 1, min(count, len(split.labels))).astype(int)
         what = f"{plural(len(chosen), 'image')} of {dataset.name} ({'training' if part == 'train' else part})"
         return Images(split.images.numpy()[chosen], what)
-    if shape == SAMPLE:
+    if shape == SAMPLE and classifier.classes == DATASETS["sample"].classes:
         arrays = getattr(read_sample(), "train" if part == "train" else "test").images
         return Images(arrays[:: max(1, len(arrays) // count)][:count], f"{count} images of the MNIST sample")
+    if real:
+        raise InputError(f"int8 needs real images to calibrate with ({reason}); give some with --pictures.")
     warn(f"The network's own images are not available ({reason}); random images are used instead.")
     random = np.random.default_rng(0).integers(0, 256, (count, *shape), np.uint8)
     return Images(random, f"{count} random images")

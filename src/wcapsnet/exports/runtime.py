@@ -22,14 +22,13 @@ class OnnxNetwork:
 
     def __init__(self, path: str | Path, threads: int = 0):
         self.path = Path(path)
-        session = _session(read_sealed(self.path), self.path, threads)
-        self.facts: dict[str, Any] = facts_from(session.get_modelmeta().custom_metadata_map, self.path)
+        self._session = session(read_sealed(self.path), str(self.path), threads)
+        self.facts: dict[str, Any] = facts_from(self._session.get_modelmeta().custom_metadata_map, self.path)
         if missing := NEEDED - self.facts.keys():
             raise InputError(f"{self.path} does not describe its {', '.join(sorted(missing))}; export it again.")
         self.classes: tuple[str, ...] = tuple(map(str, self.facts["classes"]))
         self.shape: tuple[int, int, int] = (self.facts["channels"], self.facts["height"], self.facts["width"])
         self.levels: int = self.facts["levels"]
-        self._session = session
 
     def run(self, pixels: np.ndarray) -> dict[str, np.ndarray]:
         """uint8 images (m, ch, h, w) → the named outputs"""
@@ -63,7 +62,8 @@ def is_onnx(source: object) -> bool:
     return isinstance(source, (str, Path)) and Path(source).suffix.lower() == ".onnx"
 
 
-def _session(content: bytes, path: Path, threads: int) -> Any:
+def session(content: bytes, name: str, threads: int = 0) -> Any:
+    """An onnxruntime session on the CPU, with this many threads (0: all cores)"""
     try:
         import onnxruntime
     except ImportError as error:
@@ -76,7 +76,7 @@ def _session(content: bytes, path: Path, threads: int) -> Any:
     try:
         return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its exceptions have no common base class
-        raise InputError(f"onnxruntime {onnxruntime.__version__} cannot load {path} ({_line(error)}).") from error
+        raise InputError(f"onnxruntime {onnxruntime.__version__} cannot load {name} ({_line(error)}).") from error
 
 
 def _line(error: Exception) -> str:
