@@ -65,7 +65,8 @@ class Contender:
 
     def of(self, experiment: Experiment) -> Experiment:
         """The experiment as this implementation trains it"""
-        training = replace(experiment.training, precision=self.precision, kernels=self.how.kernels)
+        precision = "fp32" if self.how.onnx else self.precision  # of the network that is exported
+        training = replace(experiment.training, precision=precision, kernels=self.how.kernels)
         experiment = replace(experiment, training=training)
         if not self.how.baseline:
             return experiment
