@@ -7,13 +7,14 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from .api import Exported, Trained, evaluate, explain, export, predict, report, sweep, train
-    from .classifier import Classifier, Prediction
+    from .classifier import Classifier
     from .errors import InputError
     from .experiment import Experiment
     from .hub import load
     from .models import create, list_models
     from .network import Level, Output, Routing, RoutingConfig, WCapsNet, WCapsNetConfig
     from .plugins import load_plugin
+    from .prediction import Prediction
 
 _PLACES = {
     "Classifier": "classifier",
@@ -22,7 +23,7 @@ _PLACES = {
     "InputError": "errors",
     "Level": "network",
     "Output": "network",
-    "Prediction": "classifier",
+    "Prediction": "prediction",
     "Routing": "network",
     "RoutingConfig": "network",
     "Trained": "api",

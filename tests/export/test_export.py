@@ -208,3 +208,48 @@ def test_a_file_of_another_program_is_refused(exported, tmp_path):
         OnnxNetwork(tmp_path / "foreign.onnx")
     with pytest.raises(InputError):
         OnnxNetwork(tmp_path / "missing.onnx")
+
+
+# ── int8, the command ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.slow
+def test_int8_answers_nearly_as_fp32_in_a_smaller_file(tmp_path):
+    from wcapsnet.data.embedded import read_sample
+    from wcapsnet.exports.int8 import quantized
+
+    classifier = classifier_of(small("wcapsnet-quick", classes=10, size=(28, 28)))
+    path = written(classifier, tmp_path)
+    network, sample = OnnxNetwork(path), read_sample()
+    other = tmp_path / "int8.onnx"
+    other.write_bytes(quantized(path.read_bytes(), sample.train.images[:64], network.facts))
+    int8 = OnnxNetwork(other)
+    assert int8.facts["int8"]
+    one, two = (each.run(sample.test.images[:50])["probabilities"] for each in (network, int8))
+    assert 0 < np.abs(one - two).max() < 0.2
+    assert (one.argmax(1) == two.argmax(1)).mean() > 0.9
+
+
+@pytest.mark.slow
+def test_the_function_writes_and_compares_and_leaves_nothing_when_it_fails(tmp_path, monkeypatch):
+    import wcapsnet
+    from wcapsnet.api import exporting
+
+    classifier = classifier_of(WCapsNet(quiet(channels=1)))
+    classifier.save(tmp_path / "own.safetensors")
+    done = wcapsnet.export(tmp_path / "own.safetensors", out=tmp_path / "own.onnx")
+    assert done.comparison.same == done.comparison.images
+    assert "random" in done.comparison.what
+    (tmp_path / "own.onnx").unlink()
+
+    def differs(*args):
+        raise InputError("They differ.")
+
+    monkeypatch.setattr(exporting, "compared", differs)
+    with pytest.raises(InputError):
+        wcapsnet.export(tmp_path / "own.safetensors", out=tmp_path / "own.onnx")
+    assert [path.name for path in tmp_path.iterdir()] == ["own.safetensors"]
+    with pytest.raises(InputError):
+        wcapsnet.export(tmp_path / "own.safetensors", out=tmp_path / "own.onnx", int8=True)  # no real images
+    with pytest.raises(InputError):
+        wcapsnet.export(tmp_path / "own.safetensors", to="tflite")

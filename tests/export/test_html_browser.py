@@ -284,7 +284,7 @@ def assert_as_python(page, classifier, **options):
 def mnist(runtime_file, tmp_path_factory):
     """The shipped network for MNIST as a page, made by the command's function"""
     path = tmp_path_factory.mktemp("mnist") / "digits.html"
-    done = wcapsnet.export("wcapsnet-mnist", "html", path, runtime=runtime_file, quiet=True)
+    done = wcapsnet.export("wcapsnet-mnist", "html", path, runtime=runtime_file)
     assert done.path == path
     assert done.comparison.same == done.comparison.images
     return path

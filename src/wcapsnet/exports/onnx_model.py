@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from .. import __version__
@@ -50,7 +51,9 @@ def facts_of(classifier: Classifier, graph: Graph, source: str) -> dict[str, Any
 
 def onnx_bytes(graph: Graph | DecoderGraph, facts: dict[str, Any]) -> bytes:
     """The content of the file, for any batch size"""
-    return finished(_translated(graph), facts)
+    model = _translated(graph)
+    _reshape_weights(model.graph)
+    return finished(model, facts)
 
 
 def finished(model: onnx.ModelProto, facts: dict[str, Any]) -> bytes:
@@ -85,6 +88,36 @@ def _translated(graph: Graph | DecoderGraph) -> onnx.ModelProto:
         )
     assert program is not None  # only the older exporter returns None
     return program.model_proto
+
+
+def _reshape_weights(graph: onnx.GraphProto) -> None:
+    """Store weights in the shape in which they are used, instead of reshaping them in every run.
+
+    Layers for all capsules of a level keep their weights as (n, …) and merge axes when they are called; the exporter
+    evaluates such steps beforehand only for small tensors.
+    """
+    from onnx import numpy_helper
+
+    tensors = {one.name: one for one in graph.initializer}
+    renamed: dict[str, str] = {}
+    kept = []
+    for node in graph.node:
+        node.input[:] = [renamed.get(name, name) for name in node.input]
+        if node.op_type != "Reshape" or not tensors.keys() >= set(node.input):
+            kept.append(node)
+            continue
+        weights, sides = (tensors[name] for name in node.input)
+        reshaped = graph.initializer.add()
+        reshaped.CopyFrom(weights)
+        reshaped.name = f"{weights.name}/{node.name}"
+        reshaped.dims[:] = np.empty(tuple(weights.dims), np.bool_).reshape(numpy_helper.to_array(sides)).shape
+        tensors[reshaped.name], renamed[node.output[0]] = reshaped, reshaped.name
+    del graph.node[:]
+    graph.node.extend(kept)
+    used = {name for node in kept for name in node.input} | {one.name for one in graph.output}
+    initializers = [one for one in graph.initializer if one.name in used]
+    del graph.initializer[:]
+    graph.initializer.extend(initializers)
 
 
 def needs_onnx() -> None:
