@@ -1,11 +1,12 @@
 """User-visible latency: of a network's report, and of the live page from a stroke to the prediction.
 
-    python benchmarks/pages_on_cpu.py HARDWARE-NAME --report RUN|NAME --live RUN|NAME [--data-dir DATA]
+    python benchmarks/pages_on_cpu.py HARDWARE-NAME --report RUN|NAME --live RUN|NAME --file PAGE [--data-dir DATA]
 
 The command makes the report from scratch, with a pass over every test image. The live page is drawn on in Chromium, a
 short stroke at a time; the time is the browser's own, from the pointer's last event to the last answer on the page,
 and once more with one block of every level switched off. For comparison, the time of the network alone
-for that image, with one thread and with all, in a tight loop. Needs playwright.
+for that image, with one thread and with all, in a tight loop. --file draws in the same way on a page of
+`wcapsnet export --to html`, opened from disk. Needs playwright.
 """
 
 from __future__ import annotations
@@ -66,8 +67,6 @@ def report(source: str, data_dir: list[object]) -> dict[str, Any]:
 
 
 def live(source: str, data_dir: list[object]) -> dict[str, Any]:
-    from playwright.sync_api import sync_playwright
-
     where = [] if Path(source).is_file() else data_dir  # weights alone have no images
     command = wcapsnet("explore", source, "--port", 0, "--no-browser", *where)
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -75,26 +74,34 @@ def live(source: str, data_dir: list[object]) -> dict[str, Any]:
         assert server.stdout is not None
         found = re.search(r"http://\S+/", server.stdout.readline())
         assert found, "the server did not start"
-        with sync_playwright() as engine:
-            browser = engine.chromium.launch(
-                executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
-            )
-            page = browser.new_page(viewport={"width": 1400, "height": 1000})
-            page.add_init_script(WATCH)
-            page.goto(found[0])
-            page.wait_for_selector("body.ready")
-            times = {"all blocks on": strokes(page)}
-            levels = page.eval_on_selector_all(
-                "#table tr", "all => [...new Set(all.map(r => r.dataset.block.split('.')[0]))]"
-            )
-            page.click("#numbers summary")
-            for level in levels:
-                page.click(f'#table tr[data-block="{level}.0"] input')
-            times["one block of every level off"] = strokes(page)
-            browser.close()
+        return drawn_on(found[0])
     finally:
         server.terminate()
         server.wait()
+
+
+def drawn_on(address: str) -> dict[str, Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as engine:
+        browser = engine.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
+        )
+        page = browser.new_page(viewport={"width": 1400, "height": 1000})
+        page.add_init_script(WATCH)
+        start = time.perf_counter()
+        page.goto(address)
+        page.wait_for_selector("body.ready")
+        times: dict[str, Any] = {"seconds_until_ready": round(time.perf_counter() - start, 2)}
+        times["all blocks on"] = strokes(page)
+        levels = page.eval_on_selector_all(
+            "#table tr", "all => [...new Set(all.map(r => r.dataset.block.split('.')[0]))]"
+        )
+        page.click("#numbers summary")
+        for level in levels:
+            page.click(f'#table tr[data-block="{level}.0"] input')
+        times["one block of every level off"] = strokes(page)
+        browser.close()
     return times
 
 
@@ -145,6 +152,7 @@ def main() -> None:
     parser.add_argument("hardware")
     parser.add_argument("--report")
     parser.add_argument("--live")
+    parser.add_argument("--file", type=Path)
     parser.add_argument("--data-dir", type=Path)
     asked = parser.parse_args()
     data_dir = ["--data-dir", asked.data_dir] if asked.data_dir else []
@@ -153,6 +161,9 @@ def main() -> None:
     if asked.live:
         results["live page"] = {"network": Path(asked.live).name, **live(asked.live, data_dir)}
         results["one image"] = {"network": Path(asked.live).name, **one_image(asked.live)}
+    if asked.file:
+        facts = {"file": asked.file.name, "bytes": asked.file.stat().st_size}
+        results["static page"] = facts | drawn_on(asked.file.resolve().as_uri())
     if asked.report:
         results["report"] = {"network": Path(asked.report).name, **report(asked.report, data_dir)}
     print(results)

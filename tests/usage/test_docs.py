@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from wcapsnet.cli import app
+from wcapsnet.cli import app, load_commands
 from wcapsnet.parts import loss_term
 
 ROOT = Path(__file__).parents[2]
@@ -52,6 +52,7 @@ def test_every_decision_that_code_or_page_names_has_its_entry():
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_and_loss_term_that_a_page_names_is_one(page):
+    load_commands()
     commands = {command.name or command.callback.__name__ for command in app.registered_commands}
     for name in re.findall(r"^wcapsnet ([a-z]+)|`wcapsnet ([a-z]+)", text(page), re.M):
         assert (name[0] or name[1]) in {*commands, "classes"}  # the command that docs/extending.md adds

@@ -12,14 +12,16 @@ from ..errors import InputError
 from .progress import progress_bar
 
 
-def download(urls: Sequence[str], target: Path, *, md5: str, quiet: bool = False, timeout: float = 30.0) -> Path:
-    """Download `target` from the first URL that serves it with the right checksum."""
+def download(
+    urls: Sequence[str], target: Path, *, md5: str = "", sha256: str = "", quiet: bool = False, timeout: float = 30.0
+) -> Path:
+    """Download `target` from the first URL that serves it with the right checksum: `md5` or `sha256`."""
     import pooch  # with requests, a tenth of a second
     from requests import HTTPError, RequestException
 
     pooch.get_logger().setLevel("ERROR")
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    failures = []
+    checksum, failures = f"sha256:{sha256}" if sha256 else f"md5:{md5}", []
     with progress_bar(TextColumn("{task.description}"), *columns, quiet=quiet) as progress:
         for url in urls:
             bar = _Bar(progress, target.name)
@@ -27,7 +29,7 @@ def download(urls: Sequence[str], target: Path, *, md5: str, quiet: bool = False
             fetch = pooch.HTTPDownloader(progressbar=bar, timeout=timeout, headers={"User-Agent": "wcapsnet"})
             try:
                 with replacing(target) as partial:
-                    pooch.retrieve(url, f"md5:{md5}", partial.name, partial.parent, downloader=fetch)
+                    pooch.retrieve(url, checksum, partial.name, partial.parent, downloader=fetch)
                 return target
             except HTTPError as error:
                 failures.append(f"{url} answered {str(error).partition(' for url')[0]}")

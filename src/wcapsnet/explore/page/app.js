@@ -1,9 +1,11 @@
-// The page: its state, requests to the server, and rendering.
+// The page: its state, its requests, and rendering.
 
-import { about as loadAbout, ask, bytes, floats, Newest, text } from "./api.js";
+import { about as loadAbout, ask, testPicture } from "./api.js";
+import { bytes, floats, text } from "./base64.js";
 import { Easel, rasterize } from "./draw.js";
 import { Flow, standing } from "./flow.js";
 import * as link from "./link.js";
+import { Newest } from "./newest.js";
 import * as paint from "./paint.js";
 
 const $ = (id) => document.getElementById(id);
@@ -15,7 +17,7 @@ let easel;
 let flow;
 let survey = { state: "none" };
 const state = { id: "", source: null, pin: null, off: new Set(), target: null, vector: new Map(), open: null, heat: "weights", heatBlock: "all" };
-const shown = { answer: null, pinned: null, before: null, pixels: null, pinPixels: null }; // answers of the server
+const shown = { answer: null, pinned: null, before: null, pixels: null, pinPixels: null }; // answers
 const kept = { draw: null, pixels: null, test: null }; // the last picture of each kind
 const questions = { now: new Newest("/api/explain"), pin: new Newest("/api/explain"), before: new Newest("/api/explain"), block: new Newest("/api/block"), decode: new Newest("/api/decode"), near: new Newest("/api/near") };
 
@@ -37,7 +39,7 @@ function named(source) {
   return data && { pixels: text(data) };
 }
 
-/** uint8 (ch, h, w); null for an empty drawing, and for test images, which are on the server */
+/** uint8 (ch, h, w); null for an empty drawing, and for test images, which the answer brings */
 function pixelsOf(source) {
   if (source.kind === "pixels") return source.data;
   if (source.kind !== "draw" || !source.strokes.length) return null;
@@ -446,7 +448,7 @@ function thumbs(holder, images, caption) {
   if (holder.dataset.key === key && holder.children.length) return;
   holder.dataset.key = key;
   holder.replaceChildren(...images.map((one) => {
-    const picture = node("img", { src: `/api/test/${one.index}.png`, alt: "", loading: "lazy" });
+    const picture = node("img", { src: testPicture(one.index), alt: "", loading: "lazy" });
     const button = node("button", { type: "button", title: `Test image ${one.index}` }, picture, node("span", { textContent: classOf(one.label) }), node("small", { textContent: caption(one) }));
     button.setAttribute("aria-label", `Test image ${one.index}, ${classOf(one.label)}, ${caption(one)}`);
     button.addEventListener("click", () => see({ kind: "test", index: one.index }));
@@ -636,10 +638,11 @@ function renderTestNote(all = wanted()) {
   $("mistakes").disabled = survey.state !== "ready";
   const count = all.length.toLocaleString("en");
   const total = about.test.images.toLocaleString("en");
-  let words = all.length === about.test.images ? `${total} images.` : `${count} of ${total} images.`;
+  const whole = about.test.of?.toLocaleString("en"); // the page may hold a sample
+  let words = `${all.length === about.test.images ? total : `${count} of ${total}`} images${whole ? ` (a sample of ${whole})` : ""}.`;
   if (!all.length) words = "No image matches.";
   if (survey.state === "running") words += ` Looking for mistakes: ${Math.floor((100 * survey.done) / survey.total)} %.`;
-  if (survey.state === "ready") words += ` The network classifies ${(100 * survey.accuracy).toFixed(2)} % correctly.`;
+  if (survey.state === "ready") words += ` The network classifies ${whole ? `${Math.round(survey.accuracy * about.test.images)} of these ${total}` : `${(100 * survey.accuracy).toFixed(2)} %`} correctly.`;
   $("test-note").textContent = words;
 }
 
@@ -905,7 +908,7 @@ async function begin() {
 }
 
 begin().catch((error) => {
-  $("loading").textContent = "The server does not answer; is it still running?";
+  $("loading").textContent = error.message;
   $("loading").hidden = false;
   console.error(error);
 });
