@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from .api import Trained, evaluate, explain, predict, report, sweep, train
+    from .api import Comparison, Trained, compare, evaluate, explain, predict, report, sweep, train
     from .classifier import Classifier, Prediction
     from .errors import InputError
     from .experiment import Experiment
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _PLACES = {
     "Classifier": "classifier",
+    "Comparison": "api",
     "Experiment": "experiment",
     "InputError": "errors",
     "Level": "network",
@@ -27,6 +28,7 @@ _PLACES = {
     "Trained": "api",
     "WCapsNet": "network",
     "WCapsNetConfig": "network",
+    "compare": "api",
     "create": "models",
     "evaluate": "api",
     "explain": "api",
@@ -40,6 +42,7 @@ _PLACES = {
 }
 __all__ = [
     "Classifier",
+    "Comparison",
     "Experiment",
     "InputError",
     "Level",
@@ -50,6 +53,7 @@ __all__ = [
     "Trained",
     "WCapsNet",
     "WCapsNetConfig",
+    "compare",
     "create",
     "evaluate",
     "explain",

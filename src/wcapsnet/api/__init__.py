@@ -1,5 +1,6 @@
-"""What the command line does, from Python: train, sweep, evaluate, predict, explain, report."""
+"""What the command line does, from Python: train, sweep, evaluate, predict, explain, report, compare."""
 
+from .comparing import Comparison, compare
 from .experiments import ExperimentOptions, experiment_for
 from .explaining import DatasetExplanation, explain
 from .prediction import evaluate, predict
@@ -8,9 +9,11 @@ from .sweeping import sweep
 from .training import Trained, train
 
 __all__ = [
+    "Comparison",
     "DatasetExplanation",
     "ExperimentOptions",
     "Trained",
+    "compare",
     "evaluate",
     "experiment_for",
     "explain",

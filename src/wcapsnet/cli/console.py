@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from .. import shipped
-from ..api import Trained
+from ..api import Comparison, Trained
 from ..classifier import Classifier, Prediction
 from ..console import command, err, out
 from ..data import DATASETS
@@ -153,6 +153,11 @@ def paper_tables(tables: list[report.Table]) -> None:
     if compared := report.differences(tables):
         _grid(compared, "Differences")
     _notes(report.explained(tables))
+
+
+def comparison(found: Comparison) -> None:
+    _grid(found.grid(), found.title)
+    _notes(found.notes())
 
 
 def _grid(lines: list[list[str]], title: str) -> None:

@@ -152,7 +152,7 @@ def _classes(runs: Mapping[str, Facts]) -> dict[str, Any] | None:
 
 
 def _routing(runs: Mapping[str, Facts]) -> dict[str, Any]:
-    seen = {name: specialization(facts.seen.survey) for name, facts in runs.items() if facts.seen}
+    seen = {name: specialization(facts.seen.survey) for name, facts in runs.items() if facts.routed and facts.seen}
     without = [name for name in runs if name not in seen]
     depth = max((len(found.levels) for found in seen.values()), default=0)
     rows = []

@@ -70,7 +70,10 @@ def run_figures(facts: Facts) -> Iterator[tuple[str, Drawing]]:
         bars, low = figures.class_bars(results, classes, len(classes))
         note = f"Bars start at {formatting.percentage(low, 0)}; thin lines: 95\u202f% confidence intervals."
         yield "classes", titled("Accuracy of each class", bars, note=note)
-    if facts.seen:
+    if facts.calibration and facts.calibration.bins:
+        note = f"Expected calibration error {formatting.percentage(facts.calibration.error)}; dashed: perfect calibration."
+        yield "calibration", titled("Accuracy over probability", figures.reliability(facts.calibration), note=note)
+    if facts.seen and facts.routed:
         for level in specialization(facts.seen.survey).levels:
             title = f"Level {level.level + 1}: mean routing weights"
             drawn = figures.level_map(level, classes), figures.share_scale(level.capsules)
