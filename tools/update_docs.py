@@ -1,5 +1,6 @@
-"""Generate what the documents say about our runs, from `results/` and the shipped weights: the tables in the README and
-docs/results.md, the comparison of networks with its figures, docs/runs.md with its figures, the list of networks in docs/guide.md, and the records in the package.
+"""Generate what the documents say about our runs, from `results/`, `benchmarks/records/` and the shipped weights: the
+tables in the README and docs/results.md, the comparison of networks with its figures, docs/runs.md with its figures,
+the list of networks in docs/guide.md, and the records in the package.
 
 `python tools/update_docs.py [RUN …]` first adds the records of finished runs, or of all runs of a sweep, to results/.
 """
@@ -64,7 +65,8 @@ def pages(root: Path) -> dict[Path, str]:
     headline = tables.headline(records)
     facts = measured(root / "benchmarks" / "records")
     compared = {dataset: compare.build(dataset, None, records, facts) for dataset in facts}
-    short = {"compare": compared[SHORT].markdown(short=True)} if BEGIN.format("compare") in (root / readme).read_text() else {}
+    wanted = BEGIN.format("compare") in (root / readme).read_text(encoding="utf-8")
+    short = {"compare": compared[SHORT].markdown(short=True)} if wanted and SHORT in compared else {}
     paper = tables.markdown([tables.build(n, records) for n in PAPER_TABLES])
     made = {
         PACKAGED: records_json(records),

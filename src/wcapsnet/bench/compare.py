@@ -113,8 +113,8 @@ class Comparison:
         ]
         if facts := self.measured:
             said.append(
-                f"Speeds were measured in turns on {facts['hardware']} with PyTorch {facts['torch']}, {facts['precision']}"
-                f", batch size {facts['batch']} ({facts['started'][:10]})."
+                f"Speeds were measured in turns on {facts['hardware']} with PyTorch {facts['torch']}: "
+                f"{facts['precision']}, batch size {facts['batch']} ({facts['started'][:10]})."
             )
             if facts.get("disturbed"):
                 said.append(f"Other processes were busy during {facts['disturbed']} of {facts['windows']} windows.")
@@ -146,11 +146,9 @@ class Comparison:
                 sizes.append(Point(row.title, row.costs.parameters / 1e6, mean, f"{_ours(row)} %", color))
                 assert row.minutes is not None
                 times.append(Point(row.title, row.minutes, mean, f"{_ours(row)} %", color))
-        panels = []
-        if sizes:
-            panels.append(scatter("Accuracy over parameters", sizes, x_name="million parameters", y_name="test accuracy, %"))
-        if times:
-            panels.append(scatter("Accuracy over time", times, x_name="minutes of training", y_name="test accuracy, %"))
+        axes = (("million parameters", sizes), ("minutes of training", times))
+        above = "test accuracy, %"
+        panels = [scatter(f"Accuracy over {x}", spots, x_name=x, y_name=above) for x, spots in axes if spots]
         note = "Filled: full-length runs of this project; circles: published."
         return titled(self.title, arranged(panels, 2), note=note) if panels else None
 

@@ -1,4 +1,4 @@
-"""Published test accuracies in %: the paper's Tables II to V as printed, and the systems of Table V by their own papers."""
+"""Published test accuracies in %: the paper's Tables II to V as printed, and other systems from their own papers."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ PAPER_TABLES = {
             "WCapsNet": "950k",
         },
         notes=(
-            "The paper quotes all figures but WCapsNet's from other papers. DeepCaps on CIFAR-10 and SVHN saw images of 64×64.",
+            "The paper quotes all figures but WCapsNet's. DeepCaps on CIFAR-10 and SVHN saw images of 64×64.",
             "WCapsNet has 950k parameters according to the paper; ours has 968,877 on MNIST and Fashion-MNIST, 975,743 "
             "on CIFAR-10 and SVHN, 1,014,975 on CIFAR-100 (decision D17).",
             "WCapsNet's SVHN figure is that of WS alone in Table IV; with WS+CE the paper has 96.46.",

@@ -71,7 +71,9 @@ def run_figures(facts: Facts) -> Iterator[tuple[str, Drawing]]:
         note = f"Bars start at {formatting.percentage(low, 0)}; thin lines: 95\u202f% confidence intervals."
         yield "classes", titled("Accuracy of each class", bars, note=note)
     if facts.calibration and facts.calibration.bins:
-        note = f"Expected calibration error {formatting.percentage(facts.calibration.error)}; dashed: perfect calibration."
+        note = (
+            f"Expected calibration error {formatting.percentage(facts.calibration.error)}; dashed: perfect calibration."
+        )
         yield "calibration", titled("Accuracy over probability", figures.reliability(facts.calibration), note=note)
     if facts.seen and facts.routed:
         for level in specialization(facts.seen.survey).levels:

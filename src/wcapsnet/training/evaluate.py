@@ -43,7 +43,9 @@ def calibration(probability: Tensor, right: Tensor) -> Calibration:
     counts = place.bincount(minlength=BINS)
     sums = [torch.zeros(BINS, dtype=torch.float64).index_add_(0, place, x.double()) for x in (probability, right)]
     bins = [
-        (int(n), float(p) / int(n), float(a) / int(n)) for n, p, a in zip(counts, *sums, strict=True) if n  # means
+        (int(n), float(p) / int(n), float(a) / int(n))
+        for n, p, a in zip(counts, *sums, strict=True)
+        if n  # means
     ]
     error = sum(n * abs(p - a) for n, p, a in bins) / max(len(probability), 1)
     return Calibration(error, tuple(bins))
