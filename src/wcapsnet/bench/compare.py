@@ -107,7 +107,8 @@ class Comparison:
         """What the columns mean, and where the speeds come from"""
         said = [
             "Test accuracy: mean ± standard deviation (number of seeds) of full-length runs of this project.",
-            "Multiply-adds of one image: convolutions and matrix products. Minutes: training, mean over runs.",
+            "Parameters include decoders. Multiply-adds of one image: convolutions and matrix products. Minutes: training, "
+            "mean over runs.",
             f"GB at {' and '.join(map(str, BATCHES))}: activations that a training step of that batch size keeps for "
             "its gradient, estimated for plain PyTorch in float32.",
         ]
@@ -119,7 +120,7 @@ class Comparison:
             if facts.get("disturbed"):
                 said.append(f"Other processes were busy during {facts['disturbed']} of {facts['windows']} windows.")
         else:
-            said.append("Speeds: none recorded for this dataset; measure them with --speed.")
+            said.append("No speeds are recorded yet; --speed measures them.")
         return said + [f"{name}: not measured. {why}" for name, why in (self.cannot or {}).items()]
 
     def markdown(self, short: bool = False) -> str:
@@ -148,7 +149,7 @@ class Comparison:
                 times.append(Point(row.title, row.minutes, mean, f"{_ours(row)} %", color))
         axes = (("million parameters", sizes), ("minutes of training", times))
         above = "test accuracy, %"
-        panels = [scatter(f"Accuracy over {x}", spots, x_name=x, y_name=above) for x, spots in axes if spots]
+        panels = [scatter(f"Accuracy over {x}", spots, x_name=x, y_name=above) for x, spots in axes if len(spots) > 1]
         note = "Filled: full-length runs of this project; circles: published."
         return titled(self.title, arranged(panels, 2), note=note) if panels else None
 

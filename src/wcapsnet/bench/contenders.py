@@ -12,6 +12,7 @@ from ..baselines import DenseNetConfig
 from ..engine import Engine
 from ..errors import InputError
 from ..experiment import PRECISIONS, Experiment
+from ..network import WCapsNet
 from ..objective import Objective
 from ..parts import suggestion
 from .loop import looped
@@ -70,6 +71,8 @@ class Contender:
         experiment = self.of(experiment)
         network = experiment.model.build().to(device)
         if self.how.loop:
+            if not isinstance(network, WCapsNet):
+                raise InputError(f"{self.name} computes the blocks of a WCapsNet one by one.")
             network = looped(network)
         if self.how.compiled:
             network.compile(dynamic=False)

@@ -195,6 +195,8 @@ def accuracy_by_class(result: Evaluation, classes: tuple[str, ...]) -> None:
 
 
 def predictions(answers: list[Prediction]) -> None:
+    routed = any(answer.winners for answer in answers)
+
     def cells(answer: Prediction) -> list[str]:
         then = ", ".join(f"{name} {percent(p, 1)}%" for name, p in answer.top[1:])
         winners = " → ".join(map(_ranges, answer.winners))
@@ -203,13 +205,12 @@ def predictions(answers: list[Prediction]) -> None:
             printable(answer.label),
             f"{percent(answer.probability, 1)}%",
             then,
-            winners,
+            *([winners] if routed else []),
         ]
 
-    print_table(
-        [Column("picture", overflow="fold"), "class", "probability", "then", "winning blocks"], map(cells, answers)
-    )
-    if out.is_terminal and any(answer.winners for answer in answers):
+    columns = [Column("picture", overflow="fold"), "class", "probability", "then"]
+    print_table([*columns, *(["winning blocks"] if routed else [])], map(cells, answers))
+    if out.is_terminal and routed:
         say("Winning blocks: arrows separate levels, blocks count from 0, several blocks of a level tie.")
 
 
@@ -227,7 +228,7 @@ def _ranges(numbers: Sequence[int]) -> str:
 def predictions_csv(answers: list[Prediction], classifier: Classifier, top: int) -> None:
     rows = csv.writer(sys.stdout, lineterminator="\n")
     ranks = range(1, min(top, len(classifier.classes)) + 1)
-    levels = range(1, len(classifier.config.levels) + 1)
+    levels = range(1, len(getattr(classifier.config, "levels", ())) + 1)
     ranked = [column for rank in ranks for column in (f"class_{rank}", f"probability_{rank}")]
     rows.writerow(["source", *ranked, *(f"capsule_{level}" for level in levels)])
     for answer in answers:

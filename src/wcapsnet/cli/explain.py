@@ -119,7 +119,7 @@ def _image(run: str, picture: str, about: str | None, near: int, given: dict[str
     names, quiet = classifier.classes, given["quiet"]
     if about is not None and about not in names:
         raise InputError(f"There is no class {about!r}{suggestion(about, names)}")
-    if not has_routing(classifier.network):
+    if not has_routing(classifier.network) and not near:
         return _plain_image(classifier, picture, quiet)
     training = api.explain(run, split="train", **given) if near else None
     one = api.explain(classifier, sys.stdin.buffer.read() if picture == "-" else picture)

@@ -110,7 +110,7 @@ def has_routing(network: nn.Module) -> bool:
 
 def without_routing(network: nn.Module) -> str:
     """What cannot be shown of a network that is not a WCapsNet"""
-    own = " Its own routing coefficients are in the field `routing` of its output." if _couples(network) else ""
+    own = " Its own routing coefficients are in output.routing." if _couples(network) else ""
     return (
         f"{type(network).__name__} has no critics that weigh blocks, so it has no block weights, paths through levels "
         f"or decoded vectors to explain.{own}"

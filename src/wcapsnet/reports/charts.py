@@ -158,7 +158,8 @@ def scatter(
     taken: list[tuple[float, float, float]] = []  # left end, right end and height of names
     for point in sorted(points, key=lambda point: -point.y):
         across, up, wide = x(point.x), y(point.y), room(point.name)
-        start = across + 8 if across + 8 + wide < width else across - 8 - wide
+        fits = across + 8 + wide < width
+        start = across + 8 if fits else across - 8 - wide
         free = [
             up + 4 + move
             for move in (0, -12, 12, -24, 24, -36, 36)
@@ -169,7 +170,7 @@ def scatter(
         kind = f"{'line' if point.hollow else 'dot'} c{point.color % PALETTE}"
         tip = f"{point.name}: {point.said}"
         parts.append(tag("circle", cx=across, cy=up, r=4.5, class_=kind, data_tip=tip))
-        parts.append(text(start, at, point.name, "label"))
+        parts.append(text(across + (8 if fits else -8), at, point.name, "label", None if fits else "end"))
     return Drawing(width, height, label, Markup("").join(parts), "points")
 
 

@@ -576,6 +576,7 @@ async function take(file) {
 }
 
 function choose(r) {
+  if (!routed()) return; // there is nothing to explain
   state.target = state.target === r ? null : r;
   again();
 }
@@ -793,6 +794,7 @@ function fill() {
 
 function withoutBlocks() {
   for (const id of ["look", "routing", "vector", "sliders", "reset"]) $(id).hidden = true;
+  $("main").classList.add("plain");
   $("unrouted").hidden = false;
   $("unrouted").textContent = about.unrouted;
   $("vector-title").textContent = "Reconstruction";
