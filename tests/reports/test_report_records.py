@@ -384,5 +384,5 @@ def test_runs_of_other_systems_leave_the_statistics_of_the_paper_s_network_alone
 
 def test_a_shorter_run_of_another_system_is_refused(tmp_path):
     run = finished(tmp_path / "run", "sr-capsnet-cifar10", 9000, epochs=3)
-    with pytest.raises(InputError, match="nearest is sr-capsnet on cifar10, but training.epochs is 3, not 350"):
+    with pytest.raises(InputError, match=r"nearest is sr-capsnet on cifar10, but training\.epochs is 3, not 350"):
         read_record(run)
