@@ -1,6 +1,7 @@
 """What the command line does, from Python: train, sweep, evaluate, predict, explain, report, compare."""
 
-from .comparing import Comparison, compare
+from ..bench.compare import Comparison
+from .comparing import compare
 from .experiments import ExperimentOptions, experiment_for
 from .explaining import DatasetExplanation, explain
 from .prediction import evaluate, predict

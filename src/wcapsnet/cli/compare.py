@@ -74,6 +74,6 @@ def compare(
         typer.echo(text)
         return
     console.comparison(found)
-    for what, place in (("comparison", out_file), ("plots", plot)):
-        if place:
-            console.written(what, place)
+    for what, written in (("comparison", out_file), ("plots", plot)):
+        if written:
+            console.written(what, written)

@@ -208,7 +208,7 @@ def predictions(answers: list[Prediction]) -> None:
             *([winners] if routed else []),
         ]
 
-    columns = [Column("picture", overflow="fold"), "class", "probability", "then"]
+    columns: list[str | Column] = [Column("picture", overflow="fold"), "class", "probability", "then"]
     print_table([*columns, *(["winning blocks"] if routed else [])], map(cells, answers))
     if out.is_terminal and routed:
         say("Winning blocks: arrows separate levels, blocks count from 0, several blocks of a level tie.")

@@ -284,7 +284,7 @@ class Explorer:
     def _labelled(self, pixels: Tensor, index: int | None) -> dict[str, Any]:
         """What only test images have"""
         known = index is not None and self.test is not None
-        return {"pixels": _text(pixels), "label": int(self.test.labels[index])} if known else {}  # type: ignore[union-attr,index]
+        return {"pixels": _text(pixels), "label": int(self.test.labels[index])} if known else {}  # type: ignore[union-attr]
 
     def _look(self, pixels: Tensor, off: Off) -> ImageExplanation:
         key = pixels.numpy().tobytes(), off

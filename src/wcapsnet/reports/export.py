@@ -109,9 +109,9 @@ def _galleries(facts: Facts) -> Iterator[tuple[str, Drawing]]:
         yield "examples", titled("Weights of the last level", *rows, scale, note=note)
     if shown.reconstructions:
         pairs = []
-        for one in shown.reconstructions:
-            name = facts.classes[one.shown.label]
-            pair = [(picture(one.shown.pixels, name, 72), [name]), (picture(one.reconstruction, name, 72), [""])]
+        for pixels, rebuilt in shown.reconstructions:
+            name = facts.classes[pixels.label]
+            pair = [(picture(pixels.pixels, name, 72), [name]), (picture(rebuilt, name, 72), [""])]
             pairs.append(figures.gallery(name, pair, 2, wide=72))
         yield "reconstructions", titled("Images and their reconstructions", arranged(pairs, 5))
 

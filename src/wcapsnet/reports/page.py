@@ -67,7 +67,7 @@ def render(template: str, **content: Any) -> str:
 def run_page(facts: Facts) -> str:
     subject, known = facts.subject, facts.subject.environment
     training, results = subject.experiment.training, facts.figures
-    left_out = ROUTED if "routing" in facts.missing else ()
+    left_out: tuple[str, ...] = ROUTED if "routing" in facts.missing else ()
     if "routing" in facts.missing and facts.pictures and not facts.pictures.reconstructions:
         left_out = (*ROUTED, "reconstructions")
     return render(
