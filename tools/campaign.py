@@ -1,15 +1,22 @@
-"""Every run behind the paper's tables in one go, several at a time on one GPU.
+"""Every run behind the tables in one go, several at a time on one GPU.
 
-    python tools/campaign.py --data-dir data --download           all of them, in the order below
-    python tools/campaign.py --data-dir data cifar10:0,1 mnist:2  some: RECIPE:SEED,SEED
+    python tools/campaign.py --data-dir data --download               the paper's tables, in the order below
+    python tools/campaign.py --data-dir data table-v                  the other systems of Table V
+    python tools/campaign.py --data-dir data cifar10:0,1 vgg-19-cifar10:0   some: RECIPE:SEED,SEED
 
-Ctrl-C saves every run, and the same command goes on. Then: python tools/update_docs.py runs/campaign
+Runs are saved after every epoch in --out. Ctrl-C and --minutes save them at once, and the same command goes on; --set
+changes every run, for a short trial. Then: python tools/update_docs.py runs/campaign
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +25,7 @@ from wcapsnet.cli.exit import in_a_sentence
 from wcapsnet.device import choose_device
 from wcapsnet.errors import InputError
 from wcapsnet.recipes import recipe
+from wcapsnet.settings import with_setting
 from wcapsnet.sweeps import Planned, Sweep
 from wcapsnet.sweeps.run import train_all
 
@@ -28,11 +36,19 @@ ALL = (
     *("cifar100:0,1,2", "cifar100-uniform:0,1,2", *(f"cifar100-{row}:0" for row in OTHER_ROWS)),
     *("fashion-mnist:0,1,2", "fashion-mnist-uniform:0,1,2"),
 )
+SYSTEMS = (  # the shortest first
+    *("efficient-capsnet-mnist:0", "capsnet-mnist:0", "sr-capsnet-cifar10:0", "densenet-bc-100-cifar10:0"),
+    *("sr-capsnet-2-cifar10:0", "deepcaps-fashion-mnist:0", "capsnet-cifar10:0", "densenet-bc-100-cifar100:0"),
+    *("attention-routing-cifar10:0", "vgg-19-cifar10:0", "deepcaps-cifar10:0"),
+)
+GROUPS = {"paper": ALL, "table-v": SYSTEMS}
 
 
-def planned(wanted: str, precision: str) -> list[Planned]:
+def planned(wanted: str, precision: str, settings: list[str]) -> list[Planned]:
     name, _, seeds = wanted.partition(":")
     experiment, runs = recipe(name), []
+    for assignment in settings:
+        experiment = with_setting(experiment, assignment)
     for seed in seeds.split(","):
         if not seed.isdecimal():
             raise InputError(f"A run is asked for as RECIPE:SEED,SEED, such as cifar10:0,1; not {wanted!r}.")
@@ -41,20 +57,37 @@ def planned(wanted: str, precision: str) -> list[Planned]:
     return runs
 
 
+@contextmanager
+def stopped_after(minutes: float | None) -> Iterator[None]:
+    """As if Ctrl-C were pressed then: every run is saved."""
+    timer = threading.Timer(60 * (minutes or 0), os.kill, (os.getpid(), signal.SIGINT))
+    timer.daemon = True
+    if minutes is not None:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="*", default=ALL, metavar="RECIPE:SEED,SEED")
+    parser.add_argument("runs", nargs="*", default=["paper"], metavar="RECIPE:SEED,SEED|paper|table-v")
     parser.add_argument("--out", type=Path, default=Path("runs/campaign"))
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--download", action="store_true")
-    parser.add_argument("--parallel", type=int)
+    parser.add_argument("--parallel", type=int, help="runs at a time on a GPU")
+    parser.add_argument("--minutes", type=float, help="save and stop after this long")
+    parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", dest="settings")
     asked = parser.parse_intermixed_args()
     with in_a_sentence():
         device = choose_device("auto")
         precision = "bf16" if device.type == "cuda" else "fp32"
-        runs = [one for wanted in asked.runs for one in planned(wanted, precision)]
+        names = [name for wanted in asked.runs for name in GROUPS.get(wanted, [wanted])]
+        runs = [one for name in names for one in planned(name, precision, asked.settings)]
         sweep, given = Sweep(asked.out, runs), {"data_dir": asked.data_dir, "download": asked.download}
-        sweep.failures = train_all(sweep, device, parallel=asked.parallel, **given)
+        with stopped_after(asked.minutes):
+            sweep.failures = train_all(sweep, device, parallel=asked.parallel, **given)
         console.sweep(sweep)
         if sweep.failures:
             sys.exit(1)

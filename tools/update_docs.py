@@ -1,5 +1,6 @@
-"""Generate what the documents say about our runs, from `results/` and the shipped weights: the tables in the README and
-docs/results.md, docs/runs.md with its figures, the list of networks in docs/guide.md, and the records in the package.
+"""Generate what the documents say about our runs, from `results/`, `benchmarks/records/` and the shipped weights: the
+tables in the README and docs/results.md, the comparison of networks with its figures, docs/runs.md with its figures,
+the list of networks in docs/guide.md, and the records in the package.
 
 `python tools/update_docs.py [RUN …]` first adds the records of finished runs, or of all runs of a sweep, to results/.
 """
@@ -7,11 +8,14 @@ docs/results.md, docs/runs.md with its figures, the list of networks in docs/gui
 from __future__ import annotations
 
 import argparse
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from wcapsnet.atomic import write_text
+from wcapsnet.bench import compare
 from wcapsnet.classifier import load_tensors
 from wcapsnet.data import DATASETS
 from wcapsnet.errors import InputError
@@ -26,6 +30,8 @@ from wcapsnet.training.run_folder import read_json
 BEGIN, END = "<!-- {}: made by tools/update_docs.py -->", "<!-- end of {} -->"
 WEIGHTS = Path("src/wcapsnet/shipped/weights")
 PACKAGED = Path("src/wcapsnet/reports/records.json")
+COMPARED = PACKAGED.with_name(compare.PACKAGED)
+SHORT = "cifar10"  # the dataset of the short comparison in the README
 PAGES = (Path("README.md"), Path("docs/results.md"), Path("docs/runs.md"), Path("docs/guide.md"))
 LEVEL = 3  # whose weights are shown: as in the paper, the level that specialises
 LOOKED = {  # the figure's panels, and the output of `wcapsnet explain --json` for these networks
@@ -57,23 +63,59 @@ def pages(root: Path) -> dict[Path, str]:
     records = committed(root / "results")
     readme, results, runs, guide = PAGES
     headline = tables.headline(records)
+    facts = measured(root / "benchmarks" / "records")
+    compared = {dataset: compare.build(dataset, None, records, facts) for dataset in facts}
+    wanted = BEGIN.format("compare") in (root / readme).read_text(encoding="utf-8")
+    short = {"compare": compared[SHORT].markdown(short=True)} if wanted and SHORT in compared else {}
+    paper = tables.markdown([tables.build(n, records) for n in PAPER_TABLES])
     made = {
         PACKAGED: records_json(records),
-        readme: _filled(root / readme, {"results": headline}),
+        COMPARED: json.dumps(facts, indent=1, ensure_ascii=False) + "\n",
+        readme: _filled(root / readme, {"results": headline, **short}),
         results: _filled(
-            root / results,
-            {"summary": headline, "tables": tables.markdown([tables.build(n, records) for n in PAPER_TABLES])},
+            root / results, {"summary": headline, "tables": paper, "compare": _compared(compared.values())}
         ),
         runs: _filled(root / runs, {"runs": _runs(records) + _curves(records)}),
         guide: _filled(root / guide, {"networks": _networks(root)}),
     }
     for dataset in _main(records):
         made[Path("docs") / _figure(dataset)] = _figure_of(root / "results", dataset, records)
+    for dataset, one in compared.items():
+        if (drawing := one.figure()) and any(row.accuracies for row in one.rows):
+            made[Path("docs") / _compare_figure(dataset)] = drawing.file()
     inside = root / "results" / "looking-inside"
     if inside.is_dir():
         title = f"MNIST, level {LEVEL}: mean routing weights of every class"
         made[Path("docs/images/weights-mnist.svg")] = weight_maps(title, _looked(inside)).file()
     return made
+
+
+def measured(folder: Path) -> dict[str, Any]:
+    """Costs and speeds of the networks by dataset, from the records of benchmarks/compare.py: the latest of each, but
+    speeds on a GPU before those on a CPU"""
+    found: dict[str, Any] = {}
+    for path in sorted(folder.glob("*_compare_*.json")):
+        for dataset, facts in read_json(path)["results"].items():
+            known = found.setdefault(dataset, {"costs": {}})
+            known["costs"] |= facts["costs"]
+            new, old = facts.get("speeds"), known.get("speeds")
+            if new and not (old and old["environment"]["cuda"] and not new["environment"]["cuda"]):
+                known["speeds"] = new
+    return {dataset: found[dataset] for dataset in DATASETS if dataset in found}
+
+
+def _compared(comparisons: Iterable[compare.Comparison]) -> str:
+    text, notes = "", []
+    for one in comparisons:
+        text += f"**{one.title}**\n\n{one.markdown()}\n"
+        if any(row.accuracies for row in one.rows):
+            text += f"![{one.title}: accuracy over parameters and over minutes]({_compare_figure(one.dataset)})\n\n"
+        notes += one.notes()
+    return text + "\n".join(f"- {note}" for note in dict.fromkeys(notes)) + "\n"
+
+
+def _compare_figure(dataset: str) -> str:
+    return f"images/compare-{dataset}.svg"
 
 
 def _looked(inside: Path) -> dict[str, Panel]:

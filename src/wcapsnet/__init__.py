@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from .api import Exported, Trained, evaluate, explain, export, predict, report, sweep, train
+    from .api import Comparison, Exported, Trained, compare, evaluate, explain, export, predict, report, sweep, train
     from .classifier import Classifier
     from .errors import InputError
     from .experiment import Experiment
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _PLACES = {
     "Classifier": "classifier",
+    "Comparison": "api",
     "Experiment": "experiment",
     "Exported": "api",
     "InputError": "errors",
@@ -29,6 +30,7 @@ _PLACES = {
     "Trained": "api",
     "WCapsNet": "network",
     "WCapsNetConfig": "network",
+    "compare": "api",
     "create": "models",
     "evaluate": "api",
     "explain": "api",
@@ -43,6 +45,7 @@ _PLACES = {
 }
 __all__ = [
     "Classifier",
+    "Comparison",
     "Experiment",
     "Exported",
     "InputError",
@@ -54,6 +57,7 @@ __all__ = [
     "Trained",
     "WCapsNet",
     "WCapsNetConfig",
+    "compare",
     "create",
     "evaluate",
     "explain",

@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from small import SMALL, batch, loss, shaken, small
 
 import wcapsnet
@@ -174,3 +175,18 @@ def test_the_training_loop_stops_resumes_and_tests(name, tmp_path):
 def test_impossible_shapes_are_refused_by_name(name, fields, says):
     with pytest.raises(InputError, match=says):
         wcapsnet.create(name, **fields)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_every_model_trains_on_a_folder_of_pictures_at_full_size(name, tmp_path):
+    for r, label in enumerate(("dark", "light")):
+        (tmp_path / "photos" / label).mkdir(parents=True)
+        for m in range(8):
+            pixels = np.random.default_rng(m).integers(0, 100, (20, 20, 3), dtype=np.uint8) + 150 * r
+            Image.fromarray(pixels.astype(np.uint8)).save(tmp_path / "photos" / label / f"{m}.png")
+    shortest = ["training.epoch_steps=1", "training.warmup=0"]
+    given = {"epochs": 1, "batch_size": 2, "size": 20, "settings": shortest, "out": tmp_path / "run"}
+    trained = wcapsnet.train(tmp_path / "photos", model=name, quiet=True, report=False, **given)
+    assert trained.results["images"] > 0
+    assert wcapsnet.load(tmp_path / "run").predict(tmp_path / "photos" / "dark" / "0.png").label in ("dark", "light")

@@ -5,6 +5,7 @@ import torch
 from small import batch
 from torch import nn
 
+from wcapsnet.bench.work import kept_for_gradient
 from wcapsnet.data import DATASETS
 from wcapsnet.models import model_config, parameter_count
 from wcapsnet.recipes import TABLE_V, recipe
@@ -110,39 +111,9 @@ def test_optimizers_are_those_of_the_papers():
     assert facts("densenet-bc-100-cifar10") == ("sgd", True, 64, 1e-4)
 
 
-class Saved:
-    """The bytes that a forward pass keeps for its gradient"""
-
-    def __init__(self):
-        self.storages = {}
-
-    def __enter__(self):
-        def keep(tensor):
-            storage = tensor.untyped_storage()
-            self.storages[storage.data_ptr()] = storage.nbytes()
-            return tensor
-
-        self.hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
-        self.hooks.__enter__()
-        return self
-
-    def __exit__(self, *error):
-        self.hooks.__exit__(*error)
-
-    @property
-    def total(self):
-        return sum(self.storages.values())
-
-
 @pytest.mark.parametrize(("name", "most"), [("sr-capsnet", 16), ("sr-capsnet-2", 16), ("attention-routing", 30)])
 def test_what_a_batch_of_512_keeps_for_its_gradient_fits(name, most):
-    network, kept = model_config(name, *CIFAR10).build(), []
-    for images in (1, 3):
-        with Saved() as saved:
-            output = network(batch(network, images)[0])
-        kept.append(saved.total)
-        del output
-    assert 512 * (kept[1] - kept[0]) / 2 < most * 2**30
+    assert 512 * kept_for_gradient(model_config(name, *CIFAR10).build()) < most * 2**30
 
 
 @pytest.mark.slow

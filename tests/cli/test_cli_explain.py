@@ -178,11 +178,20 @@ def test_the_critics_are_measured(run, inside):
         (["{run}", "--capsule", "1.0", "--images", "2"], "cannot be used with --images"),
         (["{run}/best.safetensors"], "does not say what it was trained on; use the run folder"),
         (["{run}/best.safetensors", "{photo}", "--nearest", "2"], "does not say what it was trained on"),
-        (["dense.safetensors", "{photo}"], "DenseNet has no routing to explain"),
     ],
 )
 def test_bad_input_gets_one_sentence(run, photo, args, words):
-    network = DenseNet(DenseNetConfig(classes=2, height=8, width=8, depth=10))
-    wcapsnet.Classifier(network, ("a", "b"), (0.5,) * 3, (0.5,) * 3).save(Path("dense.safetensors"))
     args = [str(arg).replace("{run}", str(run)).replace("{photo}", str(photo)) for arg in args]
     assert words in sentence(call("explain", *args))
+
+
+def test_of_a_network_without_routing_the_prediction_is_shown_and_what_there_is_not(photo):
+    network = DenseNet(DenseNetConfig(classes=2, height=8, width=8, depth=10))
+    wcapsnet.Classifier(network, ("a", "b"), (0.5,) * 3, (0.5,) * 3).save(Path("dense.safetensors"))
+    shown = call("explain", "dense.safetensors", photo)
+    assert shown.code == 0, shown.err
+    assert "DenseNet has no critics" in shown.out
+    facts = json.loads(call("explain", "dense.safetensors", photo, "--json").out)
+    assert sum(one["probability"] for one in facts["top"]) == pytest.approx(1)
+    with pytest.raises(wcapsnet.InputError, match="no critics"):
+        wcapsnet.explain("dense.safetensors", photo)

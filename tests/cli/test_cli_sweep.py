@@ -480,6 +480,24 @@ def test_the_campaign_ends_as_the_command_line_does(toy, capsys, monkeypatch, wo
     assert Path("out").exists() == (code == 1)
 
 
+def test_the_campaign_stops_in_time_goes_on_and_takes_settings(toy, capsys):
+    words = ("--out", "out", "--set", "training.epoch_steps=1", "toy:0")
+    assert campaign("--minutes", 0, *words) == 130
+    assert campaign(*words) == 0
+    assert lines_of("out") == [("recipe=toy,seed=0", "finished")]
+    asked = json.loads(Path("out/recipe=toy,seed=0/experiment.json").read_text())
+    assert asked["training"]["epoch_steps"] == 1
+
+
+def test_the_campaign_knows_the_runs_of_its_groups():
+    spec = importlib.util.spec_from_file_location("campaign", CAMPAIGN)
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    for name in {name for group in script.GROUPS.values() for name in group}:
+        (first, *_) = script.planned(name, "bf16", ["training.minutes=2"])
+        assert first.experiment.training.precision == "bf16"
+
+
 # ── plans ──
 
 

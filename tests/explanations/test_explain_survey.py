@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from twins import close, tiny
 from wcapsnet import Classifier, InputError, Level, RoutingConfig, WCapsNet
-from wcapsnet.baselines.densenet import DenseNet, DenseNetConfig
 from wcapsnet.classifier import load_tensors, save_tensors
 from wcapsnet.explanations import Specialization, Survey, specialization, survey
 from wcapsnet.explanations.specialization import (
@@ -180,8 +179,6 @@ def test_what_cannot_be_surveyed_or_read_is_refused(tmp_path):
         Survey.load(path)
     with pytest.raises(InputError, match="no images"):
         survey(WCapsNet(tiny()), split_of(torch.rand(0, 2, 8, 8), []))
-    with pytest.raises(InputError, match="DenseNet has no routing"):
-        survey(DenseNet(DenseNetConfig(depth=10)), random_split(tiny()))
 
 
 # ── information ──

@@ -11,7 +11,7 @@ from report_helpers import figures, finished
 import update_docs as pages
 from update_docs import main
 from wcapsnet.errors import InputError
-from wcapsnet.recipes import ABLATIONS, PAPER, recipe
+from wcapsnet.recipes import ABLATIONS, PAPER, TABLE_V, recipe
 from wcapsnet.reports.records import (
     NETWORK,
     keep,
@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def checkout(tmp_path):
     """What is made from the records, made from none."""
-    for path in (*pages.PAGES, pages.PACKAGED):
+    for path in (*pages.PAGES, pages.PACKAGED, pages.COMPARED):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / path, tmp_path / path)
     pages.write(tmp_path)
@@ -351,3 +351,38 @@ def test_bad_input_is_a_sentence_and_nothing_is_kept(checkout, tmp_path, capsys)
 
 def test_records_without_any_are_valid_json():
     assert json.loads(records_json([])) == []
+
+
+# ── other systems ──
+
+
+def test_a_run_of_another_system_lands_in_table_v_with_one_command(checkout, tmp_path):
+    for name in list(TABLE_V)[::4]:
+        dataset, row = row_of(recipe(name))
+        assert f"{row}-{dataset}" == name
+    run = finished(tmp_path / "run", "densenet-bc-100-cifar10", 9549)
+    assert main([str(run)], checkout) == 0
+    assert (checkout / "results/table-V/cifar10/densenet-bc-100/seed=0.json").is_file()
+    page = (checkout / "docs/results.md").read_text()
+    assert "| DenseNet-BC-100 (k = 12) | 0.77M | 95.49 (1) |" in page
+    assert "| CIFAR-10 | densenet-bc-100 | 0 | 300 |" in (checkout / "docs/runs.md").read_text()
+
+
+def test_runs_of_other_systems_leave_the_statistics_of_the_paper_s_network_alone(tmp_path):
+    for seed, correct in enumerate((9960, 9970, 9965)):
+        finished(tmp_path / f"a{seed}", "mnist", correct, seed)
+        finished(tmp_path / f"b{seed}", "mnist-uniform", correct + 3, seed)
+    before = [build(numeral, read_records(tmp_path)[0]) for numeral in ("IV", "V")]
+    for seed, correct in enumerate((9000, 9900)):
+        finished(tmp_path / f"c{seed}", "capsnet-mnist", correct, seed)
+    routing, systems = (build(numeral, read_records(tmp_path)[0]) for numeral in ("IV", "V"))
+    assert routing == before[0]
+    assert systems.rows["WCapsNet"] == before[1].rows["WCapsNet"]
+    assert [r.correct for r in systems.rows["CapsNets"]["mnist"].records] == [9000, 9900]
+    assert list(systems.rows) == list(before[1].rows)
+
+
+def test_a_shorter_run_of_another_system_is_refused(tmp_path):
+    run = finished(tmp_path / "run", "sr-capsnet-cifar10", 9000, epochs=3)
+    with pytest.raises(InputError, match=r"nearest is sr-capsnet on cifar10, but training\.epochs is 3, not 350"):
+        read_record(run)

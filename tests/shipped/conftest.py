@@ -79,7 +79,7 @@ def own_runs(runs: Path, tmp_path: Path) -> Path:
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout, installed in place, that ships nothing yet."""
     root = tmp_path / "checkout"
-    for path in (*pages.PAGES, pages.PACKAGED):
+    for path in (*pages.PAGES, pages.PACKAGED, pages.COMPARED):
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / path, root / path)
     (root / pages.WEIGHTS).mkdir(parents=True)

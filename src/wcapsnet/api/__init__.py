@@ -1,9 +1,11 @@
-"""What the command line does, from Python: train, sweep, evaluate, predict, explain, report, export."""
+"""What the command line does, from Python: train, sweep, evaluate, predict, explain, report, compare, export."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ..bench.compare import Comparison
+    from .comparing import compare
     from .experiments import experiment_for
     from .explaining import DatasetExplanation, explain
     from .exporting import Exported, export
@@ -14,10 +16,12 @@ if TYPE_CHECKING:
     from .training import Trained, train
 
 _PLACES = {
+    "Comparison": "comparing",
     "DatasetExplanation": "explaining",
     "ExperimentOptions": "options",
     "Exported": "exporting",
     "Trained": "training",
+    "compare": "comparing",
     "evaluate": "prediction",
     "experiment_for": "experiments",
     "explain": "explaining",
@@ -28,10 +32,12 @@ _PLACES = {
     "train": "training",
 }
 __all__ = [
+    "Comparison",
     "DatasetExplanation",
     "ExperimentOptions",
     "Exported",
     "Trained",
+    "compare",
     "evaluate",
     "experiment_for",
     "explain",

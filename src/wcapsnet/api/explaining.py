@@ -32,15 +32,18 @@ from ..explanations import (
     explain_capsule,
     explain_image,
     faithfulness,
+    has_routing,
     nearest,
     probe_levels,
     reroute,
     specialization,
     survey,
     traverse_capsule,
+    without_routing,
 )
 from ..hub import load, load_with_data
 from ..reports.survey_cache import MOST_ROUTED, aside, evenly
+from ..training.evaluate import Evaluation
 from .progress import counting
 
 PROBE_IMAGES = 2000  # images of another part that train the probes (D30)
@@ -49,9 +52,10 @@ MEAN_IMAGES = 1000  # images whose weights `rerouted` averages: the mean is know
 
 @dataclass(frozen=True)
 class DatasetExplanation:
-    """The routing of a trained network on one part of its dataset. Everything is measured on first use.
+    """A trained network on one part of its dataset. Everything is measured on first use.
 
-    A capsule is named as on the command line: "2.1" is capsule 1 (counted from 0) of level 2.
+    A capsule is named as on the command line: "2.1" is capsule 1 (counted from 0) of level 2. Of a network that is not
+    a WCapsNet there are `survey`, `evaluation` and `summary()`; what concerns routing is refused.
     """
 
     classifier: Classifier
@@ -83,14 +87,25 @@ class DatasetExplanation:
         """Predictions, weights and decoded vectors of every image"""
         return self._surveyed(self.part, routed=len(self.part.labels) <= MOST_ROUTED)
 
+    @property
+    def evaluation(self) -> Evaluation:
+        """Accuracy, balanced accuracy, confusion matrix and calibration"""
+        return self.survey.evaluation()
+
+    @property
+    def routed(self) -> bool:
+        return has_routing(self.classifier.network)
+
     @cached_property
     def specialization(self) -> Specialization:
         """How far the blocks of each level specialise in classes"""
+        check_routing(self.classifier.network)
         return specialization(self.survey)
 
     @cached_property
     def probes(self) -> tuple[Probe, ...]:
         """How well a linear probe reads the class from each level"""
+        check_routing(self.classifier.network)
         taught = self._surveyed(some_of(self.dataset, self.other, PROBE_IMAGES)[0], routed=True)
         return probe_levels(taught, self.survey if self.survey.routed else self._surveyed(self.part, routed=True))
 
@@ -112,16 +127,19 @@ class DatasetExplanation:
 
     def nearest(self, vector: Tensor, count: int = 8) -> Neighbours:
         """The images whose decoded vectors are nearest to this one, such as that of another picture's explanation"""
+        check_routing(self.classifier.network)
         return nearest(self.survey, vector, count)
 
     def faithfulness(self, images: int = 16, methods: Sequence[str] | None = None) -> dict[str, Faithfulness]:
         """Does the routing point at what matters? Delete and insert regions of this many images."""
+        check_routing(self.classifier.network)
         taken, _ = self._on_device(some_of(self.dataset, self.split, images)[0]).take(slice(None))
         return faithfulness(self.classifier.network, taken, methods)
 
     def rerouted(self) -> Rerouted:
         """Does it matter that every image has its own routing? Predict again with mean weights, with those of another
         image, with equal weights, and with the critics' dropout on."""
+        check_routing(self.classifier.network)
         part, mean_of = self._on_device(self.part), self._on_device(self.averaged)
         with counting(self.quiet) as progress:
             return reroute(self.classifier.network, part, mean_of, progress=lambda done: progress(done, len(part)))
@@ -133,15 +151,25 @@ class DatasetExplanation:
 
     def critics(self) -> Critics:
         """How steep and how saturated the critics are"""
+        check_routing(self.classifier.network)
         part = self._on_device(self.part)
         with counting(self.quiet) as progress:
             return critics(self.classifier.network, part, progress=lambda done: progress(done, len(part)))
 
     def summary(self) -> dict[str, Any]:
         """Plain values, ready for JSON"""
+        if not self.routed:
+            errors = self.survey.squared_error
+            return {
+                "classes": self.classes,
+                **{k: v for k, v in self.evaluation.summary(self.classes).items() if k != "mean_weights"},
+                "reconstruction_error": None if bool(errors.isnan().any()) else float(errors.double().mean()),
+                "not_explained": without_routing(self.classifier.network),
+            }
         return {
             "classes": self.classes,
             "accuracy": self.survey.accuracy,
+            "calibration": self.evaluation.calibration.summary(),
             **self.specialization.summary(),
             "probes": [asdict(probe) for probe in self.probes],
             "probes_taught_by": self.other,
@@ -158,6 +186,7 @@ class DatasetExplanation:
 
     def _place(self, name: str) -> tuple[int, int]:
         """ "2.1" → level 2 (index 1) and capsule 1 (capsules are always numbered from 0)"""
+        check_routing(self.classifier.network)
         level, dot, number = name.partition(".")
         if not dot or not level.isdecimal() or not number.isdecimal():
             raise InputError(f"--capsule must be LEVEL.CAPSULE, for example 2.1, not {name!r}.")
@@ -193,6 +222,8 @@ def explain(
     """Look inside: the routing of one picture, or of a part of the network's dataset (optionally of `images` of it).
 
     `source` is a run folder or a shipped network; for one picture also a .safetensors file or a loaded `Classifier`.
+    A network without WCapsNet's routing has no explanation of one picture; of its dataset, accuracy, confusions and
+    calibration are shown.
 
     wcapsnet.explain("runs/photos", "one.png").winners
     inside = wcapsnet.explain("runs/photos")
@@ -208,7 +239,6 @@ def explain(
     classifier, dataset = load_with_data(
         source, split, aside(split), device=chosen, data_dir=data_dir, download=download, quiet=quiet
     )
-    check_routing(classifier.network)
     return DatasetExplanation(classifier, dataset, split, images, quiet)
 
 

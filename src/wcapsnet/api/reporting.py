@@ -15,7 +15,6 @@ from ..device import choose_device
 from ..errors import InputError
 from ..explanations import Survey
 from ..hub import data_of_run, load_with_data
-from ..network import WCapsNetConfig
 from ..reports import export
 from ..reports.survey_cache import aside
 from ..training.run_folder import Run
@@ -48,8 +47,7 @@ def report(
     if len(subjects) == 1:
         facts = _facts(first, chosen, data_dir, download, quiet)
         place = first.folder / "report.html" if first.folder else Path(f"{first.name}-report.html")
-        routed = isinstance(first.experiment.model, WCapsNetConfig)  # other networks never have pictures
-        if "pictures" in facts.missing and routed and first.weights and place.exists() and not out:
+        if "pictures" in facts.missing and first.weights and place.exists() and not out:
             raise InputError(
                 f"{place} was not replaced by a page without pictures; use --out to write that page elsewhere."
             )

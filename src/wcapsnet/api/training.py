@@ -18,7 +18,7 @@ from ..data.device_data import DeviceSplit
 from ..device import choose_device
 from ..errors import Diverged, InputError, Interrupted
 from ..experiment import Experiment
-from ..explanations import Survey, has_routing, survey
+from ..explanations import Survey, survey
 from ..formatting import plural
 from ..hub import data_of_run, dataset_of, load
 from ..kernels import compile as compile_kernels
@@ -108,7 +108,7 @@ def train(
 
     try:
         _fit(trainer)
-        trainer.finish(surveyed if report and has_routing(trainer.network) else None)
+        trainer.finish(surveyed if report else None)
     finally:
         trainer.run.release()
     found = seen[0] if seen else None

@@ -125,6 +125,8 @@ def _attend(seen: Tensor, query: Tensor, weight: Tensor) -> tuple[Tensor, Tensor
 
 
 class AttentionRouting(Baseline):
+    couples = True
+
     def __init__(self, config: AttentionRoutingConfig | None = None):
         super().__init__()
         self.config = config = config or AttentionRoutingConfig()

@@ -110,6 +110,7 @@ def coupling(b: Tensor, leaky: bool) -> Tensor:
 
 
 class CapsNet(Baseline):
+    couples = True
     takes_labels = True
 
     def __init__(self, config: CapsNetConfig | None = None):

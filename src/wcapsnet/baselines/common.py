@@ -39,6 +39,7 @@ class Pictures:
 
 
 class Baseline(nn.Module):
+    couples = False  # True: it routes, and the field `routing` of its output says how
     takes_labels = False  # True: `forward(images, labels)` decodes the true class instead of the predicted one
 
     def decayed_parameters(self) -> list[nn.Parameter]:

@@ -145,6 +145,7 @@ class Decoder(nn.Module):
 
 
 class DeepCaps(Baseline):
+    couples = True
     takes_labels = True
 
     def __init__(self, config: DeepCapsConfig | None = None):

@@ -82,6 +82,7 @@ def attention_routing(votes: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class EfficientCapsNet(Baseline):
+    couples = True
     takes_labels = True
 
     def __init__(self, config: EfficientCapsNetConfig | None = None):

@@ -116,6 +116,8 @@ def _weighted_votes(routed: Tensor, u: Tensor, w1: Tensor) -> Tensor:
 
 
 class SRCapsNet(Baseline):
+    couples = True
+
     def __init__(self, config: SRCapsNetConfig | None = None):
         super().__init__()
         self.config = config = config or SRCapsNetConfig()

@@ -13,6 +13,7 @@ from ..engine import Engine
 from ..errors import InputError
 from ..experiment import PRECISIONS, Experiment
 from ..exports.onnx_model import needs_onnx
+from ..network import WCapsNet
 from ..objective import Objective
 from ..parts import suggestion
 from .loop import looped
@@ -83,6 +84,8 @@ class Contender:
         experiment = self.of(experiment)
         network = experiment.model.build().to(device)
         if self.how.loop:
+            if not isinstance(network, WCapsNet):
+                raise InputError(f"{self.name} computes the blocks of a WCapsNet one by one.")
             network = looped(network)
         if self.how.compiled:
             network.compile(dynamic=False)

@@ -49,6 +49,10 @@ class Case(NamedTuple):
 def run(request: Request) -> dict[str, Any]:
     """The record: environment, settings, ceilings, what could not run and why, and one row per measurement."""
     device, cannot = request.device, {}
+    if not isinstance(request.experiment.model, WCapsNetConfig) and (
+        request.what == "level" or request.scaling in ("capsules", "levels")
+    ):
+        raise InputError(f"{request.experiment.name} has no levels of capsule blocks; time its step or its inference.")
     contenders = []
     for contender in request.contenders:
         try:
@@ -91,7 +95,7 @@ def run(request: Request) -> dict[str, Any]:
         "environment": environment(device),
         "settings": {
             "model": request.experiment.name,
-            "levels": [vars(level) for level in request.experiment.model.levels],
+            "levels": [vars(level) for level in getattr(request.experiment.model, "levels", ())],
             "repeats": request.repeats,
             "window_s": request.window,
             "scaling": request.scaling,
@@ -178,7 +182,7 @@ def row(
         "batch": case.batch,
         "subject": subject,
         **(
-            {"value": case.value, "capsules": [row.capsules for row in case.experiment.model.levels]}
+            {"value": case.value, "capsules": [row.capsules for row in getattr(case.experiment.model, "levels", ())]}
             if case.value
             else {}
         ),

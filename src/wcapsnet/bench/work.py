@@ -1,4 +1,4 @@
-"""The work per image, for any implementation: multiply-adds, and values that convolutions read and write."""
+"""The work per image: multiply-adds, values that convolutions read and write, and memory kept for the gradient."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..network import WCapsNet
 from ..network.critic import SpectralConv2d
 from ..network.per_capsule import PerCapsuleConv2d
+from ..training.evaluate import evaluating
 
 LAYERS = (nn.Conv2d, nn.ConvTranspose2d, nn.Linear, PerCapsuleConv2d, SpectralConv2d)
 BYTES = {"fp32": 4, "bf16": 2}
@@ -62,6 +63,44 @@ def work_of(network: nn.Module, channels: int, height: int, width: int) -> dict[
 
 def total(parts: dict[str, Work]) -> Work:
     return sum(parts.values(), Work(0, 0))
+
+
+def multiply_adds(network: nn.Module) -> int:
+    """Of one image in evaluation: all convolutions and matrix products, routing included; nothing that is elementwise.
+
+    `work_of` splits WCapsNet's into parts and counts layers alone; this counts any network, as PyTorch executes it.
+    """
+    from torch.utils.flop_counter import FlopCounterMode  # imports slowly
+
+    config: Any = network.config
+    with evaluating(network), torch.no_grad(), FlopCounterMode(display=False) as counter:
+        network(torch.zeros(1, config.channels, config.height, config.width))
+    return int(counter.get_total_flops()) // 2
+
+
+def kept_for_gradient(network: nn.Module) -> int:
+    """Bytes that a forward pass in training keeps for each image, in float32 and with plain PyTorch.
+
+    The difference between batches of three and one, so without parameters. What a step needs only for a while, such as
+    the gradients themselves, comes on top.
+    """
+    one, three = (_kept(network, images) for images in (1, 3))
+    return (three - one) // 2
+
+
+def _kept(network: nn.Module, images: int) -> int:
+    config: Any = network.config
+    storages: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        storages[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        output = network(torch.rand(images, config.channels, config.height, config.width))
+    del output  # until here, so that no address is used twice
+    return sum(storages.values())
 
 
 def _part(name: str) -> str:

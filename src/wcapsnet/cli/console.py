@@ -18,7 +18,7 @@ from ..formatting import mean_and_deviation, percent, plural, printable
 from ..limits import EQUAL
 
 if TYPE_CHECKING:  # what needs torch is imported where it is used: predict and evaluate work without
-    from ..api import Trained
+    from ..api import Comparison, Trained
     from ..prediction import Prediction
     from ..reports import ablation as report_ablation
     from ..reports import tables as report
@@ -159,6 +159,11 @@ def paper_tables(tables: list[report.Table]) -> None:
     _notes(report.explained(tables))
 
 
+def comparison(found: Comparison) -> None:
+    _grid(found.grid(), found.title)
+    _notes(found.notes())
+
+
 def _grid(lines: list[list[str]], title: str) -> None:
     shown = table(*lines[0], title=title)
     for line in lines[1:]:
@@ -194,6 +199,8 @@ def accuracy_by_class(confusion: list[list[int]], classes: tuple[str, ...]) -> N
 
 
 def predictions(answers: list[Prediction]) -> None:
+    routed = any(answer.winners for answer in answers)
+
     def cells(answer: Prediction) -> list[str]:
         then = ", ".join(f"{name} {percent(p, 1)}%" for name, p in answer.top[1:])
         winners = " → ".join(map(_ranges, answer.winners))
@@ -202,13 +209,12 @@ def predictions(answers: list[Prediction]) -> None:
             printable(answer.label),
             f"{percent(answer.probability, 1)}%",
             then,
-            winners,
+            *([winners] if routed else []),
         ]
 
-    print_table(
-        [Column("picture", overflow="fold"), "class", "probability", "then", "winning blocks"], map(cells, answers)
-    )
-    if out.is_terminal and any(answer.winners for answer in answers):
+    columns: list[str | Column] = [Column("picture", overflow="fold"), "class", "probability", "then"]
+    print_table([*columns, *(["winning blocks"] if routed else [])], map(cells, answers))
+    if out.is_terminal and routed:
         say("Winning blocks: arrows separate levels, blocks count from 0, several blocks of a level tie.")
 
 

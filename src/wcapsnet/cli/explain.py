@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from typing import Annotated, Any, Optional
 
 import typer
+from rich.markup import escape
 
 from .. import api
+from ..classifier import Classifier
 from ..device import choose_device
 from ..errors import InputError
+from ..explanations import has_routing, without_routing
 from ..formatting import images_of
 from ..hub import load
 from ..parts import suggestion
+from . import console
 from . import explain_console as show
 from .app import LOOK, app, examples
 from .options import AsJson, DataDir, Device, Download, Plugin, SplitName
@@ -114,6 +119,8 @@ def _image(run: str, picture: str, about: str | None, near: int, given: dict[str
     names, quiet = classifier.classes, given["quiet"]
     if about is not None and about not in names:
         raise InputError(f"There is no class {about!r}{suggestion(about, names)}")
+    if not has_routing(classifier.network) and not near:
+        return _plain_image(classifier, picture, quiet)
     training = api.explain(run, split="train", **given) if near else None
     one = api.explain(classifier, sys.stdin.buffer.read() if picture == "-" else picture)
     target = one.predicted if about is None else names.index(about)
@@ -128,7 +135,24 @@ def _image(run: str, picture: str, about: str | None, near: int, given: dict[str
     return facts
 
 
+def _plain_image(classifier: Classifier, picture: str, quiet: bool) -> dict[str, Any]:
+    """Of a network without routing: its prediction, and what there is not"""
+    data: Any = sys.stdin.buffer.read() if picture == "-" else picture
+    answer = classifier.predict(data, top=len(classifier.classes))
+    why = without_routing(classifier.network)
+    if not quiet:
+        console.predictions([replace(answer, source=picture)])
+        console.say(escape(why))
+    facts = {name: value for name, value in console.as_json(answer).items() if name not in ("winners", "routing")}
+    return {**facts, "source": picture, "not_explained": why}
+
+
 def _dataset(inside: api.DatasetExplanation) -> dict[str, Any]:
+    if not inside.routed:
+        facts = inside.summary()
+        if not inside.quiet:
+            show.without_routing(inside.evaluation, inside.classes, _called(inside), facts)
+        return facts
     if not inside.quiet:
         show.dataset(inside.specialization, inside.probes, inside.survey, inside.classes, _called(inside))
     return inside.summary()

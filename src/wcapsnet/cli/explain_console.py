@@ -22,10 +22,28 @@ from ..explanations.shares import against_share, scale_ends, ties_in_words
 from ..explanations.specialization import LevelSpecialization, Specialization
 from ..explanations.survey import Survey
 from ..formatting import mean_and_deviation, percent, signed
-from .console import bold, print_table, say, table
+from ..training.evaluate import Evaluation
+from .console import accuracy_by_class, bold, print_table, say, table
 
 SHADES = " ░▒▓█"
 WIDEST = 16  # classes, capsules and map columns that fit a table
+
+
+def without_routing(found: Evaluation, classes: tuple[str, ...], part: str, facts: dict[str, Any]) -> None:
+    """A dataset seen by a network without routing"""
+    say(
+        f"{len(found.labels):,} {part}: accuracy [bold]{percent(found.accuracy)}%[/], balanced accuracy "
+        f"{percent(found.balanced_accuracy)}%, expected calibration error {percent(found.calibration.error)}%"
+    )
+    if facts["reconstruction_error"] is not None:
+        say(f"Mean squared error of its reconstructions (of normalised pixels): {facts['reconstruction_error']:.4f}")
+    accuracy_by_class(found, classes)
+    print_table(
+        ["probability", "images", "accuracy"],
+        ([f"{percent(p, 1)}%", f"{n:,}", f"{percent(a, 1)}%"] for n, p, a in found.calibration.bins),
+        "Calibration: accuracy of predictions by their probability",
+    )
+    say(escape(facts["not_explained"]))
 
 
 def image(one: ImageExplanation, classes: Sequence[str], target: int, source: str) -> None:

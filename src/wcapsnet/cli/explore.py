@@ -18,7 +18,7 @@ from ..console import out, warn
 from ..data import Split
 from ..device import choose_device
 from ..errors import InputError
-from ..explanations import Survey, check_routing
+from ..explanations import Survey, has_routing, without_routing
 from ..explore import Explorer, Server
 from ..hub import load, load_with_data
 from .app import LOOK, app, examples
@@ -47,7 +47,8 @@ def explore(
 ) -> None:
     """Serve a live page: draw or drop an image, see the routing, switch blocks off, change the decoded vector."""
     classifier, test, source = _to_explore(run, choose_device(device), data_dir, download)
-    check_routing(classifier.network)
+    if not has_routing(classifier.network):
+        warn(without_routing(classifier.network))
     name = run if run in shipped.names() else Path(run).resolve().name
     seen = None if test is None else _seen_in_training(run)
     explorer = Explorer(classifier, name, test, source=source, cache=cache.directory(), seen=seen)

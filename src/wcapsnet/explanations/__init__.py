@@ -28,7 +28,7 @@ from .lipschitz import CriticFacts, Critics, critics, recalibrated
 from .probes import Probe, probe_levels
 from .reroute import Rerouted, reroute
 from .specialization import LevelSpecialization, Specialization, specialization
-from .survey import Survey, check_routing, has_routing, survey
+from .survey import Survey, check_routing, has_routing, survey, without_routing
 
 __all__ = [
     "CapsuleExplanation",
@@ -67,4 +67,5 @@ __all__ = [
     "traverse_capsule",
     "vector_range",
     "without_each_block",
+    "without_routing",
 ]

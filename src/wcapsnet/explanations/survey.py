@@ -108,17 +108,27 @@ def has_routing(network: nn.Module) -> bool:
     return isinstance(network, WCapsNet)
 
 
+def without_routing(network: nn.Module) -> str:
+    """What cannot be shown of a network that is not a WCapsNet"""
+    own = " Its own routing coefficients are in output.routing." if _couples(network) else ""
+    return (
+        f"{type(network).__name__} has no critics that weigh blocks, so it has no block weights, paths through levels "
+        f"or decoded vectors to explain.{own}"
+    )
+
+
+def _couples(network: nn.Module) -> bool:
+    return bool(getattr(network, "couples", False))
+
+
 def check_routing(network: nn.Module) -> None:
-    """Refuse a network without routing in one sentence."""
+    """Refuse a network without routing."""
     if not has_routing(network):
-        raise InputError(
-            f"{type(network).__name__} has no routing to explain; wcapsnet evaluate measures its accuracy, wcapsnet "
-            "predict classifies single images."
-        )
+        raise InputError(without_routing(network))
 
 
 def survey(
-    network: WCapsNet,
+    network: nn.Module,
     split: DeviceSplit,
     *,
     precision: str = "fp32",
@@ -128,33 +138,36 @@ def survey(
 ) -> Survey:
     """Every image of the split once, in order, with the plain modules; the network keeps its mode.
 
-    `routed` stores what the probes need. `progress` receives the number of finished images.
+    `routed` stores what the probes need. `progress` receives the number of finished images. Of a network without
+    routing: predictions and reconstruction errors; what concerns routing is empty.
     """
-    check_routing(network)
     if len(split) == 0:
         raise InputError("There are no images to survey.")
-    batch_size = batch_size or good_batch(network, split.labels.device)
+    batch_size = batch_size or good_batch(network, split.labels.device)  # type: ignore[arg-type]
 
     @torch.no_grad()  # set here because the mode is per thread
-    def look(start: int) -> tuple[list[Tensor], Tensor]:
+    def look(start: int) -> tuple[list[Tensor], Tensor | None]:
         images, labels = split.take(slice(start, start + batch_size))
         with arithmetic(precision, images.device):
             output = network(images)
+        if not isinstance(network, WCapsNet):
+            return _plain_facts(network, images, labels, output), None
         return _facts(network, images, labels, output, routed), output.routings[-1].weights
 
-    maps, parts = _MapSums(network), []
+    maps, parts = _MapSums(network) if isinstance(network, WCapsNet) else None, []
     starts = range(0, len(split), batch_size)
     with evaluating(network), closing(on_every_core(look, starts, split.labels.device)) as answers:
         for start, (facts, weights) in zip(starts, answers, strict=True):
-            maps.add(weights, facts[0])
+            if maps and weights is not None:
+                maps.add(weights, facts[0])
             parts.append(facts)
             if progress:
                 progress(min(start + batch_size, len(split)))
     labels, probabilities, tied, vectors, places, positions, squared_error, cross_entropy, *rest = (
         torch.cat(column).cpu() for column in zip(*parts, strict=True)
     )
-    levels = len(network.config.levels)
-    mean, variance = maps.result()
+    levels = len(network.config.levels) if isinstance(network, WCapsNet) else 0
+    mean, variance = maps.result() if maps else (torch.empty(0), torch.empty(0))
     return Survey(
         labels=labels,
         probabilities=probabilities,
@@ -184,6 +197,21 @@ def _facts(network: WCapsNet, images: Tensor, labels: Tensor, output: Output, ro
         F.cross_entropy(logits, labels, reduction="none"),
         *(block_weights(routing.weights) for routing in output.routings),
         *(pooled(output) if routed else ()),
+    ]
+
+
+def _plain_facts(network: nn.Module, images: Tensor, labels: Tensor, output: Any) -> list[Tensor]:
+    """The same of a network without routing, whose vectors are empty; without a decoder the error is nan"""
+    m, logits, rebuilt = len(images), output.logits.float(), getattr(output, "reconstruction", None)
+    config: Any = network.config
+    unknown = images.new_full((m,), torch.nan)
+    return [
+        labels,
+        logits[:, : config.classes].softmax(1),
+        labels.new_zeros(m),
+        *(images.new_empty(m, 0) for _ in range(3)),
+        unknown if rebuilt is None else (rebuilt.float() - images).square().flatten(1).mean(1),
+        F.cross_entropy(logits, labels, reduction="none"),
     ]
 
 

@@ -30,7 +30,15 @@ from ..data import Split, read_image
 from ..data.decode import UnreadableImageError
 from ..data.device_data import normalize
 from ..errors import InputError
-from ..explanations import ImageExplanation, Survey, decode, explain_image
+from ..explanations import (
+    ImageExplanation,
+    Survey,
+    check_routing,
+    decode,
+    explain_image,
+    has_routing,
+    without_routing,
+)
 from ..explanations.image import pixels_per_cell
 from ..network import WCapsNet
 from .favourites import Favourites, identity
@@ -65,6 +73,7 @@ class Explorer:
                 f"The page supports gray and colour pictures, but {name} takes {classifier.config.channels} channels."
             )
         self.classifier, self.name, self.test, self.source = classifier.eval(), name, test, source
+        self.routed = has_routing(classifier.network)
         self.worker = Worker()
         self.favourites = Favourites(classifier, test, self.worker, cache, seen) if test is not None else None
         self._seen: OrderedDict[tuple[bytes, Off], ImageExplanation] = OrderedDict()  # used only by the worker
@@ -80,7 +89,7 @@ class Explorer:
     def _choose_threads(self, image: Tensor) -> None:
         """Use all cores or one, whichever is faster here: for one small image, threads may wait for each other
         longer than they work."""
-        explain_image(self.classifier.network, image, without=False)
+        self._ask(image)
         if image.is_cpu:
             ways = sorted({torch.get_num_threads(), 1})
             torch.set_num_threads(min(ways, key=lambda threads: self._seconds(threads, image)))
@@ -90,9 +99,14 @@ class Explorer:
         times = []
         for _ in range(5):
             start = time.perf_counter()
-            explain_image(self.classifier.network, image, without=False)
+            self._ask(image)
             times.append(time.perf_counter() - start)
         return statistics.median(times)
+
+    def _ask(self, image: Tensor) -> object:
+        if self.routed:
+            return explain_image(self.classifier.network, image, without=False)
+        return self.classifier(image[None])
 
     def close(self) -> None:
         self.worker.close()
@@ -102,26 +116,32 @@ class Explorer:
     # ── requests that do not need the network ─────────────────────────────────────────────────────────────────────────
 
     def about(self) -> dict[str, Any]:
-        config, test = self.classifier.config, self.test
+        config, network, test = self.classifier.config, self.classifier.network, self.test
         small = config.channels == 1 and max(config.height, config.width) <= DRAWABLE
         return {
             "name": self.name,
             "id": self._identity,
             "version": __version__,
-            "parameters": sum(self.classifier.network.parameter_counts().values()),
+            "parameters": sum(p.numel() for p in self.classifier.network.parameters()),
             "classes": list(self.classifier.classes),
             "channels": config.channels,
             "height": config.height,
             "width": config.width,
+            **(self._about_levels() if self.routed else {"levels": [], "unrouted": without_routing(network)}),
+            "draw": {"dark": self._dark(), "center": self.source in CENTERED} if small else None,
+            "test": None if test is None else {"images": len(test.labels), "labels": test.labels.tolist()},
+            "max_upload": MAX_UPLOAD,
+        }
+
+    def _about_levels(self) -> dict[str, Any]:
+        config = self.classifier.config
+        return {
             "levels": [
                 {"capsules": level.capsules, "dimension": level.dimension, "map": list(size)}
                 for level, size in zip(config.levels, config.maps(), strict=True)
             ],
             "cell": pixels_per_cell(self.classifier.network),
             "routing": {"fitness": config.routing.fitness, "weighting": config.routing.weighting},
-            "draw": {"dark": self._dark(), "center": self.source in CENTERED} if small else None,
-            "test": None if test is None else {"images": len(test.labels), "labels": test.labels.tolist()},
-            "max_upload": MAX_UPLOAD,
         }
 
     def picture(self, data: bytes) -> dict[str, Any]:
@@ -158,9 +178,13 @@ class Explorer:
     def explain(self, asked: Asked, page: object = None) -> dict[str, Any]:
         """One image: probabilities, weights, winners, heat maps, and the decoded vector"""
         pixels, index = self._pixels(asked)
-        off = self._off(asked)
         target = self._class(asked)
         slot = str(asked.get("slot"))
+        if not self.routed:
+            answer = self.worker.ask(page and (page, "explain", slot), lambda: self._plain(pixels))
+            answer["target"] = answer["predicted"] if target is None else target
+            return answer | self._labelled(pixels, index)
+        off = self._off(asked)
         one = self.worker.ask(page and (page, "explain", slot), lambda: self._look(pixels, off))
         target = one.predicted if target is None else target
         parts = one.contributions[target]
@@ -188,12 +212,11 @@ class Explorer:
             "decoded": one.decoded(self.classifier.classes),
             "reconstruction": self._picture_text(one.reconstruction),
         }
-        if index is not None and self.test is not None:
-            answer |= {"pixels": _text(pixels), "label": int(self.test.labels[index])}
-        return answer
+        return answer | self._labelled(pixels, index)
 
     def block(self, asked: Asked, page: object = None) -> dict[str, Any]:
         """One block: its maps for an image, the prediction without it, and its favourite images"""
+        check_routing(self.classifier.network)
         pixels, _ = self._pixels(asked)
         off = self._off(asked)
         level, capsule = self._place(asked.get("block"))
@@ -226,6 +249,7 @@ class Explorer:
 
     def decode(self, asked: Asked, page: object = None) -> dict[str, Any]:
         """A capsule vector at a position → its reconstruction"""
+        check_routing(self.classifier.network)
         vector = _numbers(asked.get("vector"), self.classifier.config.levels[-1].dimension, "vector")
         position = _numbers(asked.get("position"), 2, "position")
         image = self.worker.ask(
@@ -235,11 +259,32 @@ class Explorer:
 
     def near(self, asked: Asked) -> dict[str, Any]:
         """The test images whose decoded vectors are nearest to this one"""
+        check_routing(self.classifier.network)
         vector = _numbers(asked.get("vector"), self.classifier.config.levels[-1].dimension, "vector")
         index = asked.get("test")
         return {"near": self.favourites and self.favourites.near(vector, index if isinstance(index, int) else None)}
 
     # ── helpers ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @torch.no_grad()
+    def _plain(self, pixels: Tensor) -> dict[str, Any]:
+        """The answer of a network without routing: probabilities, and the reconstruction if it has a decoder"""
+        output: Any = self.classifier(self._normalized(pixels)[None])
+        probabilities = self.classifier.probabilities(output)[0].cpu()
+        if not bool(probabilities.isfinite().all()):
+            raise InputError("The network's output for this image is not finite.")
+        rebuilt = getattr(output, "reconstruction", None)
+        return {
+            "probabilities": probabilities.tolist(),
+            "predicted": int(probabilities.argmax()),
+            "levels": [],
+            "reconstruction": None if rebuilt is None else self._picture_text(rebuilt[0].float().cpu()),
+        }
+
+    def _labelled(self, pixels: Tensor, index: int | None) -> dict[str, Any]:
+        """What only test images have"""
+        known = index is not None and self.test is not None
+        return {"pixels": _text(pixels), "label": int(self.test.labels[index])} if known else {}  # type: ignore[union-attr]
 
     def _look(self, pixels: Tensor, off: Off) -> ImageExplanation:
         key = pixels.numpy().tobytes(), off

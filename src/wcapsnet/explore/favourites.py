@@ -80,7 +80,7 @@ class Favourites:
             "total": total,
             "accuracy": seen.accuracy,
             "predicted": seen.predicted.tolist(),
-            "ranges": [_range(seen, capsule) for capsule in range(seen.weights[-1].shape[1])],
+            "ranges": [_range(seen, capsule) for capsule in range(seen.weights[-1].shape[1] if seen.weights else 0)],
         }
 
     def of(self, level: int, capsule: int) -> dict[str, Any] | None:
@@ -114,7 +114,7 @@ class Favourites:
     def _look(self) -> None:
         try:
             seen = self._given if self._given is not None else self._survey()
-            self._found = specialization(seen)
+            self._found = specialization(seen) if seen.weights else None
             self._seen = seen
         except Stopped:
             pass
@@ -135,7 +135,7 @@ class Favourites:
         return seen
 
     def _fits(self, seen: Survey) -> bool:
-        levels = len(self._classifier.config.levels)
+        levels = len(getattr(self._classifier.config, "levels", ()))
         return len(seen.weights) == levels and torch.equal(seen.labels.long(), self._split.labels.long())
 
     def _progress(self, done: int) -> None:

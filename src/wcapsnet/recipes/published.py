@@ -1,8 +1,8 @@
-"""The paper's results as printed: Tables II to V, test accuracy in %."""
+"""Published test accuracies in %: the paper's Tables II to V as printed, and other systems from their own papers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -76,10 +76,55 @@ PAPER_TABLES = {
             "WCapsNet": "950k",
         },
         notes=(
-            "All rows but WCapsNet are as the paper quotes them. DeepCaps on CIFAR-10 and SVHN saw images of 64×64.",
+            "The paper quotes all figures but WCapsNet's. DeepCaps on CIFAR-10 and SVHN saw images of 64×64.",
             "WCapsNet has 950k parameters according to the paper; ours has 968,877 on MNIST and Fashion-MNIST, 975,743 "
             "on CIFAR-10 and SVHN, 1,014,975 on CIFAR-100 (decision D17).",
             "WCapsNet's SVHN figure is that of WS alone in Table IV; with WS+CE the paper has 96.46.",
         ),
     ),
+}
+
+
+@dataclass(frozen=True)
+class System:
+    """A network that is compared with others: WCapsNet, the systems of Table V, and others of interest."""
+
+    title: str
+    model: str  # as `create` knows it
+    color: str = ""  # the model for colour images, if it is another one
+    row: str = ""  # in Table V
+    own: dict[str, tuple[float, str]] = field(default_factory=dict)  # dataset → accuracy and source, before Table V's
+
+    def model_for(self, channels: int) -> str:
+        return self.color or self.model if channels == 3 else self.model
+
+    def published(self, dataset: str) -> tuple[float, str] | None:
+        """Accuracy in % and its source"""
+        quoted = PAPER_TABLES["V"].rows.get(self.row, {}).get(dataset)
+        return self.own.get(dataset) or (None if quoted is None else (quoted, "Table V"))
+
+
+_OWN, _BEST = "its paper", "its paper, best test epoch"
+# By the name of the row that their recipes and records share: capsnet-mnist is a run of capsnet on mnist.
+SYSTEMS = {
+    "wcapsnet": System("WCapsNet", "wcapsnet", row="WCapsNet", own={"svhn": (96.46, "Table IV, WS+CE")}),
+    "capsnet": System(
+        *("CapsNet", "capsnet", "capsnet-cifar", "CapsNets"),
+        own={"mnist": (99.75, _OWN), "cifar10": (89.4, f"{_OWN}, ensemble of 7")},
+    ),
+    "deepcaps": System("DeepCaps", "deepcaps", "deepcaps-64", "DeepCaps"),
+    "sr-capsnet": System("Self-Routing CapsNet, depth 1", "sr-capsnet"),
+    "sr-capsnet-2": System("Self-Routing CapsNet, depth 2", "sr-capsnet-2", row="Self-Routing CapsNet"),
+    "attention-routing": System(
+        *("Attention routing", "attention-routing"), own={"cifar10": (95.14, _BEST), "cifar100": (78.02, _BEST)}
+    ),
+    "efficient-capsnet": System(
+        *("Efficient-CapsNet", "efficient-capsnet"), own={"mnist": (99.84, f"{_OWN}, ensemble")}
+    ),
+    "densenet-bc-100": System(
+        *("DenseNet-BC-100 (k = 12)", "densenet-bc-100-12"), own={"cifar10": (95.49, _OWN), "cifar100": (77.73, _OWN)}
+    ),
+    "densenet-bc-250": System("DenseNet-BC-250 (k = 24)", "densenet-bc-250-24", row="DenseNet 250"),
+    "resnet-1001": System("ResNet-1001 (pre-act.)", "resnet-1001", row="ResNet 1001 (pre-act.)"),
+    "vgg-19": System("VGG-19", "vgg-19", row="VGG 19"),
 }

@@ -27,6 +27,15 @@ class Line(NamedTuple):
         return "mark" if self.color is None else f"line c{self.color % PALETTE}{' thin' if self.thin else ''}"
 
 
+class Point(NamedTuple):
+    name: str
+    x: float
+    y: float
+    said: str  # the formatted value
+    color: int = 0
+    hollow: bool = False
+
+
 class Bar(NamedTuple):
     name: str
     value: float
@@ -125,6 +134,44 @@ def line_chart(
         "marks": {f"{at:g}": name for at, name in (marks or {}).items()},
     }
     return Drawing(width, above + height, label, Markup("").join(parts), "chart", numbers)
+
+
+def scatter(
+    label: str, points: Sequence[Point], *, x_name: str, y_name: str, unit: str = "", width: float = 520
+) -> Drawing:
+    """Named points; the horizontal axis is logarithmic. Names move up or down where they would cover each other."""
+    height, left, right, top, bottom = 340.0, 50.0, 12.0, 26.0, 298.0
+    floor, ceiling = _limits([point.y for point in points], None, None, False)
+    first, last = _limits([point.x for point in points], None, None, True)
+
+    def x(value: float) -> float:
+        return left + (width - left - right) * (math.log(value) - math.log(first)) / (math.log(last) - math.log(first))
+
+    def y(value: float) -> float:
+        return top + (bottom - top) * (ceiling - value) / (ceiling - floor)
+
+    parts = [text(0, top - 14, y_name, "tick"), text((left + width) / 2, bottom + 34, x_name, "tick", "middle")]
+    for at in ticks(floor, ceiling):
+        parts.append(path(f"M{n(left)} {n(y(at))}H{n(width - right)}", "rule"))
+        parts.append(text(left - 6, y(at) + 4, f"{at:.10g}{unit}", "tick", "end"))
+    parts += [text(x(at), bottom + 16, f"{at:g}", "tick", "middle") for at in _powers(first, last)]
+    taken: list[tuple[float, float, float]] = []  # left end, right end and height of names
+    for point in sorted(points, key=lambda point: -point.y):
+        across, up, wide = x(point.x), y(point.y), room(point.name)
+        fits = across + 8 + wide < width
+        start = across + 8 if fits else across - 8 - wide
+        free = [
+            up + 4 + move
+            for move in (0, -12, 12, -24, 24, -36, 36)
+            if all(start > b or start + wide < a or abs(up + 4 + move - at) >= 11 for a, b, at in taken)
+        ]
+        at = free[0] if free else up + 4
+        taken.append((start, start + wide, at))
+        kind = f"{'line' if point.hollow else 'dot'} c{point.color % PALETTE}"
+        tip = f"{point.name}: {point.said}"
+        parts.append(tag("circle", cx=across, cy=up, r=4.5, class_=kind, data_tip=tip))
+        parts.append(text(across + (8 if fits else -8), at, point.name, "label", None if fits else "end"))
+    return Drawing(width, height, label, Markup("").join(parts), "points")
 
 
 def _limits(values: Sequence[float], low: float | None, high: float | None, logarithmic: bool) -> tuple[float, float]:

@@ -10,6 +10,7 @@ from .. import formatting as text
 from ..explanations import specialization
 from ..explanations.probes import share_interval
 from ..formatting import mean_and_deviation, percent
+from ..network import WCapsNetConfig
 from ..settings import flat, to_dict
 from ..training.run_folder import Run
 from .charts import Bar, bar_chart, beginning
@@ -88,12 +89,17 @@ def groups(runs: Mapping[str, Facts]) -> tuple[list[Group], list[str]]:
     for names in found.values():
         results = [runs[name].subject.results or {} for name in names]
         samples.append((tuple(names), Sample(tuple(r["accuracy"] for r in results), results[0]["images"])))
-    drawn = [names for names, _ in samples if runs[names[0]].subject.experiment.model.routing.fitness == "random"]
+    drawn = [names for names, _ in samples if _draws_weights(runs[names[0]].subject)]
     spread = spreads({names: sample.accuracies for names, sample in samples}, drawn)
     return [
         Group(names, sample, compare(sample, samples[0][1], spread[names], spread[samples[0][0]]) if number else None)
         for number, (names, sample) in enumerate(samples)
     ], left_out
+
+
+def _draws_weights(subject: Subject) -> bool:
+    model = subject.experiment.model
+    return isinstance(model, WCapsNetConfig) and model.routing.fitness == "random"
 
 
 def _without_seed(subject: Subject) -> Any:
@@ -152,8 +158,8 @@ def _classes(runs: Mapping[str, Facts]) -> dict[str, Any] | None:
 
 
 def _routing(runs: Mapping[str, Facts]) -> dict[str, Any]:
-    seen = {name: specialization(facts.seen.survey) for name, facts in runs.items() if facts.seen}
-    without = [name for name in runs if name not in seen]
+    seen = {name: specialization(facts.seen.survey) for name, facts in runs.items() if facts.routed and facts.seen}
+    without = [name for name, facts in runs.items() if name not in seen and "routing" not in facts.missing]
     depth = max((len(found.levels) for found in seen.values()), default=0)
     rows = []
     for name, found in seen.items():

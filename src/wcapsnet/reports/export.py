@@ -70,7 +70,12 @@ def run_figures(facts: Facts) -> Iterator[tuple[str, Drawing]]:
         bars, low = figures.class_bars(results, classes, len(classes))
         note = f"Bars start at {formatting.percentage(low, 0)}; thin lines: 95\u202f% confidence intervals."
         yield "classes", titled("Accuracy of each class", bars, note=note)
-    if facts.seen:
+    if facts.calibration and facts.calibration.bins:
+        note = (
+            f"Expected calibration error {formatting.percentage(facts.calibration.error)}; dashed: perfect calibration."
+        )
+        yield "calibration", titled("Accuracy over probability", figures.reliability(facts.calibration), note=note)
+    if facts.seen and facts.routed:
         for level in specialization(facts.seen.survey).levels:
             title = f"Level {level.level + 1}: mean routing weights"
             drawn = figures.level_map(level, classes), figures.share_scale(level.capsules)
@@ -104,9 +109,9 @@ def _galleries(facts: Facts) -> Iterator[tuple[str, Drawing]]:
         yield "examples", titled("Weights of the last level", *rows, scale, note=note)
     if shown.reconstructions:
         pairs = []
-        for one in shown.reconstructions:
-            name = facts.classes[one.shown.label]
-            pair = [(picture(one.shown.pixels, name, 72), [name]), (picture(one.reconstruction, name, 72), [""])]
+        for pixels, rebuilt in shown.reconstructions:
+            name = facts.classes[pixels.label]
+            pair = [(picture(pixels.pixels, name, 72), [name]), (picture(rebuilt, name, 72), [""])]
             pairs.append(figures.gallery(name, pair, 2, wide=72))
         yield "reconstructions", titled("Images and their reconstructions", arranged(pairs, 5))
 

@@ -15,7 +15,8 @@ import torch
 from ..classifier import Classifier
 from ..data import DATASETS, Dataset
 from ..errors import InputError
-from ..explanations import Survey, has_routing
+from ..explanations import Survey, has_routing, without_routing
+from ..training.evaluate import Calibration
 from ..training.run_folder import Run
 from .pictures import Pictures, choose
 from .subject import Subject
@@ -29,7 +30,7 @@ class Facts:
     parameters: dict[str, int]
     seen: Seen | None
     pictures: Pictures | None
-    missing: dict[str, str]  # "seen", "pictures", "probes" → why they are missing
+    missing: dict[str, str]  # "seen", "pictures", "probes", "routing" → why they are missing
 
     @property
     def figures(self) -> dict[str, Any] | None:
@@ -39,6 +40,19 @@ class Facts:
         if self.seen:
             return self.seen.survey.evaluation().summary(self.classes)
         return self.subject.results
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """From the survey, or from test.json; runs of earlier versions have none there."""
+        if self.seen:
+            return self.seen.survey.evaluation().calibration
+        known = (self.subject.results or {}).get("calibration")
+        return Calibration(known["error"], tuple(tuple(one.values()) for one in known["bins"])) if known else None
+
+    @property
+    def routed(self) -> Seen | None:
+        """What was seen, if the network has routing"""
+        return self.seen if self.seen and self.seen.survey.weights else None
 
 
 def gather(
@@ -67,10 +81,12 @@ def gather(
         missing["pictures"] = why or why_no_data
     if seen is None:
         missing["seen"] = why or why_no_data
-    elif not seen.probes:
+    elif not seen.probes and seen.survey.weights:
         missing["probes"] = why_no_probes(seen)
     classes = classifier.classes if classifier else _classes(subject, dataset)
     network = classifier.network if classifier else subject.experiment.model.build()
+    if not has_routing(network):
+        missing["routing"] = without_routing(network)
     whole = {"network": sum(p.numel() for p in network.parameters())}
     counts = network.parameter_counts() if has_routing(network) else whole
     return Facts(subject, classes, counts, seen, pictures, missing)

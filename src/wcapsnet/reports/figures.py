@@ -14,6 +14,7 @@ from ..explanations import ImageExplanation, LevelSpecialization, Specialization
 from ..explanations.probes import share_interval
 from ..explanations.shares import against_share, outlined, scale_ends
 from ..network.routing import heaviest
+from ..training.evaluate import Calibration
 from .charts import Bar, Cell, Line, bar_chart, beginning, line_chart, matrix
 from .colors import COLD, HOT, ZERO, hex_of, share_over, signed_over
 from .facts import Facts, class_accuracies
@@ -174,6 +175,24 @@ def class_bars(figures: Mapping[str, Any], classes: Sequence[str], most: int = E
     low, overall = beginning(bar.interval for bar in bars if bar.interval), figures["accuracy"]
     rule, thick = (overall, f"all {formatting.percentage(overall, 1)}"), 16 if len(bars) <= 12 else 10
     return bar_chart("Accuracy of each class", bars, low=low, rule=rule, thick=thick), low
+
+
+def reliability(found: Calibration) -> Drawing:
+    """Accuracy over probability, bin by bin; perfect calibration is the diagonal"""
+    x, y = ([100 * one[place] for one in found.bins] for place in (1, 2))
+    said = [f"{formatting.percentage(a, 1)} of {formatting.plural(n, 'image')}" for n, _, a in found.bins]
+    ideal = Line("perfect calibration", [0, 100], [0, 100], ["0 %", "100 %"], color=None)
+    return line_chart(
+        "Reliability diagram",
+        [ideal, Line("accuracy", x, y, said)],
+        low=0.0,
+        high=100.0,
+        width=440,
+        height=320,
+        x_name="probability of the predicted class, %",
+        y_name="accuracy",
+        unit="%",
+    )
 
 
 # ── routing ──

@@ -42,6 +42,9 @@ SECTIONS = {
 }
 
 
+ROUTED = ("routing", "probes", "examples")  # sections about WCapsNet's routing
+
+
 @cache
 def _templates() -> Any:
     from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -64,10 +67,13 @@ def render(template: str, **content: Any) -> str:
 def run_page(facts: Facts) -> str:
     subject, known = facts.subject, facts.subject.environment
     training, results = subject.experiment.training, facts.figures
+    left_out: tuple[str, ...] = ROUTED if "routing" in facts.missing else ()
+    if "routing" in facts.missing and facts.pictures and not facts.pictures.reconstructions:
+        left_out = (*ROUTED, "reconstructions")
     return render(
         "run.html.j2",
         title=subject.name,
-        sections=SECTIONS,
+        sections={key: title for key, title in SECTIONS.items() if key not in left_out},
         facts=facts,
         subject=subject,
         seen=facts.seen,
@@ -86,7 +92,8 @@ def run_page(facts: Facts) -> str:
             (one, picture(one.pixels, f"{one.name}: {_answer(facts, one)}", 92))
             for one in (facts.pictures.mistakes if facts.pictures else ())
         ],
-        routing=_routing(facts) if facts.seen else None,
+        calibration=_calibration(facts),
+        routing=_routing(facts) if facts.routed else None,
         probes=_probes(facts) if facts.seen and facts.seen.probes else None,
         examples=[_example(facts, one) for one in (facts.pictures.examples if facts.pictures else ())],
         reconstructions=[
@@ -155,7 +162,8 @@ def _paper_card(facts: Facts, accuracy: float, images: int) -> list[Card]:
     else:
         difference = compare(Sample((accuracy,), images), Sample((paper.accuracy,), images))
         more = f"difference from it: {verdict(difference)}"
-    return [Card("the paper reports", formatting.percentage(paper.accuracy), more)]
+    title = "the paper reports" if paper.source == "the paper" else f"published ({paper.source})"
+    return [Card(title, formatting.percentage(paper.accuracy), more)]
 
 
 def _training_cards(facts: Facts) -> list[Card]:
@@ -182,10 +190,29 @@ def _findings(facts: Facts) -> list[str]:
         if len({n for n, *_ in worst}) == len(worst) > 0:  # else there is no most frequent one
             n, total, i, j = worst[0]
             said.append(f"Most often, {facts.classes[i]} is taken for {facts.classes[j]} ({n} of {total:,}).")
-    if facts.seen:
-        found = specialization(facts.seen.survey)
+    if facts.routed:
+        found = specialization(facts.routed.survey)
         said += [found.trend, *found.findings]
+    if "routing" in facts.missing:
+        said.append(facts.missing["routing"])
     return said
+
+
+def _calibration(facts: Facts) -> dict[str, Any] | None:
+    found = facts.calibration
+    if found is None or not found.bins:
+        return None
+    right = sum(n * accuracy for n, _, accuracy in found.bins)
+    sure = sum(n * probability for n, probability, _ in found.bins)
+    return {
+        "drawing": figures.reliability(found),
+        "error": found.error,
+        "said": "too sure of itself" if sure > right else "less sure than it could be",
+        "rows": [
+            [formatting.percentage(p, 1), f"{n:,}", formatting.percentage(a, 1), interval(a, n)]
+            for n, p, a in found.bins
+        ],
+    }
 
 
 def curves(runs: dict[str, Metrics]) -> dict[str, Any] | None:

@@ -49,11 +49,16 @@ class Example:
     reconstruction: Tensor  # (ch, h, w) in [0, 1]
 
 
+class Rebuilt(NamedTuple):
+    shown: Shown
+    reconstruction: Tensor  # (ch, h, w) in [0, 1]
+
+
 @dataclass(frozen=True)
 class Pictures:
     mistakes: list[Shown]
-    examples: list[Example]
-    reconstructions: list[Example]
+    examples: list[Example]  # none for a network without routing
+    reconstructions: list[Rebuilt]  # none for a network without a decoder
 
 
 def choose(classifier: Classifier, dataset: Dataset, seen: Seen, device: torch.device) -> Pictures:
@@ -67,7 +72,8 @@ def choose(classifier: Classifier, dataset: Dataset, seen: Seen, device: torch.d
     mistakes = wrong[sure[wrong].argsort(descending=True, stable=True)][:MISTAKES].tolist()
     few = mistakes[:2]
     typical = _medians(sure, [right & (found.labels == r) for r in _present(found, EXAMPLES - len(few))])
-    rebuilt = _medians(found.squared_error, [found.labels == r for r in _present(found, RECONSTRUCTIONS)])
+    decoded = ~found.squared_error.isnan()
+    rebuilt = _medians(found.squared_error, [decoded & (found.labels == r) for r in _present(found, RECONSTRUCTIONS)])
 
     def shown(one: int) -> Shown:
         index = int(places[one])
@@ -82,22 +88,19 @@ def choose(classifier: Classifier, dataset: Dataset, seen: Seen, device: torch.d
             float(found.squared_error[one]),
         )
 
-    def explained(chosen: Sequence[int], without: bool) -> list[Example]:
-        if not chosen:
-            return []
+    def normalized(chosen: Sequence[int]) -> Tensor:
         images = Split(split.images[places[list(chosen)]], split.labels[places[list(chosen)]])
-        normalized, _ = DeviceSplit(images, *classifier.normalization, device).take(slice(None))
-        answers = explain_images(classifier.network, normalized, without=without)
-        return [
-            Example(shown(one), answer, classifier.pixels(answer.reconstruction).cpu())
-            for one, answer in zip(chosen, answers, strict=True)
-        ]
+        return DeviceSplit(images, *classifier.normalization, device).take(slice(None))[0]
 
-    return Pictures(
-        [shown(one) for one in mistakes],
-        explained(typical + few, without=True),
-        explained(rebuilt, without=False),
-    )
+    examples, pairs = [], []
+    if found.weights and (chosen := typical + few):
+        for one, answer in zip(chosen, explain_images(classifier.network, normalized(chosen)), strict=True):
+            examples.append(Example(shown(one), answer, classifier.pixels(answer.reconstruction).cpu()))
+    if rebuilt:
+        with torch.no_grad():
+            images = classifier(normalized(rebuilt)).reconstruction
+        pairs = [Rebuilt(shown(one), classifier.pixels(x).cpu()) for one, x in zip(rebuilt, images, strict=True)]
+    return Pictures([shown(one) for one in mistakes], examples, pairs)
 
 
 def _present(found: Survey, count: int) -> list[int]:

@@ -4,6 +4,7 @@
     results/table-III/DATASET/squash/seed=N.json
     results/table-IV/DATASET/{ws,ce,random,uniform}/seed=N.json
     results/table-V/DATASET/wcapsnet/seed=N.json    the paper's network: also softmax of II, tilt of III, WS+CE of IV
+    results/table-V/DATASET/SYSTEM/seed=N.json      the other systems: the recipe SYSTEM-DATASET of recipes/table_v.py
 
 A record holds the JSON files of its run folder by name: experiment, environment, test, and metrics as one list per
 column. It has no weights and no paths; losses have six digits. records.json in this folder has the figures of all
@@ -26,8 +27,9 @@ from ..data import DATASETS
 from ..errors import InputError
 from ..experiment import Experiment
 from ..objective import Objective
-from ..recipes import ABLATIONS, PAPER
+from ..recipes import ABLATIONS, PAPER, TABLE_V
 from ..recipes.ablations import TABLE_OF
+from ..recipes.published import SYSTEMS
 from ..settings import flat, from_dict, to_dict
 from ..training.run_folder import Run, file_names_only, read_experiment, read_json, runs_at_a_time
 
@@ -64,7 +66,7 @@ class Record:
 
     @property
     def place(self) -> Path:
-        table = "V" if self.row == NETWORK else TABLE_OF[self.row]
+        table = "V" if self.row in SYSTEMS else TABLE_OF[self.row]
         return Path(f"table-{table}") / self.dataset / self.row / f"seed={self.seed}.json"
 
 
@@ -130,6 +132,9 @@ def _rows(summed: bool = False) -> list[tuple[tuple[str, str], dict[str, Any]]]:
     for name, ablation in ABLATIONS.items():
         dataset, _, row = name.rpartition("-")
         recipes[dataset, row] = ablation
+    for name, system in () if summed else TABLE_V.items():
+        row = next(row for row in SYSTEMS if name.startswith(f"{row}-") and name.removeprefix(f"{row}-") in PAPER)
+        recipes[name.removeprefix(f"{row}-"), row] = system
     return [(row, _essence(_with_sum(make()) if summed else make())) for row, make in recipes.items()]
 
 
@@ -261,17 +266,18 @@ OTHER_OBJECTIVE = {
 def comparable(records: Sequence[Record]) -> list[Record]:
     """For each data set the records of one objective: L̃_WS as a mean over levels or, where only such runs of the
     network are recorded, as a sum (D7). Rows without that loss go with either."""
+    free = {*WITHOUT_LOSS, *SYSTEMS} - {NETWORK}
 
     def sums(dataset: str) -> bool:
         networks = {r.summed for r in records if (r.dataset, r.row) == (dataset, NETWORK)}
-        others = {r.summed for r in records if r.dataset == dataset and r.row not in WITHOUT_LOSS}
+        others = {r.summed for r in records if r.dataset == dataset and r.row not in free}
         return False not in (networks or others)
 
-    return [r for r in records if r.row in WITHOUT_LOSS or r.summed == sums(r.dataset)]
+    return [r for r in records if r.row in free or r.summed == sums(r.dataset)]
 
 
 def in_order(records: Iterable[Record]) -> list[Record]:
-    datasets, rows = list(PAPER), [NETWORK, *TABLE_OF]
+    datasets, rows = list(PAPER), [NETWORK, *TABLE_OF, *SYSTEMS]
     return sorted(records, key=lambda r: (datasets.index(r.dataset), rows.index(r.row), r.seed))
 
 

@@ -11,7 +11,7 @@ from ..data import DATASETS
 from ..errors import InputError
 from ..experiment import Experiment
 from ..recipes.ablations import PAPER_FIGURES
-from ..recipes.published import PAPER_TABLES
+from ..recipes.published import PAPER_TABLES, SYSTEMS
 from ..settings import from_dict
 from ..training.run_folder import Run, read_json
 from .records import NETWORK, nearest_row, row_of
@@ -86,6 +86,7 @@ class PaperFigure:
     accuracy: float  # between 0 and 1
     row: str
     differences: tuple[str, ...]  # how the run differs from that experiment; may be empty
+    source: str = "the paper"
 
 
 def paper_figure(experiment: Experiment) -> PaperFigure | None:
@@ -95,8 +96,11 @@ def paper_figure(experiment: Experiment) -> PaperFigure | None:
     differences: tuple[str, ...] = ()
     if not found:
         nearest = nearest_row(experiment)
-        if nearest.dataset != dataset:
+        if nearest.dataset != dataset or any(one.startswith("model.architecture ") for one in nearest.differences):
             return None
         row, differences = nearest.row, nearest.differences
+    if row != NETWORK and row in SYSTEMS:
+        published = SYSTEMS[row].published(dataset)
+        return PaperFigure(published[0] / 100, row, differences, published[1]) if published else None
     figures = PAPER_TABLES["IV"].rows["WS+CE"] if row == NETWORK else PAPER_FIGURES[row]
     return PaperFigure(figures[dataset] / 100, row, differences) if dataset in figures else None

@@ -9,12 +9,14 @@ from typing import Any
 
 from ..data import DATASETS
 from ..formatting import mean_and_deviation, percent
-from ..recipes.published import PAPER_COLUMNS, PAPER_TABLES
+from ..models import model_config, parameter_count
+from ..recipes.published import PAPER_COLUMNS, PAPER_TABLES, SYSTEMS
 from .records import NETWORK, Record, comparable
 from .significance import LEVEL, Difference, Sample, Spread, compare, holm, spreads
 
 DASH = "–"
 REFERENCE = "reference"
+BESIDE = {*SYSTEMS} - {NETWORK}  # networks of other papers, with recipes of their own
 UNAVAILABLE = {"svhn": "not measured: the dataset was not available"}
 CHANGED = "2026-11-16T21:48"  # when D7 and D36 came into force; runs started before are older
 OLD = "Trained before D7 and D36 (then the Wasserstein loss was a sum over levels and the decoder used another vector)"
@@ -60,7 +62,13 @@ class Table:
 
     @property
     def parameters(self) -> dict[str, str]:
-        return PAPER_TABLES[self.numeral].parameters
+        """As the paper prints them; rows that it does not have are counted, on CIFAR-10"""
+        printed = PAPER_TABLES[self.numeral].parameters
+        if not printed:
+            return {}
+        models = {one.title: one.model for one in SYSTEMS.values() if one.title in self.rows and not one.row}
+        sizes = {row: parameter_count(model_config(model, 10, 3, 32, 32)) for row, model in models.items()}
+        return {**printed, **{row: f"{size / 1e6:.2f}M" for row, size in sizes.items()}}
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -74,17 +82,25 @@ def build(numeral: str, records: Sequence[Record], project: bool = True) -> Tabl
     """The paper's rows and columns, with this project's records or the user's own; another dataset gets a column in
     Table V, and in an ablation that has a record of it."""
     records, paper = comparable(records), PAPER_TABLES[numeral]
-    of = {
-        row: [r for r in records if r.row == (NETWORK if row == paper.reference else row.lower())] for row in paper.rows
-    }
+    others = [r for r in records if r.row in BESIDE]
+    records = [r for r in records if r not in others]  # other networks have a spread of their own
+    named = {row: NETWORK if row == paper.reference else row.lower() for row in paper.rows}
+    if numeral == "V":
+        recorded = {r.row for r in others}
+        named = {one.row or one.title: name for name, one in SYSTEMS.items() if one.row or name in recorded}
+        named = {row: named[row] for row in (*paper.rows, *named)}  # in the paper's order
+    of = {row: [r for r in (*records, *others) if r.row == name] for row, name in named.items()}
     found = {r.dataset for row, own in of.items() for r in own if numeral == "V" or row != paper.reference}
     columns = (*PAPER_COLUMNS, *(name for name in DATASETS if name in found and name not in PAPER_COLUMNS))
     spread = {dataset: spreads(accuracies_of(records, dataset), ("random",)) for dataset in columns}
     rows: dict[str, dict[str, Cell]] = {}
-    for row, figures in paper.rows.items():
-        rows[row] = {}
+    for row, name in named.items():
+        rows[row], figures = {}, paper.rows.get(row, {})
         for dataset in columns:
             ours = [r for r in of[row] if r.dataset == dataset]
+            if name in BESIDE:
+                rows[row][dataset] = Cell(figures.get(dataset), tuple(ours))
+                continue
             reference = [r for r in of[paper.reference] if r.dataset == dataset and row != paper.reference]
             rows[row][dataset] = _cell(figures.get(dataset), ours, reference, spread[dataset])
     return Table(numeral, columns, rows, project)
@@ -128,7 +144,9 @@ def remarks(tables: Sequence[Table]) -> list[str]:
     ]
     lengths: dict[int, list[str]] = {}
     for name in columns:
-        for epochs in {records[0].epochs for _, dataset, records in places if dataset == name}:
+        for epochs in {
+            records[0].epochs for _, dataset, records in places if dataset == name and records[0].row not in BESIDE
+        }:
             lengths.setdefault(epochs, []).append(DATASETS[name].title)
     return [
         *(
@@ -161,7 +179,7 @@ def _trained_before(rows: Mapping[str, Mapping[str, Cell]], datasets: Iterable[s
     old = []
     for dataset in datasets:
         measured = {row: cells[dataset].records for row, cells in rows.items() if dataset in cells}
-        measured = {row: records for row, records in measured.items() if records}
+        measured = {row: records for row, records in measured.items() if records and records[0].row not in BESIDE}
         before = [row for row, records in measured.items() if any(r.summed or r.started < CHANGED for r in records)]
         if before:
             old.append(DATASETS[dataset].title + (f" ({_listed(before)})" if len(before) < len(measured) else ""))

@@ -22,6 +22,35 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 
+BINS = 15  # of the reliability diagram, of equal width
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Is an answer that is given with a probability of 80 % right in 80 % of the cases?"""
+
+    error: float  # expected calibration error: the mean gap between probability and accuracy, over images
+    bins: tuple[tuple[int, float, float], ...]  # images, mean probability and accuracy of each bin that has images
+
+    def summary(self) -> dict[str, Any]:
+        named = ("images", "probability", "accuracy")
+        return {"error": self.error, "bins": [dict(zip(named, one, strict=True)) for one in self.bins]}
+
+
+def calibration(probability: Tensor, right: Tensor) -> Calibration:
+    """From the probability of each predicted class and whether it was right, both (m,)"""
+    place = (probability.double() * BINS).long().clamp_max(BINS - 1)
+    counts = place.bincount(minlength=BINS)
+    sums = [torch.zeros(BINS, dtype=torch.float64).index_add_(0, place, x.double()) for x in (probability, right)]
+    bins = [
+        (int(n), float(p) / int(n), float(a) / int(n))
+        for n, p, a in zip(counts, *sums, strict=True)
+        if n  # means
+    ]
+    error = sum(n * abs(p - a) for n, p, a in bins) / max(len(probability), 1)
+    return Calibration(error, tuple(bins))
+
+
 @dataclass(frozen=True)
 class Evaluation:
     labels: Tensor  # (m,)
@@ -52,6 +81,10 @@ class Evaluation:
         return scores.beside(self.balanced_accuracy, self.majority, self.confusion.sum(1).tolist())
 
     @property
+    def calibration(self) -> Calibration:
+        return calibration(self.probability, self.labels == self.predicted)
+
+    @property
     def confusion(self) -> Tensor:
         """(true, predicted)"""
         cells = self.labels * self.classes + self.predicted
@@ -59,7 +92,8 @@ class Evaluation:
 
     def summary(self, names: tuple[str, ...]) -> dict[str, Any]:
         weights = [level.numpy() for level in self.mean_weights]
-        return scores.summary(self.confusion.numpy(), self.loss, names, weights)
+        facts = scores.summary(self.confusion.numpy(), self.loss, names, weights)
+        return {**facts, "calibration": self.calibration.summary()}
 
 
 def beside_figures(figures: Mapping[str, Any]) -> str:

@@ -22,6 +22,7 @@ const kept = { draw: null, pixels: null, test: null }; // the last picture of ea
 const questions = { now: new Newest("/api/explain"), pin: new Newest("/api/explain"), before: new Newest("/api/explain"), block: new Newest("/api/block"), decode: new Newest("/api/decode"), near: new Newest("/api/near") };
 
 const percent = (p) => (p > 0.9995 ? "> 99.9 %" : p < 0.0005 && p > 0 ? "< 0.1 %" : `${(100 * p).toFixed(1)} %`);
+const routed = () => about.levels.length > 0; // else the network has no blocks: prediction and reconstruction only
 const classOf = (r) => about.classes[r];
 const node = (name, properties = {}, ...children) => {
   const element = Object.assign(document.createElement(name), properties);
@@ -132,7 +133,7 @@ async function decode() {
 }
 
 async function near(picture) {
-  if (survey.state !== "ready" || !shown.answer) return;
+  if (survey.state !== "ready" || !shown.answer || !routed()) return;
   const answer = await questions.near.ask({ vector: shown.answer.vector, test: picture.test ?? null });
   if (!answer?.near) return;
   $("near-part").hidden = false;
@@ -151,12 +152,22 @@ function moved() {
 function render() {
   renderPicture();
   renderPrediction();
+  if (!routed()) return renderPlain();
   renderLook();
   renderFlow();
   renderTable();
   renderBlock();
   renderVector();
   renderCompare();
+}
+
+/** The reconstruction of a network without blocks, if it has a decoder */
+function renderPlain() {
+  const { answer, pixels } = shown;
+  $("vector").hidden = !answer?.reconstruction;
+  if (!answer?.reconstruction) return;
+  paint.pixels($("seen"), pixels, about);
+  paint.pixels($("rebuilt"), bytes(answer.reconstruction), about);
 }
 
 function renderPicture() {
@@ -567,6 +578,7 @@ async function take(file) {
 }
 
 function choose(r) {
+  if (!routed()) return; // there is nothing to explain
   state.target = state.target === r ? null : r;
   again();
 }
@@ -659,7 +671,7 @@ async function pollSurvey() {
     if (state.open) renderFavourites();
     if (survey.state === "running") await new Promise((resolve) => setTimeout(resolve, 1000));
   } while (survey.state === "running");
-  if (survey.state !== "ready" || before === "ready" || !shown.answer) return;
+  if (survey.state !== "ready" || before === "ready" || !shown.answer || !routed()) return;
   renderVector();
   openBlock().catch(() => {});
   near(named(state.source) ?? {}).catch(() => {});
@@ -767,10 +779,11 @@ function fill() {
   document.title = `${about.name} · wcapsnet explore`;
   $("name").textContent = about.name;
   const kind = channels === 1 ? "gray" : "colour";
-  $("facts").textContent = `${classes.length} classes · ${width}×${height} ${kind} · ${levels.map((level) => level.capsules).join("-")} blocks · ${about.parameters.toLocaleString("en")} parameters`;
+  $("facts").textContent = `${classes.length} classes · ${width}×${height} ${kind} · ${routed() ? `${levels.map((level) => level.capsules).join("-")} blocks · ` : ""}${about.parameters.toLocaleString("en")} parameters`;
   $("classes").style.setProperty("--label", `${0.6 * Math.min(14, Math.max(2, ...classes.map((name) => name.length)))}em`);
   $("search-label").hidden = classes.length <= FEW;
-  $("heat-blocks").append(...["all", ...Array(levels.at(-1).capsules).keys()].map((n) => node("label", {}, node("input", { type: "radio", name: "heat-block", value: n, checked: n === "all" }), node("span", { textContent: n === "all" ? "All blocks" : n, title: n === "all" ? "Sum over the blocks" : `Block ${n}` }))));
+  if (!routed()) withoutBlocks();
+  else $("heat-blocks").append(...["all", ...Array(levels.at(-1).capsules).keys()].map((n) => node("label", {}, node("input", { type: "radio", name: "heat-block", value: n, checked: n === "all" }), node("span", { textContent: n === "all" ? "All blocks" : n, title: n === "all" ? "Sum over the blocks" : `Block ${n}` }))));
   $("test-class").append(node("option", { value: "", textContent: "any" }), ...classes.map((name, r) => node("option", { value: r, textContent: name })));
   for (const id of ["heat", "seen", "rebuilt", "file-view", "test-view", "compare-now", "compare-pin"]) $(id).style.aspectRatio = `${width} / ${height}`;
   $("flow-legend").querySelector("i").style.background = paint.gradient(false);
@@ -780,6 +793,15 @@ function fill() {
   $("no-test").hidden = Boolean(about.test);
   if (about.test) $("test-index").max = about.test.images - 1;
   document.querySelector(".easel").classList.toggle("light", about.draw?.dark === false);
+}
+
+function withoutBlocks() {
+  for (const id of ["look", "routing", "vector", "sliders", "reset"]) $(id).hidden = true;
+  $("main").classList.add("plain");
+  $("unrouted").hidden = false;
+  $("unrouted").textContent = about.unrouted;
+  $("vector-title").textContent = "Reconstruction";
+  $("rebuilt-text").textContent = "Reconstructed from the capsule of the predicted class";
 }
 
 function wire() {
@@ -892,8 +914,8 @@ async function begin() {
   $("main").hidden = false;
   $("loading").hidden = true;
   easel = new Easel($("easel"), about, drawn);
-  flow = new Flow($("flow"), about, { open: (l, n, byKey) => open(`${l + 1}.${n}`, byKey), toggle: (l, n) => toggle(`${l + 1}.${n}`) });
-  makeSliders();
+  if (routed()) flow = new Flow($("flow"), about, { open: (l, n, byKey) => open(`${l + 1}.${n}`, byKey), toggle: (l, n) => toggle(`${l + 1}.${n}`) });
+  if (routed()) makeSliders();
   wire();
   if (about.test) renderTestNote();
   if (!(await restore())) {
@@ -904,7 +926,7 @@ async function begin() {
   }
   document.body.classList.add("ready");
   if (about.test) pollSurvey();
-  else renderBlock();
+  else if (routed()) renderBlock();
 }
 
 begin().catch((error) => {
