@@ -237,6 +237,12 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, described
 
 
+def weights_checksum(path: Path) -> str:
+    """The checksum that the file states, verified, or for a file without one, its own."""
+    tensors, facts = load_tensors(path)
+    return str(facts.get("checksum") or checksum(tensors, facts))
+
+
 def sealed(tensors: dict[str, Tensor], facts: dict[str, Any]) -> dict[str, Any]:
     """`facts` with a checksum, which is verified on loading."""
     facts = json.loads(json.dumps(facts))  # as they will be read

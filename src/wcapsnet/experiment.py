@@ -105,12 +105,25 @@ class TrainingConfig:
 
 
 @dataclass(frozen=True)
+class Start:
+    """Trained weights to start from, instead of random ones."""
+
+    source: str  # a shipped network, or the path of a run folder or file
+    checksum: str  # of the weights file; the run folder keeps a copy
+
+    def __post_init__(self) -> None:
+        if not self.source.strip() or not self.checksum:
+            raise InputError("start needs a source and its checksum; use --from NAME, RUN or FILE.")
+
+
+@dataclass(frozen=True)
 class Experiment:
     name: str  # default name of the run folder
     data: DataConfig = field(default_factory=DataConfig)
     model: Any = field(default_factory=WCapsNetConfig)  # the configuration of any registered architecture
     objective: Objective = None  # type: ignore[assignment]  # the model's `terms`, or the paper's
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    start: Start | None = None  # None: random weights
 
     def __post_init__(self) -> None:
         if self.objective is None:

@@ -10,13 +10,13 @@ from typing import NamedTuple
 import torch
 
 from . import shipped
-from .classifier import Classifier
+from .classifier import Classifier, weights_checksum
 from .console import few, warn
 from .data import DATASETS, Dataset, load_dataset
 from .data.device_data import imbalanced
 from .device import choose_device
 from .errors import InputError
-from .experiment import Experiment
+from .experiment import Experiment, Start
 from .formatting import plural
 from .training.run_folder import Run, read_json
 
@@ -38,10 +38,48 @@ def load(source: str | Path, *, device: str = "cpu") -> Classifier:
     if not path.exists():
         raise InputError(f"There is no run folder or weights file at {source}, {shipped.unknown(str(source))}")
     run = Run.open(path) if path.is_dir() else None
-    classifier = Classifier.load(run.weights() if run else path, choose_device(device))
+    classifier = Classifier.load(weights_file(source), choose_device(device))
     if run:
         run.check_weights(classifier.config, classifier.classes)
     return classifier
+
+
+def weights_file(source: str | Path) -> Path:
+    """The safetensors file that `load` reads"""
+    if source in shipped.names():
+        return shipped.path_of(str(source))
+    path = Path(source)
+    return Run.open(path).weights() if path.is_dir() else path
+
+
+def starting_network(source: str | Path) -> tuple[Start, Classifier]:
+    """A trained network to start from, and how an experiment records it"""
+    classifier = load(source)
+    name = str(source) if source in shipped.names() else str(Path(source).expanduser().resolve())
+    return Start(name, weights_checksum(weights_file(source))), classifier
+
+
+def start_file(experiment: Experiment) -> Path | None:
+    """The weights file that an experiment starts from; None if it starts from random weights."""
+    if experiment.start is None:
+        return None
+    source = experiment.start.source
+    if source not in shipped.names() and not Path(source).exists():
+        raise InputError(f"{source}, the network to start from, is missing; restore it, or name one with --from.")
+    return weights_file(source)
+
+
+def repeated_start(experiment: Experiment, run: Path) -> Experiment:
+    """The experiment of a run folder, starting from the copy kept there if its source is gone or has changed"""
+    start, copy = experiment.start, run / "start.safetensors"
+    if start is None or not copy.exists():
+        return experiment
+    try:
+        path = start_file(experiment)
+        same = path is not None and weights_checksum(path) == start.checksum
+    except InputError:
+        same = False
+    return experiment if same else replace(experiment, start=replace(start, source=str(copy.resolve())))
 
 
 def check_part(part: str) -> None:

@@ -14,13 +14,15 @@ from ..data import MAX_SIDE, scan_folder
 from ..device import choose_device
 from ..errors import InputError
 from ..experiment import Experiment
-from ..hub import moved, remembered
+from ..hub import moved, remembered, repeated_start, starting_network
 from ..network import MIN_SIDE
 from ..recipes import RECIPES, quick, recipe, suggest
 from ..settings import with_setting
 from ..training.run_folder import Run, read_experiment
 
 F = TypeVar("F", bound=Callable[..., Any])
+SCRATCH = "none"  # --from none: random weights
+DEFAULT_START: str | None = None  # the shipped network that folders of colour pictures start from on a CPU
 
 
 class ExperimentOptions(TypedDict, total=False):
@@ -32,6 +34,7 @@ class ExperimentOptions(TypedDict, total=False):
     size: str | int | None
     exclude: str | Sequence[str]
     model: str
+    start_from: str | Path | None
     precision: str
     kernels: str
     settings: str | Iterable[str]
@@ -48,6 +51,7 @@ def experiment_for(
     size: str | int | None = None,
     exclude: str | Sequence[str] = (),
     model: str = "auto",
+    start_from: str | Path | None = None,
     precision: str = "auto",
     kernels: str = "auto",
     settings: str | Iterable[str] = (),
@@ -58,15 +62,19 @@ def experiment_for(
     if epochs is not None and minutes is not None:
         raise InputError("Use either --epochs or --minutes, not both.")
     device = device or choose_device("auto")
-    experiment, record = _find_experiment(target, size, one_or_several(exclude), model, device)
+    experiment, record = _find_experiment(target, size, one_or_several(exclude), model, start_from, device)
     if record:
         experiment, data_dir = moved(experiment, data_dir), data_dir or remembered(record)
+        experiment = repeated_start(experiment, record)
         # a repetition trains the recorded epochs, however long they take here
         experiment = replace(experiment, training=replace(experiment.training, minutes=None))
     elif precision == "auto" and not isinstance(target, Experiment):
         precision = "bf16" if device.type == "cuda" else "fp32"
     changes: dict[str, Any] = {"batch_size": batch_size, "lr": lr, "seed": seed, "minutes": minutes}
     changes |= {"precision": precision, "kernels": kernels}
+    if start_from is not None:
+        start = None if start_from == SCRATCH else starting_network(start_from)[0]
+        experiment = replace(experiment, start=start)
     given = {name: value for name, value in changes.items() if value not in (None, "auto")}
     training = replace(experiment.training, **given)
     experiment = replace(experiment, training=training if epochs is None else training.with_epochs(epochs))
@@ -91,7 +99,12 @@ def shows_options(function: F) -> F:
 
 
 def _find_experiment(
-    target: str | Path | Experiment, size: str | int | None, exclude: Sequence[str], model: str, device: torch.device
+    target: str | Path | Experiment,
+    size: str | int | None,
+    exclude: Sequence[str],
+    model: str,
+    start_from: str | Path | None,
+    device: torch.device,
 ) -> tuple[Experiment, Path | None]:
     """From a recipe's name, a run folder or its experiment.json (then with the folder), or a folder of pictures"""
     foreign = size is not None or model != "auto" or exclude
@@ -111,9 +124,16 @@ def _find_experiment(
     if not path.exists() and not {"/", "\\"} & set(name):
         raise InputError(f"{name!r} is neither a recipe nor a folder{suggest(name)}")
     summary = scan_folder(path, exclude)
+    if start_from is None and model == "auto" and device.type == "cpu" and summary.proposed_channels == 3:
+        start_from = DEFAULT_START
+    sides = _sides(str(size)) if size else None
+    if start_from not in (None, SCRATCH):
+        start, trained = starting_network(start_from)
+        experiment = quick.folder(path, summary, sides, trained.config if model == "auto" else model)
+        return replace(quick.fine_tuned(experiment, trained.normalization), start=start), None
     if model == "auto":
         model = "wcapsnet" if device.type == "cuda" else "wcapsnet-small"
-    return quick.folder(path, summary, _sides(str(size)) if size else None, model), None
+    return quick.folder(path, summary, sides, model), None
 
 
 def _sides(text: str) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from .. import console
 from ..data import DATASETS, DataConfig, Dataset, default_data_dir
 from ..data.types import Augmentations
 from ..errors import InputError
-from ..hub import check_fit, dataset_of
+from ..hub import check_fit, dataset_of, start_file
 from ..kernels import choose as choose_engine
 from ..kernels import compile as compile_kernels
 from ..memory import built
@@ -44,6 +44,8 @@ def train_all(
     if table:  # the paper's network is a row of every table
         runs = _not_elsewhere(sweep, runs, load, quiet)
     for run in runs:
+        if not Run.is_run(run.path):
+            run.starts_from = start_file(run.experiment)
         dataset = load(run.experiment.data)
         check_memory(run.experiment, device, len(dataset.train.labels), len(dataset.validation.labels))
     for experiment in {(e.model, e.training.kernels): e for e in (run.experiment for run in runs)}.values():

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from .. import kernels
 from ..atomic import write_text
-from ..classifier import Classifier, load_tensors, not_finite, save_tensors
+from ..classifier import Classifier, load_tensors, not_finite, save_tensors, weights_checksum
 from ..data import Dataset
 from ..data.device_data import DeviceData, DeviceSplit, epoch_order, imbalanced
 from ..errors import InputError
@@ -33,6 +33,7 @@ from .evaluate import Evaluation, evaluate, good_batch_for, listed_winners
 from .pace import Pace
 from .run_folder import Run
 from .step import Average, GraphedStep, Step, decayed_parameters, make_optimizer
+from .take_over import TakenOver, take_over
 from .tensorboard import event_writer
 
 Measure: TypeAlias = Callable[[WCapsNet, DeviceSplit], Evaluation]
@@ -80,6 +81,8 @@ class Trainer:
         check_memory(experiment, device, len(self.train_data), len(self.validation_data))
         torch.manual_seed(self.settings.seed)
         self.network = built(experiment.model, parameter_copies(self.settings)).to(device)
+        new = not run.file("state.safetensors").exists()
+        self.taken_over = self._taken_over() if new and experiment.start else None
         self.engine = kernels.choose(self.network, experiment, device)
         self.computed_by = self.engine.description
         self.optimizer = make_optimizer(self.engine, experiment, device)
@@ -89,7 +92,7 @@ class Trainer:
         self.classifier = Classifier(self.evaluated.network, self.dataset.classes, *self.normalization)
         self.state = State()
         self.step: Step = Step(experiment, self.engine, self.optimizer, self.train_data, self.average)
-        if run.file("state.safetensors").exists():
+        if not new:
             self._restore()
         elif run.metrics():  # starting again would overwrite its files
             raise InputError(
@@ -99,6 +102,15 @@ class Trainer:
         if device.type == "cuda" and self.settings.cuda_graph:
             self.step = GraphedStep(self.step, min(self.settings.batch_size, len(self.train_data)))
         self.pace = Pace(self, self.settings.minutes) if self.settings.minutes else None
+
+    def _taken_over(self) -> TakenOver:
+        path, start = self.run.starting_weights(), self.experiment.start
+        if start and weights_checksum(path) != start.checksum:
+            raise InputError(
+                f"{path} is not the network that {self.experiment.name} starts from: it has another checksum; restore "
+                "it, or name it again with --from."
+            )
+        return take_over(self.network, self.dataset.classes, Classifier.load(path, self.device))
 
     def fit(self) -> None:
         """Train to the end of the schedule, or until validation has not improved for `patience` epochs."""
