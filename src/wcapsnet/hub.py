@@ -27,7 +27,7 @@ def load(source: str | Path, *, device: str = "cpu") -> Classifier:
     """A trained classifier, ready to predict: by the name of a shipped network (see `wcapsnet list weights`), from a
     run folder (its best weights) or a .safetensors file.
 
-    `device` is cpu, cuda, cuda:N or auto.
+    `device` is cpu, cuda, cuda:N, mps or auto.
 
     >>> load("wcapsnet-mnist").classes[:3]
     ('0', '1', '2')

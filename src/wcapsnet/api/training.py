@@ -15,7 +15,7 @@ from .. import console, shipped
 from ..classifier import Classifier
 from ..data import DATASETS, Dataset, default_data_dir
 from ..data.device_data import DeviceSplit
-from ..device import choose_device
+from ..device import choose_device, device_name
 from ..errors import InputError
 from ..experiment import Experiment
 from ..explanations import Survey, has_routing, survey
@@ -162,7 +162,6 @@ def _announce(trainer: Trainer) -> None:
     training, dataset, state = trainer.settings, trainer.dataset, trainer.state
     _, channels, height, width = dataset.train.images.shape
     parameters = sum(p.numel() for p in trainer.network.parameters())
-    name = torch.cuda.get_device_name(trainer.device) if trainer.device.type == "cuda" else "CPU"
     console.out.print(
         f"[bold]{escape(trainer.experiment.name)}[/]: {len(dataset.classes)} classes, {len(dataset.train.labels):,} "
         f"training, {len(dataset.validation.labels):,} validation, {len(dataset.test.labels):,} test images "
@@ -176,7 +175,7 @@ def _announce(trainer: Trainer) -> None:
     length = minutes or plural(training.epochs, "epoch")
     resumed = f", resumed after epoch {state.epoch}" if state.epoch or state.step else ""
     console.out.print(
-        f"{type(trainer.network).__name__}, {parameters:,} parameters; {training.precision} on {name} with "
+        f"{type(trainer.network).__name__}, {parameters:,} parameters; {training.precision} on {device_name(trainer.device)} with "
         f"{trainer.computed_by}, batch size {training.batch_size}, {length}{resumed}",
         soft_wrap=True,
     )

@@ -94,7 +94,7 @@ Plugin = Annotated[
         show_default=False,
     ),
 ]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only warnings and the result.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Open = Annotated[bool, typer.Option("--open", help="Open the report in a browser, if there is a display.")]

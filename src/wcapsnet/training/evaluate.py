@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..data.device_data import DeviceSplit, imbalanced
-from ..device import arithmetic
+from ..device import arithmetic, exact
 from ..formatting import percent
 from ..network import WCapsNet
 from ..network.routing import block_weights, heaviest
@@ -129,7 +129,7 @@ def evaluate(
         predicted=predicted.cpu(),
         probability=probability.cpu(),
         winners=tuple(heaviest(b).cpu() for b in weights),
-        loss=float(loss.double().mean()),
+        loss=float(exact(loss).mean()),
         mean_weights=tuple((total / counts[:, None]).cpu() for total in sums),
         classes=classes,
     )

@@ -10,6 +10,7 @@ import torch
 from ..console import warn
 from ..data import Split
 from ..data.device_data import DeviceSplit
+from ..device import synchronize
 from ..formatting import duration
 from .step import undone
 
@@ -108,7 +109,6 @@ class Pace:
             while len(times) < 3 or time.perf_counter() - began < TRIAL * self.total:
                 started = time.perf_counter()
                 trainer.step(index)
-                if trainer.device.type == "cuda":
-                    torch.cuda.synchronize(trainer.device)
+                synchronize(trainer.device)
                 times.append(time.perf_counter() - started)
         return sum(times[1:]) / len(times[1:])  # the first one warms up

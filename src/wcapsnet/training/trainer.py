@@ -22,6 +22,7 @@ from ..atomic import write_text
 from ..classifier import Classifier, load_tensors, not_finite, save_tensors, weights_checksum
 from ..data import Dataset
 from ..data.device_data import DeviceData, DeviceSplit, epoch_order, imbalanced
+from ..device import random_state, set_random_state
 from ..errors import InputError
 from ..experiment import Experiment, TrainingConfig
 from ..memory import built, check_training
@@ -261,8 +262,8 @@ class Trainer:
         """`state` is written last, and resuming reads nothing else: a run killed in between loses at most one epoch."""
         tensors = self._tensors()
         tensors["random.cpu"] = torch.get_rng_state()
-        if self.device.type == "cuda":
-            tensors["random.cuda"] = torch.cuda.get_rng_state(self.device)
+        if (random := random_state(self.device)) is not None:
+            tensors[f"random.{self.device.type}"] = random
         if self.state.step == 0:
             self.classifier.save(self.run.file("last.safetensors"), epoch=self.state.epoch)
         save_tensors(self.run.file("state.safetensors"), tensors, {"state": asdict(self.state)})
@@ -295,8 +296,8 @@ class Trainer:
                         raise RuntimeError(f"{name} has another shape")
                     tensor.copy_(tensors[name])
             torch.set_rng_state(tensors["random.cpu"])
-            if self.device.type == "cuda" and "random.cuda" in tensors:
-                torch.cuda.set_rng_state(tensors["random.cuda"], self.device)
+            if (random := tensors.get(f"random.{self.device.type}")) is not None and self.device.type != "cpu":
+                set_random_state(self.device, random)
             self.state = from_dict(State, facts["state"], "state")
         except (RuntimeError, KeyError, TypeError, InputError) as error:
             raise InputError(
@@ -318,7 +319,7 @@ def parameter_copies(settings: TrainingConfig) -> int:
 def check_memory(experiment: Experiment, device: torch.device, images: int, validation_images: int) -> None:
     """Refuse an experiment that needs more memory than there is, before anything is built."""
     model, settings, cuda = experiment.model, experiment.training, device.type == "cuda"
-    threads = 1 if cuda else torch.get_num_threads()
+    threads = torch.get_num_threads() if device.type == "cpu" else 1
     evaluated = min(good_batch_for(model.height * model.width, device) * threads, validation_images)
     fused = cuda and settings.kernels != "plain"  # if they support the network; they need a tenth of the memory
     scale = 0.05 if fused else 0.5 if settings.precision == "bf16" else 1.0
