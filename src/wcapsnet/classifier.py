@@ -30,6 +30,7 @@ from .memory import built
 from .network import Output, WCapsNet, WCapsNetConfig
 from .network.routing import winners
 from .plugins import plugins, recorded_plugins, require
+from .pretrained import Pretrained
 from .settings import model_from_dict, to_dict
 
 METADATA = "wcapsnet"  # the key of our metadata in a safetensors file
@@ -57,7 +58,7 @@ class Prediction:
         return f"{self.label} ({percent(self.probability, 1)}%)"
 
 
-class Classifier(nn.Module):
+class Classifier(nn.Module, Pretrained):
     """`classifier(images)` runs the network on normalised images; `classifier.predict(picture)` on any picture."""
 
     mean: Tensor

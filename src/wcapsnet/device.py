@@ -23,7 +23,8 @@ def choose_device(name: str = "auto") -> torch.device:
         raise InputError(f"The device {name!r} is not supported; use {KNOWN}.")
     if device.type == "mps" and ((device.index or 0) > 0 or not torch.backends.mps.is_available()):
         raise InputError(
-            f"The device {name!r} is not available: PyTorch {torch.__version__} sees no such Apple GPU; use --device cpu."
+            f"The device {name!r} is not available: PyTorch {torch.__version__} sees no such Apple GPU; use --device "
+            "cpu."
         )
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise InputError(

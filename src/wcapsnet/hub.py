@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,8 +17,9 @@ from .data import DATASETS, Dataset, load_dataset
 from .data.device_data import imbalanced
 from .device import choose_device
 from .errors import InputError
-from .experiment import Experiment, Start
+from .experiment import Experiment, Start, published
 from .formatting import plural
+from .pretrained import WEIGHTS, is_pretrained
 from .training.run_folder import Run, read_json
 
 PARTS = ("train", "validation", "test")  # of a dataset
@@ -25,7 +27,7 @@ PARTS = ("train", "validation", "test")  # of a dataset
 
 def load(source: str | Path, *, device: str = "cpu") -> Classifier:
     """A trained classifier, ready to predict: by the name of a shipped network (see `wcapsnet list weights`), from a
-    run folder (its best weights) or a .safetensors file.
+    run folder (its best weights), a folder written by `save_pretrained` or a .safetensors file.
 
     `device` is cpu, cuda, cuda:N, mps or auto.
 
@@ -37,11 +39,26 @@ def load(source: str | Path, *, device: str = "cpu") -> Classifier:
     path = Path(source)
     if not path.exists():
         raise InputError(f"There is no run folder or weights file at {source}, {shipped.unknown(str(source))}")
+    if is_pretrained(path) and not Run.is_run(path):
+        return Classifier.from_pretrained(path, device=device)
     run = Run.open(path) if path.is_dir() else None
     classifier = Classifier.load(weights_file(source), choose_device(device))
     if run:
         run.check_weights(classifier.config, classifier.classes)
+        classifier.facts |= _facts_of(run)
     return classifier
+
+
+def _facts_of(run: Run) -> dict[str, Any]:
+    """What a model card says about a network of this run, as far as it is known"""
+    facts: dict[str, Any] = {"experiment": published(run.experiment)}
+    with suppress(InputError):  # not finished, or damaged
+        results, data = run.results(), run.recorded_data()
+        images = data["images"]["validation"]
+        facts["test"] = {"correct": results["images"] - results["errors"], "images": results["images"]}
+        facts["validation"] = {"correct": round(results["validation_accuracy"] * images), "images": images}
+        facts["fingerprint"] = data["fingerprint"]
+    return facts
 
 
 def weights_file(source: str | Path) -> Path:
@@ -49,6 +66,8 @@ def weights_file(source: str | Path) -> Path:
     if source in shipped.names():
         return shipped.path_of(str(source))
     path = Path(source)
+    if is_pretrained(path) and not Run.is_run(path):
+        return path / WEIGHTS
     return Run.open(path).weights() if path.is_dir() else path
 
 
@@ -104,7 +123,7 @@ def load_with_data(
     for part in parts:
         check_part(part)
     path = Path(source)
-    if source not in shipped.names() and not path.is_file():
+    if source not in shipped.names() and not path.is_file() and not is_pretrained(path):
         if not path.exists():
             raise InputError(f"There is no run folder {source}, {shipped.unknown(str(source))}")
         run = Run.open(path)

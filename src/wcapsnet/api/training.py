@@ -175,8 +175,9 @@ def _announce(trainer: Trainer) -> None:
     length = minutes or plural(training.epochs, "epoch")
     resumed = f", resumed after epoch {state.epoch}" if state.epoch or state.step else ""
     console.out.print(
-        f"{type(trainer.network).__name__}, {parameters:,} parameters; {training.precision} on {device_name(trainer.device)} with "
-        f"{trainer.computed_by}, batch size {training.batch_size}, {length}{resumed}",
+        f"{type(trainer.network).__name__}, {parameters:,} parameters; {training.precision} on "
+        f"{device_name(trainer.device)} with {trainer.computed_by}, "
+        f"batch size {training.batch_size}, {length}{resumed}",
         soft_wrap=True,
     )
 

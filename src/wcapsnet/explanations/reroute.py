@@ -188,7 +188,9 @@ def _mean_weights(network: WCapsNet, split: DeviceSplit) -> list[Tensor]:
 
     size = _size(network, split)
     parts = list(on_every_core(look, range(0, len(split), size), split.labels.device))
-    return [torch.stack(level).sum(0).div(len(split)).float().to(split.labels.device) for level in zip(*parts, strict=True)]
+    return [
+        torch.stack(level).sum(0).div(len(split)).float().to(split.labels.device) for level in zip(*parts, strict=True)
+    ]
 
 
 def _answers(network: WCapsNet, images: Tensor, others: Iterable[Weigh], numbers: torch.Generator) -> Iterator[Tensor]:

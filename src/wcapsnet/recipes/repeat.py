@@ -10,8 +10,12 @@ from ..experiment import Experiment
 from ..settings import to_dict
 from . import RECIPES
 
-OPTIONS = {"training.seed": "--seed", "training.precision": "--precision", "training.kernels": "--kernels", "start.source": "--from"}
-
+OPTIONS = {
+    "training.seed": "--seed",
+    "training.precision": "--precision",
+    "training.kernels": "--kernels",
+    "start.source": "--from",
+}
 OWN = ("name", "start.checksum")  # of every run or file
 
 

@@ -86,7 +86,9 @@ def _announce(sweep: Sweep, unfinished: list[Run], parallel: int, device: torch.
     at_once = f", {parallel} at a time" if parallel > 1 and device.type == "cuda" else ""
     before = f", {done} of them already finished" if done else ""
     runs = "1 run" if total == 1 else f"{total} runs"
-    console.out.print(f"{runs} in [bold]{escape(str(sweep.folder))}[/]{before}; on {device_name(device)}{at_once}", soft_wrap=True)
+    console.out.print(
+        f"{runs} in [bold]{escape(str(sweep.folder))}[/]{before}; on {device_name(device)}{at_once}", soft_wrap=True
+    )
     if parallel > 1 and device.type != "cuda":
         console.out.print("Here runs are trained one after another; --parallel applies to CUDA GPUs.")
 

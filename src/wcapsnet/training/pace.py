@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-import torch
-
 from ..console import warn
 from ..data import Split
 from ..data.device_data import DeviceSplit
