@@ -27,6 +27,7 @@ import torch
 from PIL import Image
 
 import wcapsnet
+from wcapsnet.__main__ import keep_freed_memory
 from wcapsnet.atomic import write_text
 from wcapsnet.data import DATASETS
 from wcapsnet.recipes.quick import WCAPSNET_TRAINING
@@ -224,6 +225,7 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="+", default=[None], help="epochs to try with --choose")
     asked = parser.parse_args()
     torch.set_num_threads(1)
+    keep_freed_memory()  # as the command does
     if asked.pretrain:
         pretrain(asked.data_dir, asked.pretrain, asked.epochs)
     if asked.choose:
