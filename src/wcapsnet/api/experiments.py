@@ -10,10 +10,11 @@ from typing import Any, TypedDict, TypeVar
 
 import torch
 
+from ..classifier import Classifier
 from ..data import MAX_SIDE, scan_folder
 from ..device import choose_device
 from ..errors import InputError
-from ..experiment import Experiment
+from ..experiment import Experiment, Start
 from ..hub import moved, remembered, repeated_start, starting_network
 from ..network import MIN_SIDE
 from ..recipes import RECIPES, quick, recipe, suggest
@@ -62,7 +63,9 @@ def experiment_for(
     if epochs is not None and minutes is not None:
         raise InputError("Use either --epochs or --minutes, not both.")
     device = device or choose_device("auto")
-    experiment, record = _find_experiment(target, size, one_or_several(exclude), model, start_from, device)
+    scratch = start_from is not None and str(start_from) == SCRATCH
+    start = None if start_from is None or scratch else starting_network(start_from)
+    experiment, record = _find_experiment(target, size, one_or_several(exclude), model, start, scratch, device)
     if record:
         experiment, data_dir = moved(experiment, data_dir), data_dir or remembered(record)
         experiment = repeated_start(experiment, record)
@@ -72,9 +75,8 @@ def experiment_for(
         precision = "bf16" if device.type == "cuda" else "fp32"
     changes: dict[str, Any] = {"batch_size": batch_size, "lr": lr, "seed": seed, "minutes": minutes}
     changes |= {"precision": precision, "kernels": kernels}
-    if start_from is not None:
-        start = None if start_from == SCRATCH else starting_network(start_from)[0]
-        experiment = replace(experiment, start=start)
+    if start or scratch:
+        experiment = replace(experiment, start=start[0] if start else None)
     given = {name: value for name, value in changes.items() if value not in (None, "auto")}
     training = replace(experiment.training, **given)
     experiment = replace(experiment, training=training if epochs is None else training.with_epochs(epochs))
@@ -103,7 +105,8 @@ def _find_experiment(
     size: str | int | None,
     exclude: Sequence[str],
     model: str,
-    start_from: str | Path | None,
+    start: tuple[Start, Classifier] | None,
+    scratch: bool,
     device: torch.device,
 ) -> tuple[Experiment, Path | None]:
     """From a recipe's name, a run folder or its experiment.json (then with the folder), or a folder of pictures"""
@@ -124,13 +127,14 @@ def _find_experiment(
     if not path.exists() and not {"/", "\\"} & set(name):
         raise InputError(f"{name!r} is neither a recipe nor a folder{suggest(name)}")
     summary = scan_folder(path, exclude)
-    if start_from is None and model == "auto" and device.type == "cpu" and summary.proposed_channels == 3:
-        start_from = DEFAULT_START
+    colour_on_cpu = device.type == "cpu" and summary.proposed_channels == 3
+    if DEFAULT_START and not start and not scratch and model == "auto" and colour_on_cpu:
+        start = starting_network(DEFAULT_START)
     sides = _sides(str(size)) if size else None
-    if start_from not in (None, SCRATCH):
-        start, trained = starting_network(start_from)
+    if start:
+        _, trained = start
         experiment = quick.folder(path, summary, sides, trained.config if model == "auto" else model)
-        return replace(quick.fine_tuned(experiment, trained.normalization), start=start), None
+        return replace(quick.fine_tuned(experiment, trained.normalization), start=start[0]), None
     if model == "auto":
         model = "wcapsnet" if device.type == "cuda" else "wcapsnet-small"
     return quick.folder(path, summary, sides, model), None
