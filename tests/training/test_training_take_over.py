@@ -50,14 +50,14 @@ def test_other_classes_get_a_new_projection_and_nothing_else_is_new():
     network, other = fresh(classes=5), source()
     before = network.projection.clone()
     taken = take_over(network, tuple("abcde"), other)
-    assert taken.new == ("projection",)
+    assert taken.new == ("projection (5 classes)",)
     assert torch.equal(network.projection, before)
     assert equal(network, other, "capsules.0.trans.norm.running_var")
 
 
 def test_as_many_classes_with_other_names_get_a_new_projection_too():
-    assert take_over(fresh(), ("cat", "dog", "owl"), source()).new == ("projection",)
-    assert take_over(fresh(), NAMES[::-1], source()).new == ("projection",)
+    assert take_over(fresh(), ("cat", "dog", "owl"), source()).new == ("projection (3 classes)",)
+    assert take_over(fresh(), NAMES[::-1], source()).new == ("projection (3 classes)",)
 
 
 def test_a_layer_is_taken_over_whole_or_not_at_all():
@@ -87,7 +87,7 @@ def test_the_sentence_counts_the_tensors_and_names_what_is_new():
     taken = take_over(fresh(classes=5), tuple("abcde"), source())
     sentence = taken.sentence("wcapsnet-cifar100")
     assert f"{taken.of - 1} of {taken.of} tensors taken from wcapsnet-cifar100" in sentence
-    assert "new: projection" in sentence
+    assert "new: projection (5 classes)" in sentence
 
 
 def test_a_network_with_nothing_in_common_is_refused():
