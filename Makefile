@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Idle OpenMP threads sleep instead of spinning: tests stay quick on a busy machine.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test test-all lint types docs clean
+.PHONY: demo test test-all lint types docs dist clean
 
 demo: .venv/demo
 	$(BIN)/wcapsnet demo --open
@@ -26,6 +26,12 @@ types: .venv/dev
 # The variable silences a notice about the theme's end of life.
 docs: .venv/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+# Wheel and sdist; the wheel is then installed into an empty environment and tried out.
+dist: .venv/dev
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/python tools/check_dist.py dist
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wcapsnet.data import DATASETS
 from wcapsnet.experiment import Experiment, stored_experiment
 from wcapsnet.formatting import mean_and_deviation, percent
+from wcapsnet.model_card import augmentation, colors, licence_of, preprocessing, title_of
 from wcapsnet.network import WCapsNet
 from wcapsnet.recipes.ablations import PAPER_FIGURES
 from wcapsnet.recipes.published import PAPER_TABLES
@@ -18,14 +18,6 @@ from wcapsnet.training.run_folder import runs_at_a_time
 if TYPE_CHECKING:
     from .ship import Measured
 
-DATA_LICENCES = {
-    "mnist": "MNIST (Y. LeCun, C. Cortes, C. J. C. Burges): CC BY-SA 3.0",
-    "sample": "MNIST (Y. LeCun, C. Cortes, C. J. C. Burges): CC BY-SA 3.0",
-    "fashion-mnist": "Fashion-MNIST (Zalando SE): MIT",
-    "cifar10": "CIFAR-10 (A. Krizhevsky, 2009): pictures from the web, offered without a licence of their own",
-    "cifar100": "CIFAR-100 (A. Krizhevsky, 2009): pictures from the web, offered without a licence of their own",
-    "svhn": "SVHN (Y. Netzer et al., 2011): for non-commercial use",
-}
 LIGHT_ON_DARK = {
     **dict.fromkeys(("mnist", "sample"), "It knows light digits on dark ground; dark ones on paper must be inverted."),
     "fashion-mnist": "It knows things lighter than the dark ground they lie on; a photo on white must be inverted.",
@@ -57,7 +49,7 @@ def card(m: Measured) -> str:
             f"wcapsnet explore {m.name}",
             "```",
             "",
-            *_preprocessing(m, experiment),
+            *preprocessing(experiment.model, m.facts, m.classes),
             "",
             "## Numbers",
             "",
@@ -77,19 +69,10 @@ def card(m: Measured) -> str:
             "",
             "## Licence",
             "",
-            f"The weights: Apache-2.0, as the package. The data: {_licence(experiment)}.",
+            f"The weights: Apache-2.0, as the package. The data: {licence_of(experiment)}.",
             "",
         ]
     )
-
-
-def _title(experiment: Experiment) -> str:
-    source = experiment.data.source
-    return DATASETS[source].title if source in DATASETS else f"the pictures of {source}"
-
-
-def _licence(experiment: Experiment) -> str:
-    return DATA_LICENCES.get(experiment.data.source, "whatever holds for its pictures")
 
 
 def _summary(m: Measured, experiment: Experiment) -> list[str]:
@@ -99,9 +82,9 @@ def _summary(m: Measured, experiment: Experiment) -> list[str]:
     height, width = experiment.model.height, experiment.model.width
     rows = {
         "what": f"WCapsNet ({levels} capsules, {sum(counts.values()):,} parameters with critics and decoder) on "
-        f"{_title(experiment)}",
-        "answers": f"one of {len(m.classes)} classes, for {_colors(experiment)} pictures of {height}×{width}",
-        "trained on": f"{m.images['train']:,} images, {_augmentation(experiment)}; {m.images['validation']:,} more for "
+        f"{title_of(experiment)}",
+        "answers": f"one of {len(m.classes)} classes, for {colors(experiment.model)} pictures of {height}×{width}",
+        "trained on": f"{m.images['train']:,} images, {augmentation(experiment)}; {m.images['validation']:,} more for "
         "validation",
         "test accuracy": f"**{_share(test)}**: {test['correct']:,} of {test['images']:,} images, fp32",
         "validation accuracy": f"{_share(validation)}: {validation['correct']:,} of {validation['images']:,} images",
@@ -113,12 +96,6 @@ def _summary(m: Measured, experiment: Experiment) -> list[str]:
     return ["| | |", "| --- | --- |", *(f"| {name} | {text} |" for name, text in rows.items())]
 
 
-def _augmentation(experiment: Experiment) -> str:
-    data = experiment.data
-    ways = [*(["mirrored"] if data.mirror else []), *([f"shifted by up to {data.shift} pixels"] if data.shift else [])]
-    return " and ".join(ways) or "as they are"
-
-
 def _paper(experiment: Experiment) -> dict[str, str]:
     """What the paper reports, if this is its experiment in full length."""
     dataset, row = row_of(experiment) or ("", "")
@@ -128,21 +105,6 @@ def _paper(experiment: Experiment) -> dict[str, str]:
 
 def _share(counts: dict[str, int]) -> str:
     return f"{percent(counts['correct'] / counts['images'])}%"
-
-
-def _colors(experiment: Experiment) -> str:
-    return {1: "gray", 3: "colour"}.get(experiment.model.channels, f"{experiment.model.channels}-channel")
-
-
-def _preprocessing(m: Measured, experiment: Experiment) -> list[str]:
-    mean, std = (", ".join(f"{value:.6g}" for value in m.facts[name]) for name in ("mean", "std"))
-    size = f"{experiment.model.height}×{experiment.model.width}"
-    return [
-        f"Any picture is taken: it is scaled to cover {size}, cropped to its centre, made {_colors(experiment)}, "
-        f"divided by 255 and normalised with mean ({mean}) and standard deviation ({std}).",
-        "",
-        f"Classes: {', '.join(m.classes)}.",
-    ]
 
 
 def _numbers(m: Measured, experiment: Experiment) -> list[str]:
@@ -200,7 +162,7 @@ def _limits(m: Measured, experiment: Experiment) -> list[str]:
     believed, right = float(m.test.probability.double().mean()), m.test.accuracy
     return [
         f"- It knows {len(m.classes)} classes and answers with one of them whatever the picture shows.",
-        f"- It was trained and measured on {_title(experiment)} alone; other pictures of the same things look "
+        f"- It was trained and measured on {title_of(experiment)} alone; other pictures of the same things look "
         "different, and nothing was measured on them.",
         f"- Its probabilities are not calibrated: on the test images it gives its answers {percent(believed, 1)}% on "
         f"average, and {percent(right, 1)}% of them are right.",

@@ -29,6 +29,7 @@ from wcapsnet.data import DATASETS, Dataset, load_dataset
 from wcapsnet.data.device_data import DeviceSplit
 from wcapsnet.device import arithmetic, choose_device
 from wcapsnet.errors import InputError
+from wcapsnet.experiment import published
 from wcapsnet.parts import model as MODELS
 from wcapsnet.recipes import RECIPES
 from wcapsnet.reports.export import accuracy_figure, write_figure
@@ -88,7 +89,7 @@ def ship(name: str, folders: list[Path], root: Path, data_dir: Path | None, devi
     facts = {
         "name": name,
         "version": __version__,
-        "experiment": _experiment(run),
+        "experiment": published(run.experiment),
         "epoch": run.results()["best_epoch"],
         "stored": "float32" if half.flips else "float16",
         "fingerprint": dataset.fingerprint(*PARTS),
@@ -168,15 +169,6 @@ def _data(run: Run, data_dir: Path | None) -> Dataset:
     dataset = load_dataset(config, data_dir=data_dir)
     run.check_data(dataset)
     return dataset
-
-
-def _experiment(run: Run) -> dict[str, Any]:
-    """Without the place of somebody's pictures."""
-    experiment = run.experiment
-    source = experiment.data.source
-    if source not in DATASETS:
-        experiment = replace(experiment, data=replace(experiment.data, source=Path(source).name))
-    return dict(to_dict(experiment))
 
 
 def _split(classifier: Classifier, dataset: Dataset, part: str) -> DeviceSplit:

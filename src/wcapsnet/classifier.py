@@ -28,6 +28,7 @@ from .memory import built
 from .network import Output, WCapsNet, WCapsNetConfig
 from .plugins import plugins, recorded_plugins, require
 from .prediction import Prediction, best_first
+from .pretrained import Pretrained
 from .settings import model_from_dict, to_dict
 
 METADATA = "wcapsnet"  # the key of our metadata in a safetensors file
@@ -36,7 +37,7 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 Picture: TypeAlias = "str | Path | bytes | BinaryIO | Image.Image | np.ndarray[Any, Any] | Tensor"
 
 
-class Classifier(nn.Module):
+class Classifier(nn.Module, Pretrained):
     """`classifier(images)` runs the network on normalised images; `classifier.predict(picture)` on any picture."""
 
     mean: Tensor
@@ -213,6 +214,12 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if "checksum" in described and described["checksum"] != checksum(tensors, described):
         raise InputError(f"{path} is damaged: its weights or their description do not match its checksum.")
     return tensors, described
+
+
+def weights_checksum(path: Path) -> str:
+    """The checksum that the file states, verified, or for a file without one, its own."""
+    tensors, facts = load_tensors(path)
+    return str(facts.get("checksum") or checksum(tensors, facts))
 
 
 def sealed(tensors: dict[str, Tensor], facts: dict[str, Any]) -> dict[str, Any]:

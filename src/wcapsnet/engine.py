@@ -43,8 +43,8 @@ class Engine:
     @torch.no_grad()
     def count(self, terms: Terms, output: Any, labels: Tensor, sums: Tensor) -> None:
         classes = output.logits[:, : self.network.config.classes]
-        accuracy = (classes.argmax(1) == labels).double().mean()
-        sums[:-1] += torch.stack([*(term.double() for term in (terms.total, *terms.named.values())), accuracy])
+        accuracy = (classes.argmax(1) == labels).to(sums.dtype).mean()
+        sums[:-1] += torch.stack([*(term.to(sums.dtype) for term in (terms.total, *terms.named.values())), accuracy])
         sums[-1] += 1
 
     def backward(self, total: Tensor) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from . import baselines  # noqa: F401 - an experiment may name any built-in part
@@ -11,7 +12,7 @@ from .data import DataConfig
 from .errors import InputError, shown
 from .network import WCapsNetConfig
 from .objective import PAPER, Objective
-from .settings import from_dict
+from .settings import from_dict, to_dict
 
 PRECISIONS = ("fp32", "bf16")
 KERNELS = ("auto", "fused", "plain")
@@ -105,12 +106,25 @@ class TrainingConfig:
 
 
 @dataclass(frozen=True)
+class Start:
+    """Trained weights to start from, instead of random ones."""
+
+    source: str  # a shipped network, or the path of a run folder or file
+    checksum: str  # of the weights file; the run folder keeps a copy
+
+    def __post_init__(self) -> None:
+        if not self.source.strip() or not self.checksum:
+            raise InputError("start needs a source and its checksum; use --from NAME, RUN or FILE.")
+
+
+@dataclass(frozen=True)
 class Experiment:
     name: str  # default name of the run folder
     data: DataConfig = field(default_factory=DataConfig)
     model: Any = field(default_factory=WCapsNetConfig)  # the configuration of any registered architecture
     objective: Objective = None  # type: ignore[assignment]  # the model's `terms`, or the paper's
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    start: Start | None = None  # None: random weights
 
     def __post_init__(self) -> None:
         if self.objective is None:
@@ -120,6 +134,20 @@ class Experiment:
         for field_name, text in (("name", self.name), ("data.source", self.data.source)):
             if "\0" in text or text != text.encode(errors="ignore").decode():
                 raise InputError(f"{field_name} is {shown(text)}, which is not valid Unicode; rename it.")
+
+
+def published(experiment: Experiment) -> dict[str, Any]:
+    """As plain values for a file to share: of local pictures and weights only the names, not the paths"""
+    data, start = experiment.data, experiment.start
+    return dict(
+        to_dict(
+            replace(
+                experiment,
+                data=replace(data, source=Path(data.source).name or data.source),
+                start=start and replace(start, source=Path(start.source).name),
+            )
+        )
+    )
 
 
 def stored_experiment(data: Any) -> Experiment:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from . import shipped
-from .classifier import Classifier
+from .classifier import Classifier, weights_checksum
 from .console import few, warn
 from .data import DATASETS, Dataset, load_dataset
 from .data.device_data import imbalanced
 from .device import choose_device
 from .errors import InputError
-from .experiment import Experiment
+from .experiment import Experiment, Start, published
 from .formatting import plural
+from .pretrained import WEIGHTS, is_pretrained
 from .training.run_folder import Run, read_json
 
 PARTS = ("train", "validation", "test")  # of a dataset
@@ -25,9 +27,9 @@ PARTS = ("train", "validation", "test")  # of a dataset
 
 def load(source: str | Path, *, device: str = "cpu") -> Classifier:
     """A trained classifier, ready to predict: by the name of a shipped network (see `wcapsnet list weights`), from a
-    run folder (its best weights) or a .safetensors file.
+    run folder (its best weights), a folder written by `save_pretrained` or a .safetensors file.
 
-    `device` is cpu, cuda, cuda:N or auto.
+    `device` is cpu, cuda, cuda:N, mps or auto.
 
     >>> load("wcapsnet-mnist").classes[:3]
     ('0', '1', '2')
@@ -37,11 +39,66 @@ def load(source: str | Path, *, device: str = "cpu") -> Classifier:
     path = Path(source)
     if not path.exists():
         raise InputError(f"There is no run folder or weights file at {source}, {shipped.unknown(str(source))}")
+    if is_pretrained(path) and not Run.is_run(path):
+        return Classifier.from_pretrained(path, device=device)
     run = Run.open(path) if path.is_dir() else None
-    classifier = Classifier.load(run.weights() if run else path, choose_device(device))
+    classifier = Classifier.load(weights_file(source), choose_device(device))
     if run:
         run.check_weights(classifier.config, classifier.classes)
+        classifier.facts |= _facts_of(run)
     return classifier
+
+
+def _facts_of(run: Run) -> dict[str, Any]:
+    """What a model card says about a network of this run, as far as it is known"""
+    facts: dict[str, Any] = {"experiment": published(run.experiment)}
+    with suppress(InputError):  # not finished, or damaged
+        results, data = run.results(), run.recorded_data()
+        images = data["images"]["validation"]
+        facts["test"] = {"correct": results["images"] - results["errors"], "images": results["images"]}
+        facts["validation"] = {"correct": round(results["validation_accuracy"] * images), "images": images}
+        facts["fingerprint"] = data["fingerprint"]
+    return facts
+
+
+def weights_file(source: str | Path) -> Path:
+    """The safetensors file that `load` reads"""
+    if source in shipped.names():
+        return shipped.path_of(str(source))
+    path = Path(source)
+    if is_pretrained(path) and not Run.is_run(path):
+        return path / WEIGHTS
+    return Run.open(path).weights() if path.is_dir() else path
+
+
+def starting_network(source: str | Path) -> tuple[Start, Classifier]:
+    """A trained network to start from, and how an experiment records it"""
+    classifier = load(source)
+    name = str(source) if source in shipped.names() else str(Path(source).expanduser().resolve())
+    return Start(name, weights_checksum(weights_file(source))), classifier
+
+
+def start_file(experiment: Experiment) -> Path | None:
+    """The weights file that an experiment starts from; None if it starts from random weights."""
+    if experiment.start is None:
+        return None
+    source = experiment.start.source
+    if source not in shipped.names() and not Path(source).exists():
+        raise InputError(f"{source}, the network to start from, is missing; restore it, or name one with --from.")
+    return weights_file(source)
+
+
+def repeated_start(experiment: Experiment, run: Path) -> Experiment:
+    """The experiment of a run folder, starting from the copy kept there if its source is gone or has changed"""
+    start, copy = experiment.start, run / "start.safetensors"
+    if start is None or not copy.exists():
+        return experiment
+    try:
+        path = start_file(experiment)
+        same = path is not None and weights_checksum(path) == start.checksum
+    except InputError:
+        same = False
+    return experiment if same else replace(experiment, start=replace(start, source=str(copy.resolve())))
 
 
 def check_part(part: str) -> None:
@@ -66,7 +123,7 @@ def load_with_data(
     for part in parts:
         check_part(part)
     path = Path(source)
-    if source not in shipped.names() and not path.is_file():
+    if source not in shipped.names() and not path.is_file() and not is_pretrained(path):
         if not path.exists():
             raise InputError(f"There is no run folder {source}, {shipped.unknown(str(source))}")
         run = Run.open(path)

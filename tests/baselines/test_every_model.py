@@ -18,6 +18,7 @@ from wcapsnet.models import list_models
 from wcapsnet.objective import PAPER, Objective
 from wcapsnet.training.console import Progress
 from wcapsnet.training.run_folder import Run
+from wcapsnet.training.take_over import take_over
 from wcapsnet.training.trainer import Trainer
 
 SHAPES = [(1, (17, 17)), (3, (32, 32)), (2, (28, 21))]
@@ -115,6 +116,18 @@ def test_black_images_give_finite_gradients(name):
     total = loss(network, images * 0, labels).total
     total.backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in network.parameters())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_trained_network_is_adapted_to_colour_and_to_other_classes(name):
+    source = Classifier(shaken(small(name)), ("a", "b", "c"), (0.0,), (1.0,)).eval()
+    images, _ = batch(source.network, 2)
+    in_colour, more_classes = small(name, channels=3).eval(), small(name, classes=5)
+    taken = take_over(in_colour, source.classes, source)
+    with torch.no_grad():
+        torch.testing.assert_close(in_colour(images.expand(-1, 3, -1, -1)).logits, source.network(images).logits)
+    assert len(taken.adapted) == 1
+    assert len(take_over(more_classes, tuple("abcde"), source).new) <= 3
 
 
 @pytest.mark.slow

@@ -10,11 +10,12 @@ from typing import Any, TypeVar
 
 import torch
 
+from ..classifier import Classifier
 from ..data import MAX_SIDE, scan_folder
 from ..device import choose_device
 from ..errors import InputError
-from ..experiment import Experiment
-from ..hub import moved, remembered
+from ..experiment import Experiment, Start
+from ..hub import moved, remembered, repeated_start, starting_network
 from ..limits import MIN_SIDE
 from ..recipes import RECIPES, quick, recipe, suggest
 from ..settings import with_setting
@@ -22,6 +23,8 @@ from ..training.run_folder import Run, read_experiment
 from .options import ExperimentOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
+SCRATCH = "none"  # --from none: random weights
+DEFAULT_START: str | None = None  # the shipped network that folders of colour pictures start from on a CPU
 
 
 def experiment_for(
@@ -35,6 +38,7 @@ def experiment_for(
     size: str | int | None = None,
     exclude: str | Sequence[str] = (),
     model: str = "auto",
+    start_from: str | Path | None = None,
     precision: str = "auto",
     kernels: str = "auto",
     settings: str | Iterable[str] = (),
@@ -45,15 +49,20 @@ def experiment_for(
     if epochs is not None and minutes is not None:
         raise InputError("Use either --epochs or --minutes, not both.")
     device = device or choose_device("auto")
-    experiment, record = _find_experiment(target, size, one_or_several(exclude), model, device)
+    scratch = start_from is not None and str(start_from) == SCRATCH
+    start = None if start_from is None or scratch else starting_network(start_from)
+    experiment, record = _find_experiment(target, size, one_or_several(exclude), model, start, scratch, device)
     if record:
         experiment, data_dir = moved(experiment, data_dir), data_dir or remembered(record)
+        experiment = repeated_start(experiment, record)
         # a repetition trains the recorded epochs, however long they take here
         experiment = replace(experiment, training=replace(experiment.training, minutes=None))
     elif precision == "auto" and not isinstance(target, Experiment):
         precision = "bf16" if device.type == "cuda" else "fp32"
     changes: dict[str, Any] = {"batch_size": batch_size, "lr": lr, "seed": seed, "minutes": minutes}
     changes |= {"precision": precision, "kernels": kernels}
+    if start or scratch:
+        experiment = replace(experiment, start=start[0] if start else None)
     given = {name: value for name, value in changes.items() if value not in (None, "auto")}
     training = replace(experiment.training, **given)
     experiment = replace(experiment, training=training if epochs is None else training.with_epochs(epochs))
@@ -78,7 +87,13 @@ def shows_options(function: F) -> F:
 
 
 def _find_experiment(
-    target: str | Path | Experiment, size: str | int | None, exclude: Sequence[str], model: str, device: torch.device
+    target: str | Path | Experiment,
+    size: str | int | None,
+    exclude: Sequence[str],
+    model: str,
+    start: tuple[Start, Classifier] | None,
+    scratch: bool,
+    device: torch.device,
 ) -> tuple[Experiment, Path | None]:
     """From a recipe's name, a run folder or its experiment.json (then with the folder), or a folder of pictures"""
     foreign = size is not None or model != "auto" or exclude
@@ -98,9 +113,17 @@ def _find_experiment(
     if not path.exists() and not {"/", "\\"} & set(name):
         raise InputError(f"{name!r} is neither a recipe nor a folder{suggest(name)}")
     summary = scan_folder(path, exclude)
+    colour_on_cpu = device.type == "cpu" and summary.proposed_channels == 3
+    if DEFAULT_START and not start and not scratch and model == "auto" and colour_on_cpu:
+        start = starting_network(DEFAULT_START)
+    sides = _sides(str(size)) if size else None
+    if start:
+        _, trained = start
+        experiment = quick.folder(path, summary, sides, trained.config if model == "auto" else model)
+        return replace(quick.fine_tuned(experiment, trained.normalization), start=start[0]), None
     if model == "auto":
         model = "wcapsnet" if device.type == "cuda" else "wcapsnet-small"
-    return quick.folder(path, summary, _sides(str(size)) if size else None, model), None
+    return quick.folder(path, summary, sides, model), None
 
 
 def _sides(text: str) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TypedDict
 
 
@@ -15,6 +16,7 @@ class ExperimentOptions(TypedDict, total=False):
     size: str | int | None
     exclude: str | Sequence[str]
     model: str
+    start_from: str | Path | None
     precision: str
     kernels: str
     settings: str | Iterable[str]

@@ -11,16 +11,16 @@ import torch
 from rich.markup import escape
 from typing_extensions import Unpack
 
-from .. import console
+from .. import console, shipped
 from ..classifier import Classifier
 from ..data import DATASETS, Dataset, default_data_dir
 from ..data.device_data import DeviceSplit
-from ..device import choose_device
+from ..device import choose_device, device_name
 from ..errors import Diverged, InputError, Interrupted
 from ..experiment import Experiment
 from ..explanations import Survey, survey
 from ..formatting import plural
-from ..hub import data_of_run, dataset_of, load
+from ..hub import data_of_run, dataset_of, load, start_file
 from ..kernels import compile as compile_kernels
 from ..network import WCapsNet
 from ..plugins import plugin_options
@@ -118,7 +118,8 @@ def train(
 
 def _as_typed(options: ExperimentOptions) -> dict[str, Any]:
     """By the names of the command line's options"""
-    return {"--set" if name == "settings" else f"--{name.replace('_', '-')}": value for name, value in options.items()}
+    named = {"settings": "--set", "start_from": "--from"}
+    return {named.get(name, f"--{name.replace('_', '-')}"): value for name, value in options.items()}
 
 
 def _started(
@@ -131,6 +132,7 @@ def _started(
 ) -> Trainer:
     from_dict(Experiment, to_dict(experiment))  # refuse a configuration that could not be read back
     run = Run.at(folder, experiment) if folder else Run.next_free(Path("runs") / experiment.name, experiment)
+    run.starts_from = start_file(experiment)
     trainer = _trainer(run, dataset_of(experiment, data_dir, download, quiet), device, quiet)
     place = (data_dir or default_data_dir()) if experiment.data.source in DATASETS else None
     run.start(describe_environment(device, place, 1, trainer.computed_by), 0)  # last: bad input leaves no files behind
@@ -161,19 +163,22 @@ def _announce(trainer: Trainer) -> None:
     training, dataset, state = trainer.settings, trainer.dataset, trainer.state
     _, channels, height, width = dataset.train.images.shape
     parameters = sum(p.numel() for p in trainer.network.parameters())
-    name = torch.cuda.get_device_name(trainer.device) if trainer.device.type == "cuda" else "CPU"
     console.out.print(
         f"[bold]{escape(trainer.experiment.name)}[/]: {len(dataset.classes)} classes, {len(dataset.train.labels):,} "
         f"training, {len(dataset.validation.labels):,} validation, {len(dataset.test.labels):,} test images "
         f"({channels}×{height}×{width})",
         soft_wrap=True,
     )
+    if trainer.taken_over and (start := trainer.experiment.start):
+        name = start.source if start.source in shipped.names() else Path(start.source).name
+        console.out.print(escape(trainer.taken_over.sentence(name)), soft_wrap=True)
     minutes = f"{training.minutes:g} minute{'' if training.minutes == 1 else 's'}" if training.minutes else None
     length = minutes or plural(training.epochs, "epoch")
     resumed = f", resumed after epoch {state.epoch}" if state.epoch or state.step else ""
     console.out.print(
-        f"{type(trainer.network).__name__}, {parameters:,} parameters; {training.precision} on {name} with "
-        f"{trainer.computed_by}, batch size {training.batch_size}, {length}{resumed}",
+        f"{type(trainer.network).__name__}, {parameters:,} parameters; {training.precision} on "
+        f"{device_name(trainer.device)} with {trainer.computed_by}, "
+        f"batch size {training.batch_size}, {length}{resumed}",
         soft_wrap=True,
     )
 

@@ -64,6 +64,15 @@ Model = Annotated[
     str,
     typer.Option(help="Folders: a model of `wcapsnet list models`; auto: wcapsnet on a GPU, wcapsnet-small on a CPU."),
 ]
+StartFrom = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        "--from",
+        metavar="NAME|RUN|FILE",
+        help="Start from the weights of this trained network, as far as they fit; none: from scratch.",
+        show_default=False,
+    ),
+]
 Precision = Annotated[str, typer.Option(help="fp32 or bf16; auto: bf16 on a GPU, fp32 on a CPU.")]
 Kernels = Annotated[str, typer.Option(help="fused or plain; auto: fused where supported.")]
 Download = Annotated[bool, typer.Option("--download", help="Download the dataset if it is missing.")]
@@ -84,7 +93,7 @@ Plugin = Annotated[
         show_default=False,
     ),
 ]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only warnings and the result.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Open = Annotated[bool, typer.Option("--open", help="Open the report in a browser, if there is a display.")]
@@ -124,6 +133,7 @@ _TRAINING: dict[str, tuple[Any, Any]] = {
     "size": (Size, None),
     "exclude": (Exclude, ()),
     "model": (Model, "auto"),
+    "start_from": (StartFrom, None),
     "device": (Device, "auto"),
     "precision": (Precision, "auto"),
     "kernels": (Kernels, "auto"),

@@ -24,6 +24,7 @@ from .options import Target, TrainingOptions, takes_training_options
         "wcapsnet train photos/                        one folder per class, or train/ val/ test/ of those",
         "wcapsnet train photos/ --minutes 10",
         "wcapsnet train photos/ --size 48 --epochs 60",
+        "wcapsnet train photos/ --from wcapsnet-cifar100   fine-tune a trained network",
         "wcapsnet train mnist --download",
         "wcapsnet train cifar10 --data-dir ~/data --seed 1",
         "wcapsnet train cifar10-squash                 a row of the paper's tables",

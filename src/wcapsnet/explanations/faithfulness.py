@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..device import exact
 from ..errors import InputError
 from ..network import WCapsNet
 from ..parts import suggestion
@@ -60,8 +61,9 @@ class Faithfulness:
 
 def mean_and_margin(areas: Tensor) -> tuple[float, float]:
     """(m,) → mean, and half its 95 % confidence interval (nan for a single image)"""
-    variance = areas.double().var() if len(areas) > 1 else torch.tensor(torch.nan, dtype=torch.float64)
-    return float(areas.double().mean()), float(confidence_margin(variance, torch.tensor(len(areas))))
+    areas = exact(areas)
+    variance = areas.var() if len(areas) > 1 else torch.tensor(torch.nan, dtype=torch.float64)
+    return float(areas.mean()), float(confidence_margin(variance, torch.tensor(len(areas))))
 
 
 @torch.no_grad()

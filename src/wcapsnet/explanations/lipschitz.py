@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn.grad import conv2d_input
 
 from ..data.device_data import DeviceSplit
-from ..device import arithmetic
+from ..device import arithmetic, exact
 from ..errors import InputError
 from ..network import WCapsNet
 from ..network.critic import Critic, SpectralConv2d
@@ -139,7 +139,7 @@ def critics(
 
 def operator_norm(weight: Tensor, stride: int, padding: int, size: tuple[int, int]) -> float:
     """‖A‖ of x ↦ conv(x, w) on maps of this size: power iteration on AᵀA, in float64"""
-    w = weight.detach().double()
+    w = exact(weight.detach())
     shape = (1, w.shape[1], *size)
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(w.device)
     norm = 0.0
@@ -169,7 +169,7 @@ def recalibrated(network: WCapsNet, batches: Iterable[Tensor], levels: Collectio
             with arithmetic("fp32", batch.device):
                 critic, c = next((critic, c) for index, critic, c in _capsules(copied, batch) if index == level)
                 with torch.no_grad():  # set here because the mode is per thread
-                    values = _before_norm(critic, c)[0].double()
+                    values = exact(_before_norm(critic, c)[0])
             return values.numel(), values.sum(), values.square().sum()
 
         counts, sums, squares = zip(*on_every_core(look, images, images[0].device), strict=True)
@@ -232,7 +232,7 @@ def _facts(network: WCapsNet, level: int, critic: Critic, found: _Judged) -> Cri
     for layer in critic.layers:
         assert isinstance(layer, SpectralConv2d)
         w = layer.normalized_weight()
-        kernels.append(float(torch.linalg.matrix_norm(w.double().flatten(1), 2)))
+        kernels.append(float(torch.linalg.matrix_norm(exact(w).flatten(1), 2)))
         operators.append(operator_norm(w, layer.stride, layer.padding, size))
         size = (-(-size[0] // layer.stride), -(-size[1] // layer.stride))  # kernels are centred on their pixel
     return CriticFacts(
@@ -241,14 +241,14 @@ def _facts(network: WCapsNet, level: int, critic: Critic, found: _Judged) -> Cri
         gamma=float(norm.weight),
         kernel_norms=tuple(kernels),
         operator_norms=tuple(operators),
-        slope_mean=float(found.slope.double().mean()),
+        slope_mean=float(exact(found.slope).mean()),
         slope_max=float(found.slope.max()),
-        logit_slope_mean=float(found.logit_slope.double().mean()),
+        logit_slope_mean=float(exact(found.logit_slope).mean()),
         logit_slope_max=float(found.logit_slope.max()),
-        low=float((a < LOW).double().mean()),
-        high=float((a > HIGH).double().mean()),
-        always_low=float((a < LOW).all(0).double().mean()),
-        always_high=float((a > HIGH).all(0).double().mean()),
+        low=float(exact(a < LOW).mean()),
+        high=float(exact(a > HIGH).mean()),
+        always_low=float(exact((a < LOW).all(0)).mean()),
+        always_high=float(exact((a > HIGH).all(0)).mean()),
         running=Spread(float(norm.running_mean), float((norm.running_var + norm.eps).sqrt())),
         dropping=_spread(found.dropping, norm),
         plain=_spread(found.plain, norm),
@@ -256,5 +256,5 @@ def _facts(network: WCapsNet, level: int, critic: Critic, found: _Judged) -> Cri
 
 
 def _spread(values: Tensor, norm: BatchNorm) -> Spread:
-    values = values.double()
+    values = exact(values)
     return Spread(float(values.mean()), float((values.var(correction=0) + norm.eps).sqrt()))

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from ..data.device_data import DeviceSplit
+from ..device import exact
 from ..errors import InputError
 from ..network import WCapsNet
 from ..network.critic import Critic
@@ -183,11 +184,13 @@ def _mean_weights(network: WCapsNet, split: DeviceSplit) -> list[Tensor]:
     @torch.no_grad()
     def look(start: int) -> list[Tensor]:
         images, _ = split.take(slice(start, start + size))
-        return [routing.weights.double().sum(0) for routing in network(images).routings]
+        return [exact(routing.weights).sum(0) for routing in network(images).routings]
 
     size = _size(network, split)
     parts = list(on_every_core(look, range(0, len(split), size), split.labels.device))
-    return [torch.stack(level).sum(0).div(len(split)).float() for level in zip(*parts, strict=True)]
+    return [
+        torch.stack(level).sum(0).div(len(split)).float().to(split.labels.device) for level in zip(*parts, strict=True)
+    ]
 
 
 def _answers(network: WCapsNet, images: Tensor, others: Iterable[Weigh], numbers: torch.Generator) -> Iterator[Tensor]:

@@ -9,6 +9,7 @@ import math
 
 from torch import Tensor
 
+from ..device import exact
 from ..limits import EQUAL
 
 FACTOR = 2.0  # the scale ends at half the equal share and at twice the equal share
@@ -17,7 +18,7 @@ MOST_OUTLINED = 0.5  # share of all vectors: more outlines than that are not inf
 
 def against_share(b: Tensor, n: int) -> Tensor:
     """log₂(b·N), clamped to [−1, 1]; 0 within 1 % of the equal share, where weights count as equal (D31)"""
-    share = b.double() * n
+    share = exact(b) * n
     position = (share.log() / math.log(FACTOR)).clamp(-1, 1)
     return position.masked_fill((share >= EQUAL) & (share <= 1 / EQUAL), 0.0)
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..classifier import load_tensors, save_tensors
 from ..data.device_data import DeviceSplit
-from ..device import arithmetic
+from ..device import arithmetic, exact
 from ..errors import InputError
 from ..network import Output, WCapsNet
 from ..network.routing import block_weights, heaviest, route
@@ -231,13 +231,12 @@ class _MapSums:
 
     def __init__(self, network: WCapsNet):
         shape = (network.config.classes, network.config.levels[-1].capsules, *network.config.maps()[-1])
-        device = network.projection.device
-        self.count = torch.zeros(shape[0], dtype=torch.float64, device=device)
-        self.sum = torch.zeros(shape, dtype=torch.float64, device=device)
+        self.sum = exact(network.projection.new_zeros(shape))
+        self.count = self.sum.new_zeros(shape[0])
         self.squares = torch.zeros_like(self.sum)
 
     def add(self, b: Tensor, labels: Tensor) -> None:
-        b = b.double()
+        b, labels = exact(b), labels.to(self.sum.device)
         self.count.index_add_(0, labels, torch.ones_like(labels, dtype=torch.float64))
         self.sum.index_add_(0, labels, b)
         self.squares.index_add_(0, labels, b.square())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ..data import MAX_SIDE, DataConfig
 from ..data.folder import FolderSummary
@@ -11,6 +13,7 @@ from ..models import model_config
 from ..objective import PAPER, Objective
 
 WCAPSNET_TRAINING = {"optimizer": "adamw", "lr": 0.005, "weight_decay": 0.3, "averaging": 0.99}
+FINE_TUNING = 0.2  # times the learning rate from scratch
 SMALL_SIDE = 32  # pixels, on a CPU: 64 costs three times as much (docs/results.md)
 
 
@@ -35,16 +38,23 @@ def demo() -> Experiment:
 
 
 def folder(
-    path: Path, summary: FolderSummary, size: tuple[int, int] | None = None, model: str = "wcapsnet"
+    path: Path, summary: FolderSummary, size: tuple[int, int] | None = None, model: str | Any = "wcapsnet"
 ) -> Experiment:
     """Your own pictures, one folder per class: standardised, shifted, and mirrored if they are in colour.
 
     Gray pictures are not mirrored: they often show writing, which mirroring would change. The fewer pictures, the more
     epochs: about 800 steps in total, between 20 and 100 epochs. What was measured: docs/results.md, "Photographs".
+
+    `model` is a model's name, or the configuration of a trained network, whose size is kept if `size` is None.
     """
-    height, width = size or _reduced(summary.proposed_size(), SMALL_SIDE if model == "wcapsnet-small" else MAX_SIDE)
-    channels = summary.proposed_channels
-    config = model_config(model, len(summary.classes), channels, height, width)
+    classes, channels = len(summary.classes), summary.proposed_channels
+    if isinstance(model, str):
+        largest = SMALL_SIDE if model == "wcapsnet-small" else MAX_SIDE
+        height, width = size or _reduced(summary.proposed_size(), largest)
+        config = model_config(model, classes, channels, height, width)
+    else:
+        height, width = size or (model.height, model.width)
+        config = replace(model, classes=classes, channels=channels, height=height, width=width)
     images = sum(summary.counts)
     batch_size = 64 if images >= 5000 else 32 if images >= 200 else 16
     epochs = min(100, max(20, 800 * batch_size // images))
@@ -73,6 +83,15 @@ def folder(
             **getattr(config, "training", WCAPSNET_TRAINING),
         ),
     )
+
+
+def fine_tuned(experiment: Experiment, normalization: tuple[tuple[float, ...], tuple[float, ...]]) -> Experiment:
+    """The same experiment for weights trained on images with this mean and standard deviation: a lower learning rate,
+    and images normalised in the same way, with their own statistics unless those are 0 and 1."""
+    mean, std = normalization
+    kind = "unit" if set(mean) == {0.0} and set(std) == {1.0} else "standardize"
+    training = replace(experiment.training, lr=FINE_TUNING * experiment.training.lr)
+    return replace(experiment, data=replace(experiment.data, normalization=kind), training=training)
 
 
 def _reduced(size: tuple[int, int], largest: int) -> tuple[int, int]:

@@ -10,7 +10,13 @@ from ..experiment import Experiment
 from ..settings import to_dict
 from . import RECIPES
 
-OPTIONS = {"training.seed": "--seed", "training.precision": "--precision", "training.kernels": "--kernels"}
+OPTIONS = {
+    "training.seed": "--seed",
+    "training.precision": "--precision",
+    "training.kernels": "--kernels",
+    "start.source": "--from",
+}
+OWN = ("name", "start.checksum")  # of every run or file
 
 
 def rebuild(experiment: Experiment) -> str:
@@ -20,7 +26,7 @@ def rebuild(experiment: Experiment) -> str:
     def differences(name: str) -> dict[str, Any]:
         has = _leaves(to_dict(RECIPES[name]()))
         always = {field: asked[field] for field in ("training.seed", "training.precision")}
-        changed = {field: value for field, value in asked.items() if has.get(field) != value and field != "name"}
+        changed = {field: value for field, value in asked.items() if has.get(field) != value and field not in OWN}
         return {**always, **changed}
 
     name = min(RECIPES, key=lambda name: len(differences(name)))

@@ -12,8 +12,9 @@ from rich.markup import escape
 from .. import console
 from ..data import DATASETS, DataConfig, Dataset, default_data_dir
 from ..data.types import Augmentations
+from ..device import device_name
 from ..errors import InputError
-from ..hub import check_fit, dataset_of
+from ..hub import check_fit, dataset_of, start_file
 from ..kernels import choose as choose_engine
 from ..kernels import compile as compile_kernels
 from ..limits import MAX_LANES
@@ -45,12 +46,14 @@ def train_all(
     if table:  # the paper's network is a row of every table
         runs = _not_elsewhere(sweep, runs, load, quiet)
     for run in runs:
+        if not Run.is_run(run.path):
+            run.starts_from = start_file(run.experiment)
         dataset = load(run.experiment.data)
         check_memory(run.experiment, device, len(dataset.train.labels), len(dataset.validation.labels))
     for experiment in {(e.model, e.training.kernels): e for e in (run.experiment for run in runs)}.values():
         choose_engine(built(experiment.model), experiment, device)  # refuse unsupported settings first
     shared = SharedData(load, device)
-    at_a_time = 1 if device.type == "cpu" else parallel or AT_ONCE
+    at_a_time = parallel or AT_ONCE if device.type == "cuda" else 1
 
     def make(run: Run, progress: Progress) -> Trainer | None:
         if Run.is_run(run.path):
@@ -81,13 +84,14 @@ def train_all(
 
 def _announce(sweep: Sweep, unfinished: list[Run], parallel: int, device: torch.device) -> None:
     total, done = len(sweep.runs), len(sweep.runs) - len(unfinished)
-    where = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     at_once = f", {parallel} at a time" if parallel > 1 and device.type == "cuda" else ""
     before = f", {done} of them already finished" if done else ""
     runs = "1 run" if total == 1 else f"{total} runs"
-    console.out.print(f"{runs} in [bold]{escape(str(sweep.folder))}[/]{before}; on {where}{at_once}", soft_wrap=True)
-    if parallel > 1 and device.type == "cpu":
-        console.out.print("On a CPU, runs are trained one after another; --parallel applies to GPUs.")
+    console.out.print(
+        f"{runs} in [bold]{escape(str(sweep.folder))}[/]{before}; on {device_name(device)}{at_once}", soft_wrap=True
+    )
+    if parallel > 1 and device.type != "cuda":
+        console.out.print("Here runs are trained one after another; --parallel applies to CUDA GPUs.")
 
 
 def _checked(sweep: Sweep, data_dir: Path | None, download: bool, quiet: bool) -> Callable[[DataConfig], Dataset]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from .. import scores
 from ..data.device_data import DeviceSplit
-from ..device import arithmetic
+from ..device import arithmetic, exact
 from ..network import WCapsNet
 from ..network.routing import block_weights, heaviest
 
@@ -136,7 +136,7 @@ def evaluate(
         predicted=predicted.cpu(),
         probability=probability.cpu(),
         winners=tuple(heaviest(b).cpu() for b in weights),
-        loss=float(loss.double().mean()),
+        loss=float(exact(loss).mean()),
         mean_weights=tuple((total / counts[:, None]).cpu() for total in sums),
         classes=classes,
     )

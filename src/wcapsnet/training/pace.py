@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-import torch
-
 from ..console import warn
 from ..data import Split
 from ..data.device_data import DeviceSplit
+from ..device import synchronize
 from ..formatting import duration
 from .step import undone
 
@@ -108,7 +107,6 @@ class Pace:
             while len(times) < 3 or time.perf_counter() - began < TRIAL * self.total:
                 started = time.perf_counter()
                 trainer.step(index)
-                if trainer.device.type == "cuda":
-                    torch.cuda.synchronize(trainer.device)
+                synchronize(trainer.device)
                 times.append(time.perf_counter() - started)
         return sum(times[1:]) / len(times[1:])  # the first one warms up

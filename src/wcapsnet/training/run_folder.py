@@ -6,6 +6,7 @@
     metrics.jsonl        one line per epoch: every loss term, accuracies, learning rate, images/s
     best.safetensors     weights with the best validation accuracy, ready to load
     last.safetensors     weights of the last epoch
+    start.safetensors    the network whose weights the run started from, if there is one
     state.safetensors    weights, momentum and random state: needed to resume
     test.json            test-set results of the best weights, with per-class accuracy and confusion matrix
     predictions.csv      one line per test image
@@ -26,6 +27,7 @@ import json
 import math
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from datetime import datetime, timezone
@@ -36,7 +38,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from .. import __version__
-from ..atomic import write_text
+from ..atomic import replacing, write_text
 from ..console import warn
 from ..data import Dataset
 from ..errors import InputError
@@ -54,6 +56,7 @@ COUNTS, MEASURES = ("images", "errors", "epochs", "best_epoch"), ("accuracy", "v
 class Run:
     def __init__(self, path: Path, experiment: Experiment, numbered: Path | None = None):
         self.path, self.experiment = path, experiment
+        self.starts_from: Path | None = None  # weights file for `experiment.start`, copied when the run begins
         self._numbered = numbered  # the next number to try if another process takes `path` first
         self._again = False  # the folder holds a run that stopped before its first epoch ended; it is replaced
         self._lock: FileLock | None = None
@@ -97,6 +100,11 @@ class Run:
                 raise InputError(f"Another run has just started in {self.path}; choose another folder with --out.")
             self.path = free_path(self._numbered)
         self.write_json("environment.json", environment)
+        if self.starts_from:
+            with replacing(self.file("start.safetensors")) as partial:
+                shutil.copyfile(self.starts_from, partial)
+        else:
+            self.file("start.safetensors").unlink(missing_ok=True)
         self.write_experiment()
         self.file(".taken").unlink()
 
@@ -258,6 +266,13 @@ class Run:
                     f"{self.path} has lost its weights: there is no best.safetensors; restore it, or train again."
                 )
             raise InputError(f"{self.path} has no weights yet: its first epoch is not finished.")
+        return path
+
+    def starting_weights(self) -> Path:
+        """The weights file that `experiment.start` names, or the run's own copy of it."""
+        path = self.starts_from or self.file("start.safetensors")
+        if not path.exists():
+            raise InputError(f"{self.path} cannot start: {path} is missing; restore it, or train again.")
         return path
 
     def metrics(self) -> list[dict[str, Any]]:

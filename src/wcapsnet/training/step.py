@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..data.augment import Mixed
 from ..data.device_data import DeviceSplit
-from ..device import arithmetic
+from ..device import arithmetic, random_state, set_random_state, sum_dtype
 from ..engine import Engine
 from ..experiment import Experiment
 from ..objective import Objective
@@ -37,7 +37,8 @@ class Step:
         self.experiment, self.engine, self.optimizer, self.data = experiment, engine, optimizer, data
         self.average = average
         self.summed = summed(experiment.objective)
-        self.sums = torch.zeros(len(self.summed), dtype=torch.float64, device=data.labels.device)
+        device = data.labels.device
+        self.sums = torch.zeros(len(self.summed), dtype=sum_dtype(device), device=device)
 
     def __call__(self, index: Tensor) -> None:
         experiment, engine = self.experiment, self.engine
@@ -121,15 +122,14 @@ def undone(step: Step) -> Iterator[None]:
     """Steps taken inside leave no trace: afterwards weights, optimizer, averages and random numbers are as before."""
     kept, device = step.tensors(), step.sums.device
     before = [tensor.clone() for tensor in kept]
-    random_state = torch.get_rng_state()
-    random_cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    on_cpu, on_device = torch.get_rng_state(), random_state(device)
     yield
     with torch.no_grad():
         for tensor, value in zip(kept, before, strict=True):
             tensor.copy_(value)
-    torch.set_rng_state(random_state)
-    if random_cuda is not None:
-        torch.cuda.set_rng_state(random_cuda, device)
+    torch.set_rng_state(on_cpu)
+    if on_device is not None:
+        set_random_state(device, on_device)
 
 
 class Average:
@@ -143,7 +143,7 @@ class Average:
         self.network: Any = copy.deepcopy(network).eval().requires_grad_(False)
         self.decay = decay
         device = next(network.parameters()).device
-        self.steps = torch.zeros((), dtype=torch.float64, device=device)  # t
+        self.steps = torch.zeros((), dtype=sum_dtype(device), device=device)  # t
         own, other = self.network.state_dict(), network.state_dict(keep_vars=True)
         averaged = [name for name, _ in network.named_parameters()]
         averaged += [name for name, _ in network.named_buffers() if name.endswith(("running_mean", "running_var"))]

@@ -18,9 +18,10 @@ from torch import Tensor
 
 from .. import kernels
 from ..atomic import write_text
-from ..classifier import Classifier, load_tensors, not_finite, save_tensors
+from ..classifier import Classifier, load_tensors, not_finite, save_tensors, weights_checksum
 from ..data import Dataset
 from ..data.device_data import DeviceData, DeviceSplit, epoch_order, imbalanced
+from ..device import random_state, set_random_state
 from ..errors import Diverged, InputError, Interrupted
 from ..experiment import Experiment, TrainingConfig
 from ..memory import built, check_training
@@ -32,6 +33,7 @@ from .evaluate import Evaluation, evaluate, good_batch_for, listed_winners
 from .pace import Pace
 from .run_folder import Run
 from .step import Average, GraphedStep, Step, decayed_parameters, make_optimizer
+from .take_over import TakenOver, take_over
 from .tensorboard import event_writer
 
 Measure: TypeAlias = Callable[[WCapsNet, DeviceSplit], Evaluation]
@@ -67,6 +69,8 @@ class Trainer:
         check_memory(experiment, device, len(self.train_data), len(self.validation_data))
         torch.manual_seed(self.settings.seed)
         self.network = built(experiment.model, parameter_copies(self.settings)).to(device)
+        new = not run.file("state.safetensors").exists()
+        self.taken_over = self._taken_over() if new and experiment.start else None
         self.engine = kernels.choose(self.network, experiment, device)
         self.computed_by = self.engine.description
         self.optimizer = make_optimizer(self.engine, experiment, device)
@@ -76,7 +80,7 @@ class Trainer:
         self.classifier = Classifier(self.evaluated.network, self.dataset.classes, *self.normalization)
         self.state = State()
         self.step: Step = Step(experiment, self.engine, self.optimizer, self.train_data, self.average)
-        if run.file("state.safetensors").exists():
+        if not new:
             self._restore()
         elif run.metrics():  # starting again would overwrite its files
             raise InputError(
@@ -86,6 +90,15 @@ class Trainer:
         if device.type == "cuda" and self.settings.cuda_graph:
             self.step = GraphedStep(self.step, min(self.settings.batch_size, len(self.train_data)))
         self.pace = Pace(self, self.settings.minutes) if self.settings.minutes else None
+
+    def _taken_over(self) -> TakenOver:
+        path, start = self.run.starting_weights(), self.experiment.start
+        if start and weights_checksum(path) != start.checksum:
+            raise InputError(
+                f"{path} is not the network that {self.experiment.name} starts from: it has another checksum; restore "
+                "it, or name it again with --from."
+            )
+        return take_over(self.network, self.dataset.classes, Classifier.load(path, self.device))
 
     def fit(self) -> None:
         """Train to the end of the schedule, or until validation has not improved for `patience` epochs."""
@@ -236,8 +249,8 @@ class Trainer:
         """`state` is written last, and resuming reads nothing else: a run killed in between loses at most one epoch."""
         tensors = self._tensors()
         tensors["random.cpu"] = torch.get_rng_state()
-        if self.device.type == "cuda":
-            tensors["random.cuda"] = torch.cuda.get_rng_state(self.device)
+        if (random := random_state(self.device)) is not None:
+            tensors[f"random.{self.device.type}"] = random
         if self.state.step == 0:
             self.classifier.save(self.run.file("last.safetensors"), epoch=self.state.epoch)
         save_tensors(self.run.file("state.safetensors"), tensors, {"state": asdict(self.state)})
@@ -270,8 +283,8 @@ class Trainer:
                         raise RuntimeError(f"{name} has another shape")
                     tensor.copy_(tensors[name])
             torch.set_rng_state(tensors["random.cpu"])
-            if self.device.type == "cuda" and "random.cuda" in tensors:
-                torch.cuda.set_rng_state(tensors["random.cuda"], self.device)
+            if (random := tensors.get(f"random.{self.device.type}")) is not None and self.device.type != "cpu":
+                set_random_state(self.device, random)
             self.state = from_dict(State, facts["state"], "state")
         except (RuntimeError, KeyError, TypeError, InputError) as error:
             raise InputError(
@@ -293,7 +306,7 @@ def parameter_copies(settings: TrainingConfig) -> int:
 def check_memory(experiment: Experiment, device: torch.device, images: int, validation_images: int) -> None:
     """Refuse an experiment that needs more memory than there is, before anything is built."""
     model, settings, cuda = experiment.model, experiment.training, device.type == "cuda"
-    threads = 1 if cuda else torch.get_num_threads()
+    threads = torch.get_num_threads() if device.type == "cpu" else 1
     evaluated = min(good_batch_for(model.height * model.width, device) * threads, validation_images)
     fused = cuda and settings.kernels != "plain"  # if they support the network; they need a tenth of the memory
     scale = 0.05 if fused else 0.5 if settings.precision == "bf16" else 1.0

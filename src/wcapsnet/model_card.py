@@ -1,0 +1,143 @@
+"""The model card of a saved network: what it is, how to use it, what it was measured on. Facts that its file does not
+hold are left out."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from .data import DATASETS
+from .experiment import Experiment, stored_experiment
+from .formatting import percent
+from .recipes.repeat import rebuild
+
+if TYPE_CHECKING:
+    from .classifier import Classifier
+
+DATA_LICENCES = {
+    "mnist": "MNIST (Y. LeCun, C. Cortes, C. J. C. Burges): CC BY-SA 3.0",
+    "sample": "MNIST (Y. LeCun, C. Cortes, C. J. C. Burges): CC BY-SA 3.0",
+    "fashion-mnist": "Fashion-MNIST (Zalando SE): MIT",
+    "cifar10": "CIFAR-10 (A. Krizhevsky, 2009): pictures from the web, offered without a licence of their own",
+    "cifar100": "CIFAR-100 (A. Krizhevsky, 2009): pictures from the web, offered without a licence of their own",
+    "svhn": "SVHN (Y. Netzer et al., 2011): for non-commercial use",
+}
+HUB_DATASETS = {"mnist": "mnist", "sample": "mnist", "fashion-mnist": "fashion_mnist", "svhn": "svhn"}
+HUB_DATASETS |= {"cifar10": "cifar10", "cifar100": "cifar100"}  # their names on the Hub
+MOST_CLASSES = 100  # listed by name
+
+
+def card(classifier: Classifier, name: str, license: str | None = None) -> str:
+    """README.md for a folder written by `save_pretrained`"""
+    facts = classifier.facts
+    experiment = stored_experiment(facts["experiment"]) if "experiment" in facts else None
+    title = title_of(experiment) if experiment else None
+    limits = [
+        f"- It knows {len(classifier.classes)} classes and answers with one of them whatever the picture shows.",
+        *([f"- It was trained and measured on {title} alone."] if title else []),
+        "- Its probabilities are not calibrated.",
+    ]
+    trained = ["## Training", "", "```", rebuild(experiment), "```", ""] if experiment else []
+    licences = [
+        *([f"The weights: {license}."] if license else []),
+        *([f"The data: {licence_of(experiment)}."] if experiment else []),
+    ]
+    return "\n".join(
+        [
+            *_front_matter(name, experiment, facts, license),
+            f"# {name}",
+            "",
+            *_summary(classifier, experiment),
+            "",
+            "## Use",
+            "",
+            "```python",
+            "from wcapsnet import Classifier",
+            "",
+            'model = Classifier.from_pretrained("FOLDER")  # this folder, or OWNER/NAME on the Hub',
+            'model.predict("picture.png")',
+            "```",
+            "",
+            *preprocessing(classifier.config, facts, classifier.classes[:MOST_CLASSES]),
+            "",
+            "## Limits",
+            "",
+            *limits,
+            "",
+            *trained,
+            *(["## Licence", "", " ".join(licences), ""] if licences else []),
+        ]
+    )
+
+
+def _front_matter(name: str, experiment: Experiment | None, facts: dict[str, Any], license: str | None) -> list[str]:
+    """YAML, which JSON is part of"""
+    fields: dict[str, Any] = {"library_name": "wcapsnet", "pipeline_tag": "image-classification"}
+    fields["tags"] = ["image-classification", "capsule-networks", "wcapsnet"]
+    if license:
+        fields["license"] = license
+    dataset = HUB_DATASETS.get(experiment.data.source) if experiment else None
+    if dataset:
+        fields["datasets"] = [dataset]
+    if experiment and "test" in facts:
+        test = facts["test"]
+        measured = {
+            "task": {"type": "image-classification"},
+            "dataset": {"name": title_of(experiment), "type": dataset or "imagefolder", "split": "test"},
+            "metrics": [{"type": "accuracy", "value": round(test["correct"] / test["images"], 6)}],
+        }
+        fields |= {"metrics": ["accuracy"], "model-index": [{"name": name, "results": [measured]}]}
+    return ["---", *(f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in fields.items()), "---", ""]
+
+
+def _summary(classifier: Classifier, experiment: Experiment | None) -> list[str]:
+    config, facts = classifier.config, classifier.facts
+    parameters = sum(p.numel() for p in classifier.network.parameters())
+    on = f" on {title_of(experiment)}" if experiment else ""
+    rows = {
+        "what": f"{type(classifier.network).__name__}, {parameters:,} parameters,{on}".rstrip(","),
+        "answers": f"one of {len(classifier.classes)} classes, for {colors(config)} pictures of "
+        f"{config.height}×{config.width}",
+    }
+    if experiment:
+        rows["training images"] = augmentation(experiment)
+    for part in ("test", "validation"):
+        if part in facts:
+            right, images = facts[part]["correct"], facts[part]["images"]
+            rows[f"{part} accuracy"] = f"{percent(right / images)}%: {right:,} of {images:,} images"
+    if experiment and experiment.start:
+        rows["started from"] = f"{experiment.start.source} (`{experiment.start.checksum}`)"
+    if experiment and "epoch" in facts:
+        rows["weights"] = f"epoch {facts['epoch']} of {experiment.training.epochs}, seed {experiment.training.seed}"
+    rows["checksum"] = f"`{facts['checksum']}` (SHA-256 over weights and metadata, verified when it is loaded)"
+    return ["| | |", "| --- | --- |", *(f"| {name} | {text} |" for name, text in rows.items())]
+
+
+def title_of(experiment: Experiment) -> str:
+    source = experiment.data.source
+    return DATASETS[source].title if source in DATASETS else f"the pictures of {source}"
+
+
+def licence_of(experiment: Experiment) -> str:
+    return DATA_LICENCES.get(experiment.data.source, "whatever holds for its pictures")
+
+
+def augmentation(experiment: Experiment) -> str:
+    data = experiment.data
+    ways = [*(["mirrored"] if data.mirror else []), *([f"shifted by up to {data.shift} pixels"] if data.shift else [])]
+    return " and ".join(ways) or "as they are"
+
+
+def colors(model: Any) -> str:
+    return {1: "gray", 3: "colour"}.get(model.channels, f"{model.channels}-channel")
+
+
+def preprocessing(model: Any, facts: dict[str, Any], classes: tuple[str, ...]) -> list[str]:
+    """How a picture becomes the network's input, and the names of the answers"""
+    mean, std = (", ".join(f"{value:.6g}" for value in facts[name]) for name in ("mean", "std"))
+    return [
+        f"Any picture is taken: it is scaled to cover {model.height}×{model.width}, cropped to its centre, made "
+        f"{colors(model)}, divided by 255 and normalised with mean ({mean}) and standard deviation ({std}).",
+        "",
+        f"Classes: {', '.join(classes)}.",
+    ]

@@ -1,0 +1,92 @@
+"""`wcapsnet train FOLDER --from …`: on other classes, sizes and colours, repeated and refused."""
+
+import json
+
+import pytest
+from cli_helpers import call, picture, same_weights, sentence
+
+from wcapsnet import train
+from wcapsnet.api import experiments
+from wcapsnet.hub import load
+
+QUICK = ("--epochs", 1, "--quiet")
+
+
+def experiment(run):
+    return json.loads((run / "experiment.json").read_text())
+
+
+@pytest.fixture
+def birds(tmp_path):
+    """Three classes of gray pictures"""
+    for label, shade in (("crow", 40), ("gull", 220), ("dove", 130)):
+        (tmp_path / "birds" / label).mkdir(parents=True)
+        for i in range(8):
+            picture((shade,) * 3, i).convert("L").save(tmp_path / "birds" / label / f"{i}.png")
+    return tmp_path / "birds"
+
+
+def test_a_run_is_fine_tuned_on_other_classes_sizes_and_colours(run, birds, tmp_path):
+    answer = call("train", birds, "--from", run, "--size", 12, "--epochs", 1, "--out", tmp_path / "tuned")
+    assert answer.code == 0, answer
+    (line,) = [line for line in answer.out.splitlines() if "tensors taken from" in line]
+    assert "fruit run" in line
+    assert "projection" in line
+    now, before = experiment(tmp_path / "tuned"), experiment(run)
+    assert now["model"]["levels"] == before["model"]["levels"]
+    assert (now["model"]["classes"], now["model"]["channels"], now["model"]["height"]) == (3, 1, 12)
+    assert now["start"]["source"] == str(run)
+    assert load(tmp_path / "tuned").classes == ("crow", "dove", "gull")
+
+
+def test_pictures_get_the_size_of_the_network_unless_another_is_given(run, pictures, tmp_path):
+    assert call("train", pictures, "--from", run, "--out", tmp_path / "tuned", *QUICK).code == 0
+    assert experiment(tmp_path / "tuned")["model"]["height"] == 8
+
+
+def test_a_run_is_repeated_after_its_source_is_gone(run, pictures, tmp_path):
+    weights = tmp_path / "weights.safetensors"
+    weights.write_bytes((run / "best.safetensors").read_bytes())
+    assert call("train", pictures, "--from", weights, "--out", tmp_path / "one", *QUICK).code == 0
+    weights.unlink()
+    again = call("train", tmp_path / "one", "--out", tmp_path / "two", "--quiet")
+    assert again.code == 0, again
+    assert same_weights(tmp_path / "one" / "last.safetensors", tmp_path / "two" / "last.safetensors")
+    scratch = call("train", tmp_path / "one", "--out", tmp_path / "three", "--from", "none", "--quiet")
+    assert scratch.code == 0, scratch
+    assert experiment(tmp_path / "three")["start"] is None
+    assert not same_weights(tmp_path / "one" / "last.safetensors", tmp_path / "three" / "last.safetensors")
+
+
+def test_every_run_of_a_sweep_starts_from_the_weights(run, pictures, tmp_path):
+    answer = call("sweep", pictures, "--from", run, "--seeds", 2, "--out", tmp_path / "sweep", *QUICK)
+    assert answer.code == 0, answer
+    assert len(list((tmp_path / "sweep").glob("*/start.safetensors"))) == 2
+
+
+def test_another_model_than_that_of_the_weights_takes_what_fits_or_is_refused(run, pictures, tmp_path):
+    arguments = ("train", pictures, "--from", run, "--out", tmp_path / "other", *QUICK)
+    assert "no layer in common" in sentence(call(*arguments, "--model", "vgg-19", "--size", 32))
+
+
+@pytest.mark.parametrize("name", ["nothing/here", "wcapsnet-cifar1000"])
+def test_an_unknown_network_is_refused(name, pictures, tmp_path):
+    assert name in sentence(call("train", pictures, "--from", name, "--out", tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_resumed_run_takes_no_other_start(run):
+    assert "--from" in sentence(call("train", "--resume", run, "--from", "wcapsnet-mnist"))
+
+
+def test_a_default_start_applies_to_colour_pictures_on_a_cpu_and_can_be_declined(run, pictures, birds, monkeypatch):
+    monkeypatch.setattr(experiments, "DEFAULT_START", str(run))
+    assert experiments.experiment_for(pictures)[0].start.source == str(run)
+    assert experiments.experiment_for(pictures, start_from="none")[0].start is None
+    assert experiments.experiment_for(pictures, model="wcapsnet-quick")[0].start is None
+    assert experiments.experiment_for(birds)[0].start is None
+
+
+def test_training_from_python_starts_from_a_run_too(run, pictures, tmp_path):
+    tuned = train(pictures, start_from=run, epochs=1, out=tmp_path / "tuned", report=False, quiet=True)
+    assert tuned.run.experiment.start.source == str(run)
