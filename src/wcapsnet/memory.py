@@ -21,6 +21,7 @@ MAX_TENSORS = 200_000  # a network of more takes minutes to build and never ends
 LARGE = 2**28  # bytes; up to here, building is as fast as counting
 FLOAT = 4  # bytes
 MARGIN = 1.25  # the measured peak of a training step on CPUs is 1.9 to 4.4 times the activations kept
+IMAGES = 0.5  # share of the free memory that images may take
 CPU = torch.device("cpu")
 CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
@@ -42,6 +43,11 @@ def available(device: torch.device) -> float:
         with suppress(AttributeError, OSError, ValueError):  # not Unix
             limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     return min(limits, default=float("inf"))
+
+
+def fits(size: float, device: torch.device) -> bool:
+    """Whether images of `size` bytes can stay in memory; half of what is free is left to networks."""
+    return size <= IMAGES * available(device)
 
 
 def built(config: Any, copies: int = 1) -> Any:

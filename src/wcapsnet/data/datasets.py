@@ -27,6 +27,7 @@ from .formats import (
     read_mnist,
     read_svhn,
 )
+from .stream import Images, chunks, picked, streams
 from .types import DataConfig, Dataset, Split
 
 __all__ = [
@@ -101,13 +102,13 @@ def load_dataset(
     return Dataset(
         name=config.source,
         classes=classes,
-        train=_split(raw.train, order[: m - count]),
-        validation=_split(raw.train, order[m - count :]),
-        test=_split(raw.test, np.arange(len(raw.test.labels))),
+        train=_split(raw.train, order[: m - count], config.stream),
+        validation=_split(raw.train, order[m - count :], config.stream),
+        test=_split(raw.test, np.arange(len(raw.test.labels)), config.stream),
     )
 
 
-def statistics(train: Tensor, normalization: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def statistics(train: Images, normalization: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of each channel of images scaled to [0, 1]; 0 and 1 for "unit".
 
     A channel without variation gets 1, to avoid division by zero.
@@ -117,7 +118,7 @@ def statistics(train: Tensor, normalization: str) -> tuple[tuple[float, ...], tu
         return (0.0,) * channels, (1.0,) * channels
     total = torch.zeros(channels, dtype=torch.float64)
     squares = torch.zeros(channels, dtype=torch.float64)
-    for images in train.split(4096):  # the whole dataset in float64 would take eight times the memory
+    for images in chunks(train):  # the whole dataset in float64 would take eight times the memory
         values = images.double()  # sums of integers, hence exact
         total += values.sum((0, 2, 3)).cpu()
         squares += values.square().sum((0, 2, 3)).cpu()
@@ -174,9 +175,10 @@ def _check(part: str, arrays: Arrays, expected: int, classes: tuple[str, ...], i
     )
 
 
-def _split(arrays: Arrays, index: np.ndarray) -> Split:
+def _split(arrays: Arrays, index: np.ndarray, stream: str) -> Split:
     # indexing copies, so the tensors own writable memory
-    return Split(torch.from_numpy(arrays.images[index]), torch.from_numpy(arrays.labels[index]))
+    unread = streams(stream, arrays.images.nbytes)
+    return Split(picked(arrays.images, index, unread), torch.from_numpy(arrays.labels[index]))
 
 
 def _unknown(source: str) -> str:

@@ -6,7 +6,7 @@ import hashlib
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,8 +18,9 @@ from ..errors import InputError
 from ..formatting import plural, printable, some
 from .decode import ImageHeader, UnreadableImageError, read_header
 from .layout import Layout, match_classes, read_layout, unusable
-from .pictures import read_pictures
+from .pictures import Files, Pictures, read_pictures
 from .split import stratified_split
+from .stream import Rows, chunks, picked, streams
 from .types import DataConfig, Dataset, Split
 
 _SMALLEST, _LARGEST, _LARGEST_OF_MANY = 16, 64, 32
@@ -78,55 +79,87 @@ def load_folder(config: DataConfig, *, cache_dir: Path | None = None, quiet: boo
     """
     layout = read_layout(Path(config.source).expanduser(), config.exclude)
     height, width, channels = _format(config, layout)
-    pictures = read_pictures(layout, (channels, height, width), cache.directory(cache_dir), quiet)
-
-    names = np.array([layout.name(file.path) for file in layout.files], object)[pictures.readable]
-    labels = np.array([file.label for file in layout.files], np.int64)[pictures.readable]
-    parts = np.array([file.part for file in layout.files])[pictures.readable]
-    train = np.flatnonzero(parts == "train")
-    counts = np.bincount(labels[train], minlength=len(layout.classes))
-    if not counts.all():
-        unreadable = np.delete(np.arange(len(layout.files)), pictures.readable)
-        broken: dict[str, str] = {}
-        for file, line in zip((layout.files[i] for i in unreadable), pictures.skipped, strict=True):
-            if file.part == "train" and counts[file.label] == 0:
-                broken.setdefault(layout.classes[file.label], f"has no readable picture ({line})")
+    pictures = read_pictures(Files(layout), (channels, height, width), cache.directory(cache_dir), quiet)
+    found = Found(
+        place=str(layout.path),
+        classes=layout.classes,
+        names=np.array([layout.name(file.path) for file in layout.files], object),
+        labels=np.array([file.label for file in layout.files], np.int64),
+        parts=np.array([file.part for file in layout.files]),
+    )
+    broken = found.classes_without(pictures)
+    if broken:
         raise unusable(layout.path, broken)
+    dataset = divided(found, pictures, config, layout.path.resolve().name)
+    return replace(dataset, skipped=(*dataset.skipped, *layout.ignored()))
+
+
+@dataclass(frozen=True)
+class Found:
+    """The pictures of a source, readable or not."""
+
+    place: str
+    classes: tuple[str, ...]
+    names: np.ndarray  # (m,) of each picture
+    labels: np.ndarray  # (m,)
+    parts: np.ndarray  # (m,): "train", "validation" or "test"; without the latter two, they are split off
+
+    def classes_without(self, pictures: Pictures) -> dict[str, str]:
+        """The classes that have no readable training picture, each with the reason"""
+        train = self.parts == "train"
+        counts = np.bincount(self.labels[pictures.readable][train[pictures.readable]], minlength=len(self.classes))
+        broken: dict[str, str] = {}
+        unreadable = np.delete(np.arange(len(self.labels)), pictures.readable)
+        for position, line in zip(unreadable, pictures.skipped, strict=True):
+            if train[position] and counts[self.labels[position]] == 0:
+                broken.setdefault(self.classes[self.labels[position]], f"has no readable picture ({line})")
+        return broken
+
+
+def divided(found: Found, pictures: Pictures, config: DataConfig, name: str) -> Dataset:
+    """The readable pictures as a dataset. Parts that the source has are used as they are; a missing one is split off
+    the training pictures, stratified by class."""
+    names, labels, parts = (column[pictures.readable] for column in (found.names, found.labels, found.parts))
+    present = set(found.parts.tolist())
+    train = np.flatnonzero(parts == "train")
     index = {part: np.flatnonzero(parts == part) for part in ("validation", "test")}
     split = stratified_split(
         labels[train],
-        validation=0 if "validation" in layout.parts else config.validation,
-        test=0 if "test" in layout.parts else config.test,
+        validation=0 if "validation" in present else config.validation,
+        test=0 if "test" in present else config.test,
         seed=config.split_seed,
     )
     index["train"] = train[split.train]
-    if "validation" not in layout.parts:
+    if "validation" not in present:
         index["validation"] = train[split.validation]
-    if "test" not in layout.parts:
+    if "test" not in present:
         index["test"] = train[split.test]
     for part, chosen in index.items():
         if len(chosen) == 0:
             raise InputError(
-                f"No {part} pictures are left in {layout.path}: give at least one class 3 readable pictures, "
-                f"or add a {part} folder with pictures."
+                f"No {part} pictures are left in {found.place}: give at least one class 3 readable pictures, "
+                f"or add {part} pictures of its own."
             )
+    unread = streams(config.stream, pictures.images.nbytes)
 
     def take(part: str) -> Split:
-        return Split(torch.from_numpy(pictures.images[index[part]]), torch.from_numpy(labels[index[part]]))
+        chosen = index[part]
+        images = picked(pictures.images, pictures.readable[chosen], unread)
+        return Split(images, torch.from_numpy(labels[chosen]))
 
     return Dataset(
-        name=layout.path.resolve().name,
-        classes=layout.classes,
+        name=name,
+        classes=found.classes,
         train=take("train"),
         validation=take("validation"),
         test=take("test"),
         train_files=tuple(names[index["train"]]),
         validation_files=tuple(names[index["validation"]]),
         test_files=tuple(names[index["test"]]),
-        skipped=(*pictures.skipped, *layout.ignored()),
+        skipped=pictures.skipped,
         warnings=(
-            *_small_classes(layout.classes, {part: labels[chosen] for part, chosen in index.items()}),
-            *_duplicates(pictures.images, names, labels, index["train"]),
+            *_small_classes(found.classes, {part: labels[chosen] for part, chosen in index.items()}),
+            *_duplicates(Rows(pictures.images, pictures.readable), names, labels, index["train"]),
         ),
     )
 
@@ -144,11 +177,12 @@ def load_labelled(
 ) -> Labelled:
     """All pictures of these classes, as (ch, h, w). Of a folder with train, val and test folders, those of `part`."""
     layout, unknown = match_classes(path.expanduser(), classes, part)
-    pictures = read_pictures(layout, shape, cache.directory(), quiet)
+    pictures = read_pictures(Files(layout), shape, cache.directory(), quiet)
     if not len(pictures.readable):
         raise InputError(f"None of the pictures in {path} can be read (the first: {pictures.skipped[0]}).")
     labels = np.array([file.label for file in layout.files], np.int64)[pictures.readable]
-    split = Split(torch.from_numpy(pictures.images), torch.from_numpy(labels))
+    images = picked(pictures.images, pictures.readable, streams("auto", pictures.images.nbytes))
+    split = Split(images, torch.from_numpy(labels))
     return Labelled(split, unknown, (*pictures.skipped, *layout.ignored()))
 
 
@@ -170,14 +204,18 @@ def _small_classes(classes: Sequence[str], labels: dict[str, np.ndarray]) -> lis
     return sentences
 
 
-def _duplicates(images: np.ndarray, names: np.ndarray, labels: np.ndarray, train: np.ndarray) -> list[str]:
+def _duplicates(images: Rows, names: np.ndarray, labels: np.ndarray, train: np.ndarray) -> list[str]:
     """Equal pictures, compared after resizing, that are in training and elsewhere, or in two classes."""
+    every = (image.numpy() for some in chunks(images) for image in some)
+    digests = (hashlib.blake2b(image.data, digest_size=16).digest() for image in every)
+    hashes = np.fromiter(digests, "V16", len(images))  # in an array: millions of Python objects would fill the memory
+    _, number, count = np.unique(hashes, return_inverse=True, return_counts=True)
     same = defaultdict(list)
-    for position, image in enumerate(images):
-        same[hashlib.blake2b(image.tobytes(), digest_size=16).digest()].append(position)
+    for position in np.flatnonzero(count[number] > 1):
+        same[number[position]].append(int(position))
     trained = set(train.tolist())
     leaked, mixed = [], []
-    for group in (group for group in same.values() if len(group) > 1):
+    for group in same.values():
         seen = [i for i in group if i in trained]
         if seen:
             leaked += [(i, seen[0]) for i in group if i not in trained]

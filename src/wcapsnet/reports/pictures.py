@@ -85,7 +85,7 @@ def choose(classifier: Classifier, dataset: Dataset, seen: Seen, device: torch.d
     def explained(chosen: Sequence[int], without: bool) -> list[Example]:
         if not chosen:
             return []
-        images = Split(split.images[places[list(chosen)]], split.labels[places[list(chosen)]])
+        images = split.some(places[list(chosen)])
         normalized, _ = DeviceSplit(images, *classifier.normalization, device).take(slice(None))
         answers = explain_images(classifier.network, normalized, without=without)
         return [
