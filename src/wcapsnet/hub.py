@@ -14,6 +14,7 @@ from .classifier import Classifier
 from .console import few, warn
 from .data import DATASETS, Dataset, load_dataset
 from .data.device_data import imbalanced
+from .data.huggingface import is_hugging_face, moved_to
 from .device import choose_device
 from .errors import InputError
 from .experiment import Experiment
@@ -135,4 +136,6 @@ def moved(experiment: Experiment, data_dir: Path | None) -> Experiment:
         raise InputError(
             f"There is no folder {data_dir}; --data-dir must be the folder that now holds the run's pictures."
         )
-    return replace(experiment, data=replace(experiment.data, source=str(place)))
+    source = experiment.data.source
+    source = moved_to(source, place) if is_hugging_face(source) else str(place)
+    return replace(experiment, data=replace(experiment.data, source=source))

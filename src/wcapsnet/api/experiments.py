@@ -11,6 +11,7 @@ from typing import Any, TypedDict, TypeVar
 import torch
 
 from ..data import MAX_SIDE, scan_folder
+from ..data.huggingface import is_hugging_face, scan_hugging_face
 from ..device import choose_device
 from ..errors import InputError
 from ..experiment import Experiment
@@ -93,7 +94,8 @@ def shows_options(function: F) -> F:
 def _find_experiment(
     target: str | Path | Experiment, size: str | int | None, exclude: Sequence[str], model: str, device: torch.device
 ) -> tuple[Experiment, Path | None]:
-    """From a recipe's name, a run folder or its experiment.json (then with the folder), or a folder of pictures"""
+    """From a recipe's name, a run folder or its experiment.json (then with the folder), a folder of pictures, or a
+    Hugging Face dataset"""
     foreign = size is not None or model != "auto" or exclude
     only = "--size, --model and --exclude are for folders of pictures; an experiment has its own."
     if isinstance(target, Experiment):
@@ -101,6 +103,10 @@ def _find_experiment(
             raise InputError(only)
         return target, None
     path, name = Path(target).expanduser(), str(target)
+    if is_hugging_face(name):
+        source, title, summary = scan_hugging_face(name, exclude)
+        experiment = quick.folder(summary.path, summary, _sides(str(size)) if size else None, _model(model, device))
+        return replace(experiment, name=title, data=replace(experiment.data, source=source)), None
     record = path if Run.is_run(path) else path.parent if path.suffix == ".json" else None
     if (name in RECIPES or record) and foreign:
         raise InputError(only)
@@ -111,9 +117,11 @@ def _find_experiment(
     if not path.exists() and not {"/", "\\"} & set(name):
         raise InputError(f"{name!r} is neither a recipe nor a folder{suggest(name)}")
     summary = scan_folder(path, exclude)
-    if model == "auto":
-        model = "wcapsnet" if device.type == "cuda" else "wcapsnet-small"
-    return quick.folder(path, summary, _sides(str(size)) if size else None, model), None
+    return quick.folder(path, summary, _sides(str(size)) if size else None, _model(model, device)), None
+
+
+def _model(name: str, device: torch.device) -> str:
+    return name if name != "auto" else "wcapsnet" if device.type == "cuda" else "wcapsnet-small"
 
 
 def _sides(text: str) -> tuple[int, int]:

@@ -36,8 +36,8 @@ DataDir = Annotated[
 Target = Annotated[
     Optional[str],  # noqa: UP045
     typer.Argument(
-        metavar="RECIPE|FOLDER|RUN",
-        help="A recipe (see `wcapsnet list`), a folder of pictures, or a run to repeat.",
+        metavar="RECIPE|FOLDER|hf:DATASET|RUN",
+        help="A recipe (see `wcapsnet list`), a folder of pictures, a Hugging Face dataset, or a run to repeat.",
         show_default=False,
     ),
 ]

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ..errors import InputError
 from ..parts import dataset
@@ -27,6 +26,7 @@ from .formats import (
     read_mnist,
     read_svhn,
 )
+from .huggingface import is_hugging_face, load_hugging_face
 from .stream import Images, chunks, picked, streams
 from .types import DataConfig, Dataset, Split
 
@@ -70,12 +70,14 @@ class DatasetInfo:
 def load_dataset(
     config: DataConfig, *, data_dir: Path | None = None, download: bool = False, quiet: bool = False
 ) -> Dataset:
-    """The dataset named by `config`, or the folder of images it points to.
+    """The dataset named by `config`, or the folder of images or Hugging Face dataset (`hf:PATH`) it points to.
 
     The files of a named dataset are searched in `data_dir` (default: $WCAPSNET_DATA or ./data). Its training images are
     shuffled with `split_seed`, and the last `validation` of them become the validation set.
     """
     info = DATASETS.get(config.source)
+    if info is None and is_hugging_face(config.source):
+        return load_hugging_face(config, quiet=quiet)
     if info is None:
         folder = Path(config.source).expanduser()
         if not folder.exists():

@@ -77,6 +77,13 @@ class DeviceSplit:
         images = torch.zeros((count, *self.images.shape[1:]), dtype=torch.uint8, device=device)
         return self._holding(images, torch.zeros(count, dtype=torch.int64, device=device))
 
+    def copy_to(self, window: DeviceSplit, index: Tensor) -> Tensor:
+        """Put a batch into a `window`. Returns where it is there."""
+        batch, places = self.staged(index)
+        for name in ("images", "labels"):
+            getattr(window, name).copy_(getattr(batch, name))
+        return places
+
     def _holding(self, images: Tensor, labels: Tensor) -> DeviceSplit:
         held = copy.copy(self)
         held.images, held.labels, held.reader = images, labels, None

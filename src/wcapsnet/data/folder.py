@@ -18,7 +18,7 @@ from ..errors import InputError
 from ..formatting import plural, printable, some
 from .decode import ImageHeader, UnreadableImageError, read_header
 from .layout import Layout, match_classes, read_layout, unusable
-from .pictures import Files, Pictures, read_pictures
+from .pictures import Files, Pictures, Source, read_pictures
 from .split import stratified_split
 from .stream import Rows, chunks, picked, streams
 from .types import DataConfig, Dataset, Split
@@ -66,8 +66,8 @@ class FolderSummary:
 
 def scan_folder(path: Path, exclude: Iterable[str] = ()) -> FolderSummary:
     """Inspect a folder without reading all of it: at most 200 pictures, evenly spaced, the same every time."""
-    excluded = tuple(dict.fromkeys(exclude))
-    return _summarize(read_layout(path, excluded), excluded)
+    layout = read_layout(path, excluded := tuple(dict.fromkeys(exclude)))
+    return replace(summarize(_found(layout), Files(layout), path), parts=layout.parts, exclude=excluded)
 
 
 def load_folder(config: DataConfig, *, cache_dir: Path | None = None, quiet: bool = False) -> Dataset:
@@ -78,20 +78,23 @@ def load_folder(config: DataConfig, *, cache_dir: Path | None = None, quiet: boo
     $WCAPSNET_CACHE, or $XDG_CACHE_HOME/wcapsnet, or ~/.cache/wcapsnet.
     """
     layout = read_layout(Path(config.source).expanduser(), config.exclude)
-    height, width, channels = _format(config, layout)
+    found = _found(layout)
+    height, width, channels = chosen_format(config, found, Files(layout))
     pictures = read_pictures(Files(layout), (channels, height, width), cache.directory(cache_dir), quiet)
-    found = Found(
+    if broken := found.classes_without(pictures):
+        raise unusable(layout.path, broken)
+    dataset = divided(found, pictures, config, layout.path.resolve().name)
+    return replace(dataset, skipped=(*dataset.skipped, *layout.ignored()))
+
+
+def _found(layout: Layout) -> Found:
+    return Found(
         place=str(layout.path),
         classes=layout.classes,
         names=np.array([layout.name(file.path) for file in layout.files], object),
         labels=np.array([file.label for file in layout.files], np.int64),
         parts=np.array([file.part for file in layout.files]),
     )
-    broken = found.classes_without(pictures)
-    if broken:
-        raise unusable(layout.path, broken)
-    dataset = divided(found, pictures, config, layout.path.resolve().name)
-    return replace(dataset, skipped=(*dataset.skipped, *layout.ignored()))
 
 
 @dataclass(frozen=True)
@@ -134,8 +137,8 @@ def divided(found: Found, pictures: Pictures, config: DataConfig, name: str) -> 
         index["validation"] = train[split.validation]
     if "test" not in present:
         index["test"] = train[split.test]
-    for part, chosen in index.items():
-        if len(chosen) == 0:
+    for part, places in index.items():
+        if len(places) == 0:
             raise InputError(
                 f"No {part} pictures are left in {found.place}: give at least one class 3 readable pictures, "
                 f"or add {part} pictures of its own."
@@ -239,45 +242,43 @@ def _pairs(names: np.ndarray, pairs: Sequence[tuple[int, int]]) -> str:
 # --- Size and colour of pictures ----------------------------------------------------------------------------
 
 
-def _summarize(layout: Layout, exclude: tuple[str, ...] = (), most: int = 200) -> FolderSummary:
-    step = max(1.0, len(layout.files) / most)
-    chosen = [layout.files[int(i * step)].path for i in range(min(most, len(layout.files)))]
+def summarize(found: Found, source: Source, path: Path, most: int = 200) -> FolderSummary:
+    """Judged by the headers of at most `most` pictures, evenly spaced."""
+    step = max(1.0, len(source) / most)
     headers: list[ImageHeader] = []
     failure: UnreadableImageError | None = None
     has_color = False
-    for path in chosen:
+    for number in range(min(most, len(source))):
         try:
-            header = read_header(path, look_for_color=not has_color)  # one colour picture is enough
+            picture = source.picture(int(number * step))
+            header = read_header(picture, look_for_color=not has_color)  # one colour picture is enough
         except UnreadableImageError as error:
             failure = failure or error
             continue
         headers.append(header)
         has_color = has_color or header.color
     if not headers:
-        raise InputError(f"None of the sampled pictures in {layout.path} can be read; the first one: {failure}")
+        raise InputError(f"None of the sampled pictures in {found.place} can be read; the first one: {failure}")
     ratios = [header.height / header.width for header in headers]
-    counts = [0] * len(layout.classes)
-    for file in layout.files:
-        counts[file.label] += file.part == "train"
+    in_training = found.labels[found.parts == "train"]
     return FolderSummary(
-        path=layout.path,
-        classes=layout.classes,
-        counts=tuple(counts),
-        parts=layout.parts,
-        total=len(layout.files),
+        path=path,
+        classes=found.classes,
+        counts=tuple(np.bincount(in_training, minlength=len(found.classes)).tolist()),
+        parts=tuple(dict.fromkeys(found.parts.tolist())),
+        total=len(source),
         height=round(statistics.median(header.height for header in headers)),
         width=round(statistics.median(header.width for header in headers)),
         one_shape=max(ratios) <= 1.02 * min(ratios),  # manual cropping may be off by a pixel
         has_color=has_color,
-        exclude=exclude,
     )
 
 
-def _format(config: DataConfig, layout: Layout) -> tuple[int, int, int]:
+def chosen_format(config: DataConfig, found: Found, source: Source) -> tuple[int, int, int]:
     """Height, width and channels: as configured, or as proposed if left out."""
     height, width, channels = config.height, config.width, config.channels
     if height is None or width is None or channels is None:
-        summary = _summarize(layout)
+        summary = summarize(found, source, Path(found.place))
         if height is None and width is None:
             height, width = summary.proposed_size()
         channels = channels or summary.proposed_channels

@@ -155,8 +155,8 @@ def _in_memory(source: Source, shape: tuple[int, int, int], quiet: bool, why: st
     size = len(source) * int(np.prod(shape))
     if not fits(size, CPU):
         raise InputError(
-            f"The pictures take {size / 2**30:,.3g} GB, which is too much for the memory, and {why}; set WCAPSNET_CACHE "
-            "to a folder with enough space."
+            f"The pictures take {size / 2**30:,.3g} GB, too much for the memory, and {why}; set WCAPSNET_CACHE to a "
+            "folder with enough space."
         )
     images = np.empty((len(source), *shape), np.uint8)
     filled = 0

@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from ..classifier import Classifier
-from ..data import Dataset, Split
+from ..data import Dataset
 from ..data.device_data import DeviceSplit
 from ..explanations import ImageExplanation, Survey, explain_images
 from .survey_cache import Seen, evenly

@@ -111,9 +111,7 @@ class GraphedStep(Step):
 
     def __call__(self, index: Tensor) -> None:
         if self.source is not self.data:
-            batch, index = self.source.staged(index)
-            self.data.images.copy_(batch.images)
-            self.data.labels.copy_(batch.labels)
+            index = self.source.copy_to(self.data, index)
         self.index.copy_(index)
         self.graph.replay()
 
