@@ -23,7 +23,7 @@ import torch
 
 from .. import __version__
 from ..atomic import replacing
-from ..data import Dataset, default_data_dir
+from ..data import DATASETS, Dataset, default_data_dir
 from ..device import choose_device
 from ..errors import InputError
 from ..experiment import Experiment
@@ -99,7 +99,7 @@ def _trained(job: Job, scratch: Path) -> Iterator[News]:
         raise InputError(f"The images of {dataset.name} differ from those of the machine that started the sweep.")
     progress = _Records()
     trainer = Trainer(run, dataset, device, progress)
-    place = data_dir or default_data_dir()
+    place = (data_dir or default_data_dir()) if run.experiment.data.source in DATASETS else None
     yield News(describe_environment(device, place, job.at_a_time, trainer.computed_by), trainer.state.epoch)
     sent: dict[str, tuple[int, int]] = {}
     _changed(run.path, sent)
@@ -171,8 +171,8 @@ def cluster(address: str) -> Iterator[str]:
     ray = ray_library()
     if address.startswith("ray://"):
         raise InputError(
-            f"--ray {address}: Ray's client protocol is not supported; start the sweep on a machine of the cluster, with "
-            "HOST:PORT or auto."
+            f"--ray {address}: Ray's client protocol is not supported; start the sweep on a machine of the cluster and "
+            "use HOST:PORT or auto."
         )
     connected = ray.is_initialized()  # by a script that calls `wcapsnet.sweep`
     if not connected:
@@ -228,12 +228,11 @@ def train_on_ray(
     task = ray.remote(work).options(max_retries=0, num_returns="streaming", scheduling_strategy="SPREAD", **share)
 
     def submit(run: Run) -> Any:
+        used = (Path(one.path) for one in plugins(to_dict(run.experiment)))
         job = Job(
             experiment=to_dict(run.experiment),
             files={name: run.file(name).read_bytes() for name in SENT if run.file(name).exists()},
-            plugins=tuple(
-                (Path(one.path).name, Path(one.path).read_bytes()) for one in plugins(to_dict(run.experiment))
-            ),
+            plugins=tuple((file.name, file.read_bytes()) for file in used),
             fingerprint=dataset_for(run).fingerprint("train", "validation", "test"),
             data_dir=str(data_dir.resolve()) if data_dir else None,
             download=download,

@@ -105,9 +105,8 @@ def _announce(
 ) -> None:
     total, done = len(sweep.runs), len(sweep.runs) - len(unfinished)
     where = cluster or (torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU")
-    at_once = (
-        f", {parallel} at a time{' on a GPU' if cluster else ''}" if parallel > 1 and device.type == "cuda" else ""
-    )
+    at_once = f", {parallel} at a time" if parallel > 1 and device.type == "cuda" else ""
+    at_once += " on each GPU" if at_once and cluster else ""
     before = f", {done} of them already finished" if done else ""
     runs = "1 run" if total == 1 else f"{total} runs"
     console.out.print(f"{runs} in [bold]{escape(str(sweep.folder))}[/]{before}; on {where}{at_once}", soft_wrap=True)
