@@ -63,6 +63,7 @@ def steps(folder: Path) -> dict[str, object]:
         order = epoch_order(len(images), BATCH, 0, round_)[:STEPS]
         for name, step in ways.items():
             batches = step.data.expect(order)
+            torch.manual_seed(round_)  # the critics' noise
             started = time.perf_counter()
             for index in batches:
                 step(index)

@@ -212,9 +212,9 @@ def _duplicates(images: Rows, names: np.ndarray, labels: np.ndarray, train: np.n
     every = (image.numpy() for some in chunks(images) for image in some)
     digests = (hashlib.blake2b(image.data, digest_size=16).digest() for image in every)
     hashes = np.fromiter(digests, "V16", len(images))  # in an array: millions of Python objects would fill the memory
-    _, number, count = np.unique(hashes, return_inverse=True, return_counts=True)
+    _, number, equal = np.unique(hashes, return_inverse=True, return_counts=True)
     same = defaultdict(list)
-    for position in np.flatnonzero(count[number] > 1):
+    for position in np.flatnonzero(equal[number] > 1):
         same[number[position]].append(int(position))
     trained = set(train.tolist())
     leaked, mixed = [], []

@@ -64,7 +64,10 @@ class Address:
         if place.exists():
             return place.resolve()
         if self.path.startswith(("/", "./", "../", "~")) or place.suffix in _FILES:
-            raise InputError(f"There is no file or folder {self.path}: check the path.")
+            raise InputError(
+                f"There is no file or folder {self.path}: check the path; if it was moved, give its new path with "
+                "--data-dir."
+            )
         return None
 
     @property
@@ -138,15 +141,13 @@ class _Table:
         return f"{self.names[self.splits[position]]}/{self.rows[position]}"
 
     def picture(self, position: int) -> ImageSource:
-        value = self.pictures[self.splits[position]][int(self.rows[position])][self.image]
-        path = None
-        if isinstance(value, dict):
-            value, path = value.get("bytes"), value.get("path")
-        if value is None and path:
-            value = self._file(str(path), position)
-        if not isinstance(value, (bytes, Path)):
+        value: Any = self.pictures[self.splits[position]][int(self.rows[position])][self.image]
+        content, path = (value.get("bytes"), value.get("path")) if isinstance(value, dict) else (value, None)
+        if content is None and path:
+            return self._file(str(path), position)
+        if not isinstance(content, bytes):
             raise UnreadableImageError(self.name(position), "it is missing")
-        return value
+        return content
 
     def _file(self, path: str, position: int) -> Path:
         """Only a local file; a dataset from the hub must not name files outside the download."""
@@ -341,9 +342,8 @@ def _may_be_image(feature: Any) -> bool:
 
 
 def _may_be_label(feature: Any) -> bool:
-    kind = getattr(feature, "dtype", None)
-    plain = isinstance(feature, _library().Value) and isinstance(kind, str)
-    return plain and (kind in ("string", "large_string", "bool") or kind.startswith(("int", "uint")))
+    kind = str(feature.dtype) if isinstance(feature, _library().Value) else ""
+    return kind in ("string", "large_string", "bool") or kind.startswith(("int", "uint"))
 
 
 def _named(address: Address, features: Any, name: str, what: str) -> str:
