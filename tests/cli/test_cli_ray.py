@@ -60,8 +60,12 @@ def two_workers(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A cluster on this machine: a head that trains nothing, and two nodes with one core each."""
     pytest.importorskip("ray")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("PYTHONPATH", str(Path(wcapsnet.__file__).parents[1]))  # workers use this copy
+    from ray._private import ray_constants
     from ray.cluster_utils import Cluster
 
+    # stay on the loopback interface; otherwise this process looks for the cluster at the machine's own address
+    monkeypatch.setattr(ray_constants, "ENABLE_RAY_CLUSTER", False)
     small = {"object_store_memory": STORE, "node_ip_address": "127.0.0.1"}
     cluster = Cluster()
     try:
