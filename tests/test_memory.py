@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from wcapsnet import InputError, create, memory
+from wcapsnet import InputError, create, host_memory, memory
 from wcapsnet.memory import CPU, available, built, check_training
 from wcapsnet.models import model_config
 from wcapsnet.network import Level, WCapsNetConfig
@@ -144,5 +144,5 @@ def test_memory_is_between_something_and_all_there_is():
 def test_a_limit_of_a_container_counts(monkeypatch, tmp_path):
     (tmp_path / "max").write_text("1048576\n")
     (tmp_path / "none").write_text("max\n")
-    monkeypatch.setattr(memory, "CGROUPS", (str(tmp_path / "max"), str(tmp_path / "none"), str(tmp_path / "missing")))
+    monkeypatch.setattr(host_memory, "CGROUPS", (str(tmp_path / "max"), str(tmp_path / "none"), str(tmp_path / "missing")))
     assert available(CPU) == 2**20

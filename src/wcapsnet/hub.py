@@ -15,6 +15,7 @@ from .classifier import Classifier, weights_checksum
 from .console import few, warn
 from .data import DATASETS, Dataset, load_dataset
 from .data.device_data import imbalanced
+from .data.huggingface import is_hugging_face, moved_to
 from .device import choose_device
 from .errors import InputError
 from .experiment import Experiment, Start, published
@@ -193,4 +194,6 @@ def moved(experiment: Experiment, data_dir: Path | None) -> Experiment:
         raise InputError(
             f"There is no folder {data_dir}; --data-dir must be the folder that now holds the run's pictures."
         )
-    return replace(experiment, data=replace(experiment.data, source=str(place)))
+    source = experiment.data.source
+    source = moved_to(source, place) if is_hugging_face(source) else str(place)
+    return replace(experiment, data=replace(experiment.data, source=source))

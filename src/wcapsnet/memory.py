@@ -5,9 +5,6 @@ The estimates are lower bounds, so nothing that could run is refused.
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +12,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from .errors import InputError
+from .host_memory import IMAGES, free
 from .settings import flat, to_dict
 
 MAX_TENSORS = 200_000  # a network of more takes minutes to build and never ends a step
@@ -22,7 +20,6 @@ LARGE = 2**28  # bytes; up to here, building is as fast as counting
 FLOAT = 4  # bytes
 MARGIN = 1.25  # the measured peak of a training step on CPUs is 1.9 to 4.4 times the activations kept
 CPU = torch.device("cpu")
-CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 class _TooLarge(Exception):
@@ -33,15 +30,12 @@ def available(device: torch.device) -> float:
     """Free memory in bytes, counting what other programs would give back; infinity if unknown."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
-    limits = [number for path in CGROUPS if (number := _number(path))]
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        found = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines)}
-        limits.append(found["MemAvailable"] + found["SwapFree"])
-    except (OSError, KeyError, ValueError):  # not Linux
-        with suppress(AttributeError, OSError, ValueError):  # not Unix
-            limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    return min(limits, default=float("inf"))
+    return free()
+
+
+def fits(size: float, device: torch.device) -> bool:
+    """Whether images of `size` bytes can stay in memory; half of what is free is left to networks."""
+    return size <= IMAGES * available(device)
 
 
 def built(config: Any, copies: int = 1) -> Any:
@@ -131,10 +125,3 @@ def _anywhere(field: str) -> str:
 
 def _size(amount: float) -> str:
     return f"{amount / 2**30:,.3g} GB" if amount < 1e15 else f"{amount:.0e} bytes"
-
-
-def _number(path: str) -> int | None:
-    try:
-        return int(Path(path).read_text())
-    except (OSError, ValueError):  # no such file, or "max"
-        return None

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 import torch
 
 from ..classifier import Classifier
-from ..data import MAX_SIDE, scan_folder
+from ..data import MAX_SIDE, FolderSummary, scan_folder
+from ..data.huggingface import is_hugging_face, scan_hugging_face
 from ..device import choose_device
 from ..errors import InputError
 from ..experiment import Experiment, Start
@@ -95,7 +96,8 @@ def _find_experiment(
     scratch: bool,
     device: torch.device,
 ) -> tuple[Experiment, Path | None]:
-    """From a recipe's name, a run folder or its experiment.json (then with the folder), or a folder of pictures"""
+    """From a recipe's name, a run folder or its experiment.json (then with the folder), a folder of pictures, or a
+    Hugging Face dataset"""
     foreign = size is not None or model != "auto" or exclude
     only = "--size, --model and --exclude are for folders of pictures; an experiment has its own."
     if isinstance(target, Experiment):
@@ -103,6 +105,10 @@ def _find_experiment(
             raise InputError(only)
         return target, None
     path, name = Path(target).expanduser(), str(target)
+    if is_hugging_face(name):
+        source, title, summary = scan_hugging_face(name, exclude)
+        experiment = _of_pictures(summary.path, summary, size, model, start, scratch, device)
+        return replace(experiment, name=title, data=replace(experiment.data, source=source)), None
     record = path if Run.is_run(path) else path.parent if path.suffix == ".json" else None
     if (name in RECIPES or record) and foreign:
         raise InputError(only)
@@ -113,6 +119,18 @@ def _find_experiment(
     if not path.exists() and not {"/", "\\"} & set(name):
         raise InputError(f"{name!r} is neither a recipe nor a folder{suggest(name)}")
     summary = scan_folder(path, exclude)
+    return _of_pictures(path, summary, size, model, start, scratch, device), None
+
+
+def _of_pictures(
+    path: Path,
+    summary: FolderSummary,
+    size: str | int | None,
+    model: str,
+    start: tuple[Start, Classifier] | None,
+    scratch: bool,
+    device: torch.device,
+) -> Experiment:
     colour_on_cpu = device.type == "cpu" and summary.proposed_channels == 3
     if DEFAULT_START and not start and not scratch and model == "auto" and colour_on_cpu:
         start = starting_network(DEFAULT_START)
@@ -120,10 +138,10 @@ def _find_experiment(
     if start:
         _, trained = start
         experiment = quick.folder(path, summary, sides, trained.config if model == "auto" else model)
-        return replace(quick.fine_tuned(experiment, trained.normalization), start=start[0]), None
+        return replace(quick.fine_tuned(experiment, trained.normalization), start=start[0])
     if model == "auto":
         model = "wcapsnet" if device.type == "cuda" else "wcapsnet-small"
-    return quick.folder(path, summary, sides, model), None
+    return quick.folder(path, summary, sides, model)
 
 
 def _sides(text: str) -> tuple[int, int]:

@@ -250,4 +250,4 @@ def some_of(dataset: Dataset, part: str, images: int | None) -> tuple[Split, tup
         return split, files
     places = evenly(len(split.labels), images)
     some = tuple(files[place] for place in places) if files else ()
-    return Split(split.images[places], split.labels[places]), some
+    return split.some(places), some

@@ -12,7 +12,7 @@ from .. import api
 from ..recipes.ablations import NUMERALS, TABLES
 from . import console
 from .app import TRAIN, app, examples
-from .options import Parallel, Seeds, TrainingOptions, takes_training_options
+from .options import Parallel, Ray, RayCommand, Seeds, TrainingOptions, takes_training_options
 
 
 def _table(name: str) -> str:
@@ -23,6 +23,7 @@ def _table(name: str) -> str:
 
 
 @app.command(
+    cls=RayCommand,
     rich_help_panel=TRAIN,
     epilog=examples(
         "wcapsnet ablate routing cifar10      Table IV with three seeds; or: wcapsnet ablate IV cifar10",
@@ -42,6 +43,7 @@ def ablate(
     ],
     seeds: Seeds = "3",
     parallel: Parallel = None,
+    ray: Ray = None,
     out: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option("--out", help="Folder for all runs (default: runs/NAME-TABLE).", show_default=False),
@@ -49,7 +51,7 @@ def ablate(
     **options: Unpack[TrainingOptions],
 ) -> None:
     """Train every row of one of the paper's ablations. Repeat the command to continue."""
-    runs = api.sweep(dataset, seeds=seeds, table=table, parallel=parallel, out=out, **options)
+    runs = api.sweep(dataset, seeds=seeds, table=table, parallel=parallel, out=out, ray=ray, **options)
     console.sweep(runs, table)
     if runs.failures:
         raise typer.Exit(1)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Optional, TypeVar
 
 import typer
+from typer.core import TyperCommand
 
 from ..api.options import ExperimentOptions
 from ..data.types import MAX_SIDE
@@ -35,8 +37,8 @@ DataDir = Annotated[
 Target = Annotated[
     Optional[str],  # noqa: UP045
     typer.Argument(
-        metavar="RECIPE|FOLDER|RUN",
-        help="A recipe (see `wcapsnet list`), a folder of pictures, or a run to repeat.",
+        metavar="RECIPE|FOLDER|hf:DATASET|RUN",
+        help="A recipe (see `wcapsnet list`), a folder of pictures, a Hugging Face dataset, or a run to repeat.",
         show_default=False,
     ),
 ]
@@ -99,7 +101,15 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Open = Annotated[bool, typer.Option("--open", help="Open the report in a browser, if there is a display.")]
 Parallel = Annotated[
     Optional[int],  # noqa: UP045
-    typer.Option(min=1, max=MAX_LANES, help="Runs to train at a time on a GPU (default: 4).", show_default=False),
+    typer.Option(min=1, max=MAX_LANES, help="Runs to train at a time on each GPU (default: 4).", show_default=False),
+]
+Ray = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        metavar="[ADDRESS]",
+        help="Train on a Ray cluster: HOST:PORT, auto (a running one, or a new one here) or local.",
+        show_default=False,
+    ),
 ]
 RunOrName = Annotated[str, typer.Argument(metavar="RUN|NAME", help="A run folder or a shipped network.")]
 Weights = Annotated[
@@ -108,6 +118,22 @@ Weights = Annotated[
 Network = Annotated[
     str, typer.Argument(metavar="RUN|NAME|FILE", help="A run folder, a shipped network, a .safetensors or .onnx file.")
 ]
+
+
+class RayCommand(TyperCommand):
+    """A command whose --ray may stand alone, which means --ray auto."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, with_address(args))
+
+
+def with_address(words: list[str]) -> list[str]:
+    """Insert the address that --ray leaves out; a word after it is an address if it is auto, local or has a port."""
+    full = []
+    for word, after in zip(words, [*words[1:], ""], strict=True):
+        address = after in ("auto", "local") or re.fullmatch(r"[^/]+:[0-9]+|ray://.*", after)
+        full += [word, "auto"] if word == "--ray" and not address else [word]
+    return full
 
 
 class SplitName(str, Enum):

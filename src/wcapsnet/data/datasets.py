@@ -26,10 +26,12 @@ from .formats import (
     read_mnist,
     read_svhn,
 )
+from .huggingface import is_hugging_face, load_hugging_face
+from .stream import Images, chunks, picked, streams
 from .types import DataConfig, Dataset, Split
 
 if TYPE_CHECKING:  # test images can be read without torch
-    from torch import Tensor
+    pass
 
 __all__ = [
     "DATASETS",
@@ -71,12 +73,14 @@ class DatasetInfo:
 def load_dataset(
     config: DataConfig, *, data_dir: Path | None = None, download: bool = False, quiet: bool = False
 ) -> Dataset:
-    """The dataset named by `config`, or the folder of images it points to.
+    """The dataset named by `config`, or the folder of images or Hugging Face dataset (`hf:PATH`) it points to.
 
     The files of a named dataset are searched in `data_dir` (default: $WCAPSNET_DATA or ./data). Its training images are
     shuffled with `split_seed`, and the last `validation` of them become the validation set.
     """
     info = DATASETS.get(config.source)
+    if info is None and is_hugging_face(config.source):
+        return load_hugging_face(config, quiet=quiet)
     if info is None:
         folder = Path(config.source).expanduser()
         if not folder.exists():
@@ -101,9 +105,9 @@ def load_dataset(
     return Dataset(
         name=config.source,
         classes=classes,
-        train=_split(raw.train, order[: m - count]),
-        validation=_split(raw.train, order[m - count :]),
-        test=_split(raw.test, np.arange(len(raw.test.labels))),
+        train=_split(raw.train, order[: m - count], config.stream),
+        validation=_split(raw.train, order[m - count :], config.stream),
+        test=_split(raw.test, np.arange(len(raw.test.labels)), config.stream),
     )
 
 
@@ -119,7 +123,7 @@ def read_dataset(
     return raw, classes
 
 
-def statistics(train: Tensor, normalization: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def statistics(train: Images, normalization: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of each channel of images scaled to [0, 1]; 0 and 1 for "unit".
 
     A channel without variation gets 1, to avoid division by zero.
@@ -131,7 +135,7 @@ def statistics(train: Tensor, normalization: str) -> tuple[tuple[float, ...], tu
         return (0.0,) * channels, (1.0,) * channels
     total = torch.zeros(channels, dtype=torch.float64)
     squares = torch.zeros(channels, dtype=torch.float64)
-    for images in train.split(4096):  # the whole dataset in float64 would take eight times the memory
+    for images in chunks(train):  # the whole dataset in float64 would take eight times the memory
         values = images.double()  # sums of integers, hence exact
         total += values.sum((0, 2, 3)).cpu()
         squares += values.square().sum((0, 2, 3)).cpu()
@@ -188,9 +192,10 @@ def _check(part: str, arrays: Arrays, expected: int, classes: tuple[str, ...], i
     )
 
 
-def _split(arrays: Arrays, index: np.ndarray) -> Split:
+def _split(arrays: Arrays, index: np.ndarray, stream: str) -> Split:
     # indexing copies, so the tensors own writable memory
-    return as_split(Arrays(arrays.images[index], arrays.labels[index]))
+    unread = streams(stream, arrays.images.nbytes)
+    return as_split(picked(arrays.images, index, unread), arrays.labels[index])
 
 
 def _unknown(source: str) -> str:

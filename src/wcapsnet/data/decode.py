@@ -83,15 +83,15 @@ class ImageHeader(NamedTuple):
     color: bool
 
 
-def read_header(path: Path, *, look_for_color: bool) -> ImageHeader:
+def read_header(source: ImageSource, *, look_for_color: bool) -> ImageHeader:
     """Height and width after rotation, and whether there is colour.
 
     Gray pictures are often stored as RGB, so a small version of the pixels is checked for colour.
     """
-    name = str(path)
+    name = _name(source)
     with _PILLOW_QUIET:
         try:
-            with _open(path, name) as image:
+            with _open(source, name) as image:
                 _refuse_bomb(image, name)
                 width, height = image.size
                 turned = _orientation(image) >= 5

@@ -1,7 +1,11 @@
-"""A dataset stored on the device as uint8: a batch is an indexing operation, so training never waits for data."""
+"""A dataset stored on the device as uint8: a batch is an indexing operation, so training never waits for data.
+
+Images that do not fit are streamed (`stream.py`); nothing outside this file needs to know.
+"""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from functools import cached_property
 
@@ -10,14 +14,24 @@ from torch import Tensor
 
 from .. import scores
 from .datasets import statistics
+from .reader import Reader, placed
+from .stream import Rows
 from .types import Dataset, Split
 
 
 class DeviceSplit:
     """One split on the device, and the conversion of its bytes to network input: (x/255 − mean) / std."""
 
-    def __init__(self, split: Split, mean: tuple[float, ...], std: tuple[float, ...], device: torch.device):
-        self.images = split.images.to(device).contiguous()  # the layout the kernels expect
+    def __init__(
+        self,
+        split: Split,
+        mean: tuple[float, ...],
+        std: tuple[float, ...],
+        device: torch.device,
+        stream: str = "auto",
+    ):
+        self.images = placed(split.images, device, stream)
+        self.reader = Reader(self.images, device) if isinstance(self.images, Rows) else None
         self.labels = split.labels.to(device)
         self.mean = torch.tensor(mean, device=device).view(1, -1, 1, 1)
         self.std = torch.tensor(std, device=device).view(1, -1, 1, 1)
@@ -26,19 +40,63 @@ class DeviceSplit:
         return len(self.labels)
 
     def take(self, index: Tensor | slice) -> tuple[Tensor, Tensor]:
-        return normalize(self.images[index], self.mean, self.std), self.labels[index]
+        images = self.reader(index) if self.reader else self.images[index]
+        return normalize(images, self.mean, self.std), self.labels[index]
 
     def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """All images once, in order, without augmentation: for evaluation."""
         for start in range(0, len(self), size):
             yield self.take(slice(start, start + size))
 
+    # ── training: batches in an order that is known in advance ──
+
+    def own(self) -> DeviceSplit:
+        """The same images for one run alone, with an order of its own"""
+        own = copy.copy(self)
+        own.reader = Reader(self.reader.rows, self.reader.device) if self.reader else None
+        return own
+
+    def expect(self, order: Tensor, first: int = 0) -> Tensor:
+        """The batches of an epoch, (steps, batch), on the device that `staged` needs them on; streamed images are read
+        ahead, from step `first`."""
+        if not self.reader:
+            return order.to(self.labels.device)
+        self.reader.expect(order[first:])
+        return order
+
+    def staged(self, index: Tensor) -> tuple[DeviceSplit, Tensor]:
+        """Images on the device that contain this batch, and where it is in them"""
+        if not self.reader:
+            return self, index
+        images, labels = self.reader(index), self.labels[index.to(self.labels.device)]
+        return self._holding(images, labels), torch.arange(len(index), device=labels.device)
+
+    def window(self, count: int) -> DeviceSplit:
+        """Memory on the device for the batch that a recorded step reads; images that are there already need none"""
+        if not self.reader:
+            return self
+        device = self.labels.device
+        images = torch.zeros((count, *self.images.shape[1:]), dtype=torch.uint8, device=device)
+        return self._holding(images, torch.zeros(count, dtype=torch.int64, device=device))
+
+    def copy_to(self, window: DeviceSplit, index: Tensor) -> Tensor:
+        """Put a batch into a `window`. Returns where it is there."""
+        batch, places = self.staged(index)
+        for name in ("images", "labels"):
+            getattr(window, name).copy_(getattr(batch, name))
+        return places
+
+    def _holding(self, images: Tensor, labels: Tensor) -> DeviceSplit:
+        held = copy.copy(self)
+        held.images, held.labels, held.reader = images, labels, None
+        return held
+
 
 class DeviceData:
     """A dataset on the device, which several runs may share. The test images are loaded on first use."""
 
-    def __init__(self, dataset: Dataset, normalization: str, device: torch.device):
-        self.dataset, self.device = dataset, device
+    def __init__(self, dataset: Dataset, normalization: str, device: torch.device, stream: str = "auto"):
+        self.dataset, self.device, self.stream = dataset, device, stream
         self.normalization = statistics(dataset.train.images, normalization)
         self.train = self._split(dataset.train)
         self.validation = self._split(dataset.validation)
@@ -48,7 +106,7 @@ class DeviceData:
         return self._split(self.dataset.test)
 
     def _split(self, split: Split) -> DeviceSplit:
-        return DeviceSplit(split, *self.normalization, self.device)
+        return DeviceSplit(split, *self.normalization, self.device, self.stream)
 
 
 def normalize(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:

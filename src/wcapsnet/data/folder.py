@@ -6,7 +6,7 @@ import hashlib
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,8 +18,9 @@ from ..formatting import plural, printable, some
 from .decode import ImageHeader, UnreadableImageError, read_header
 from .formats import Arrays
 from .layout import Layout, match_classes, read_layout, unusable
-from .pictures import read_pictures
+from .pictures import Files, Pictures, Source, read_pictures
 from .split import stratified_split
+from .stream import Images, Rows, chunks, picked, streams
 from .types import DataConfig, Dataset, Split
 
 _SMALLEST, _LARGEST, _LARGEST_OF_MANY = 16, 64, 32
@@ -65,8 +66,8 @@ class FolderSummary:
 
 def scan_folder(path: Path, exclude: Iterable[str] = ()) -> FolderSummary:
     """Inspect a folder without reading all of it: at most 200 pictures, evenly spaced, the same every time."""
-    excluded = tuple(dict.fromkeys(exclude))
-    return _summarize(read_layout(path, excluded), excluded)
+    layout = read_layout(path, excluded := tuple(dict.fromkeys(exclude)))
+    return replace(summarize(_found(layout), Files(layout), path), parts=layout.parts, exclude=excluded)
 
 
 def load_folder(config: DataConfig, *, cache_dir: Path | None = None, quiet: bool = False) -> Dataset:
@@ -77,76 +78,117 @@ def load_folder(config: DataConfig, *, cache_dir: Path | None = None, quiet: boo
     $WCAPSNET_CACHE, or $XDG_CACHE_HOME/wcapsnet, or ~/.cache/wcapsnet.
     """
     layout = read_layout(Path(config.source).expanduser(), config.exclude)
-    height, width, channels = _format(config, layout)
-    pictures = read_pictures(layout, (channels, height, width), cache.directory(cache_dir), quiet)
-
-    names = np.array([layout.name(file.path) for file in layout.files], object)[pictures.readable]
-    labels = np.array([file.label for file in layout.files], np.int64)[pictures.readable]
-    parts = np.array([file.part for file in layout.files])[pictures.readable]
-    train = np.flatnonzero(parts == "train")
-    counts = np.bincount(labels[train], minlength=len(layout.classes))
-    if not counts.all():
-        unreadable = np.delete(np.arange(len(layout.files)), pictures.readable)
-        broken: dict[str, str] = {}
-        for file, line in zip((layout.files[i] for i in unreadable), pictures.skipped, strict=True):
-            if file.part == "train" and counts[file.label] == 0:
-                broken.setdefault(layout.classes[file.label], f"has no readable picture ({line})")
+    found = _found(layout)
+    height, width, channels = chosen_format(config, found, Files(layout))
+    pictures = read_pictures(Files(layout), (channels, height, width), cache.directory(cache_dir), quiet)
+    if broken := found.classes_without(pictures):
         raise unusable(layout.path, broken)
+    dataset = divided(found, pictures, config, layout.path.resolve().name)
+    return replace(dataset, skipped=(*dataset.skipped, *layout.ignored()))
+
+
+def _found(layout: Layout) -> Found:
+    return Found(
+        place=str(layout.path),
+        classes=layout.classes,
+        names=np.array([layout.name(file.path) for file in layout.files], object),
+        labels=np.array([file.label for file in layout.files], np.int64),
+        parts=np.array([file.part for file in layout.files]),
+    )
+
+
+@dataclass(frozen=True)
+class Found:
+    """The pictures of a source, readable or not."""
+
+    place: str
+    classes: tuple[str, ...]
+    names: np.ndarray  # (m,) of each picture
+    labels: np.ndarray  # (m,)
+    parts: np.ndarray  # (m,): "train", "validation" or "test"; without the latter two, they are split off
+
+    def classes_without(self, pictures: Pictures) -> dict[str, str]:
+        """The classes that have no readable training picture, each with the reason"""
+        train = self.parts == "train"
+        counts = np.bincount(self.labels[pictures.readable][train[pictures.readable]], minlength=len(self.classes))
+        broken: dict[str, str] = {}
+        unreadable = np.delete(np.arange(len(self.labels)), pictures.readable)
+        for position, line in zip(unreadable, pictures.skipped, strict=True):
+            if train[position] and counts[self.labels[position]] == 0:
+                broken.setdefault(self.classes[self.labels[position]], f"has no readable picture ({line})")
+        return broken
+
+
+def divided(found: Found, pictures: Pictures, config: DataConfig, name: str) -> Dataset:
+    """The readable pictures as a dataset. Parts that the source has are used as they are; a missing one is split off
+    the training pictures, stratified by class."""
+    names, labels, parts = (column[pictures.readable] for column in (found.names, found.labels, found.parts))
+    present = set(found.parts.tolist())
+    train = np.flatnonzero(parts == "train")
     index = {part: np.flatnonzero(parts == part) for part in ("validation", "test")}
     split = stratified_split(
         labels[train],
-        validation=0 if "validation" in layout.parts else config.validation,
-        test=0 if "test" in layout.parts else config.test,
+        validation=0 if "validation" in present else config.validation,
+        test=0 if "test" in present else config.test,
         seed=config.split_seed,
     )
     index["train"] = train[split.train]
-    if "validation" not in layout.parts:
+    if "validation" not in present:
         index["validation"] = train[split.validation]
-    if "test" not in layout.parts:
+    if "test" not in present:
         index["test"] = train[split.test]
-    for part, chosen in index.items():
-        if len(chosen) == 0:
+    for part, places in index.items():
+        if len(places) == 0:
             raise InputError(
-                f"No {part} pictures are left in {layout.path}: give at least one class 3 readable pictures, "
-                f"or add a {part} folder with pictures."
+                f"No {part} pictures are left in {found.place}: give at least one class 3 readable pictures, "
+                f"or add {part} pictures of its own."
             )
+    unread = streams(config.stream, pictures.images.nbytes)
 
     def take(part: str) -> Split:
-        return as_split(Arrays(pictures.images[index[part]], labels[index[part]]))
+        chosen = index[part]
+        return as_split(picked(pictures.images, pictures.readable[chosen], unread), labels[chosen])
 
     return Dataset(
-        name=layout.path.resolve().name,
-        classes=layout.classes,
+        name=name,
+        classes=found.classes,
         train=take("train"),
         validation=take("validation"),
         test=take("test"),
         train_files=tuple(names[index["train"]]),
         validation_files=tuple(names[index["validation"]]),
         test_files=tuple(names[index["test"]]),
-        skipped=(*pictures.skipped, *layout.ignored()),
+        skipped=pictures.skipped,
         warnings=(
-            *_small_classes(layout.classes, {part: labels[chosen] for part, chosen in index.items()}),
-            *_duplicates(pictures.images, names, labels, index["train"]),
+            *_small_classes(found.classes, {part: labels[chosen] for part, chosen in index.items()}),
+            *_duplicates(Rows(pictures.images, pictures.readable), names, labels, index["train"]),
         ),
     )
 
 
-def as_split(arrays: Arrays) -> Split:
+def as_split(images: Images, labels: np.ndarray) -> Split:
     import torch  # here, so that pictures can be read without it
 
-    return Split(torch.from_numpy(arrays.images), torch.from_numpy(arrays.labels))
+    return Split(images, torch.from_numpy(labels))
 
 
 class Labelled(NamedTuple):
     """Pictures of a folder whose class folders are named as the classes of a network."""
 
-    arrays: Arrays
+    pictures: Pictures
+    labels: np.ndarray  # of the readable ones
     unknown: tuple[str, ...]  # class folders the network does not know; their pictures are left out
     skipped: tuple[str, ...]
 
     @property
     def split(self) -> Split:
-        return as_split(self.arrays)
+        images, readable = self.pictures.images, self.pictures.readable
+        return as_split(picked(images, readable, streams("auto", images.nbytes)), self.labels)
+
+    @property
+    def arrays(self) -> Arrays:
+        """The same without torch"""
+        return Arrays(self.pictures.images[self.pictures.readable], self.labels)
 
 
 def load_labelled(
@@ -154,11 +196,11 @@ def load_labelled(
 ) -> Labelled:
     """All pictures of these classes, as (ch, h, w). Of a folder with train, val and test folders, those of `part`."""
     layout, unknown = match_classes(path.expanduser(), classes, part)
-    pictures = read_pictures(layout, shape, cache.directory(), quiet)
+    pictures = read_pictures(Files(layout), shape, cache.directory(), quiet)
     if not len(pictures.readable):
         raise InputError(f"None of the pictures in {path} can be read (the first: {pictures.skipped[0]}).")
     labels = np.array([file.label for file in layout.files], np.int64)[pictures.readable]
-    return Labelled(Arrays(pictures.images, labels), unknown, (*pictures.skipped, *layout.ignored()))
+    return Labelled(pictures, labels, unknown, (*pictures.skipped, *layout.ignored()))
 
 
 # --- Warnings -----------------------------------------------------------------------------------------------
@@ -179,14 +221,18 @@ def _small_classes(classes: Sequence[str], labels: dict[str, np.ndarray]) -> lis
     return sentences
 
 
-def _duplicates(images: np.ndarray, names: np.ndarray, labels: np.ndarray, train: np.ndarray) -> list[str]:
+def _duplicates(images: Rows, names: np.ndarray, labels: np.ndarray, train: np.ndarray) -> list[str]:
     """Equal pictures, compared after resizing, that are in training and elsewhere, or in two classes."""
+    every = (image.numpy() for some in chunks(images) for image in some)
+    digests = (hashlib.blake2b(image.data, digest_size=16).digest() for image in every)
+    hashes = np.fromiter(digests, "V16", len(images))  # in an array: millions of Python objects would fill the memory
+    _, number, equal = np.unique(hashes, return_inverse=True, return_counts=True)
     same = defaultdict(list)
-    for position, image in enumerate(images):
-        same[hashlib.blake2b(image.tobytes(), digest_size=16).digest()].append(position)
+    for position in np.flatnonzero(equal[number] > 1):
+        same[number[position]].append(int(position))
     trained = set(train.tolist())
     leaked, mixed = [], []
-    for group in (group for group in same.values() if len(group) > 1):
+    for group in same.values():
         seen = [i for i in group if i in trained]
         if seen:
             leaked += [(i, seen[0]) for i in group if i not in trained]
@@ -210,45 +256,43 @@ def _pairs(names: np.ndarray, pairs: Sequence[tuple[int, int]]) -> str:
 # --- Size and colour of pictures ----------------------------------------------------------------------------
 
 
-def _summarize(layout: Layout, exclude: tuple[str, ...] = (), most: int = 200) -> FolderSummary:
-    step = max(1.0, len(layout.files) / most)
-    chosen = [layout.files[int(i * step)].path for i in range(min(most, len(layout.files)))]
+def summarize(found: Found, source: Source, path: Path, most: int = 200) -> FolderSummary:
+    """Judged by the headers of at most `most` pictures, evenly spaced."""
+    step = max(1.0, len(source) / most)
     headers: list[ImageHeader] = []
     failure: UnreadableImageError | None = None
     has_color = False
-    for path in chosen:
+    for number in range(min(most, len(source))):
         try:
-            header = read_header(path, look_for_color=not has_color)  # one colour picture is enough
+            picture = source.picture(int(number * step))
+            header = read_header(picture, look_for_color=not has_color)  # one colour picture is enough
         except UnreadableImageError as error:
             failure = failure or error
             continue
         headers.append(header)
         has_color = has_color or header.color
     if not headers:
-        raise InputError(f"None of the sampled pictures in {layout.path} can be read; the first one: {failure}")
+        raise InputError(f"None of the sampled pictures in {found.place} can be read; the first one: {failure}")
     ratios = [header.height / header.width for header in headers]
-    counts = [0] * len(layout.classes)
-    for file in layout.files:
-        counts[file.label] += file.part == "train"
+    in_training = found.labels[found.parts == "train"]
     return FolderSummary(
-        path=layout.path,
-        classes=layout.classes,
-        counts=tuple(counts),
-        parts=layout.parts,
-        total=len(layout.files),
+        path=path,
+        classes=found.classes,
+        counts=tuple(np.bincount(in_training, minlength=len(found.classes)).tolist()),
+        parts=tuple(dict.fromkeys(found.parts.tolist())),
+        total=len(source),
         height=round(statistics.median(header.height for header in headers)),
         width=round(statistics.median(header.width for header in headers)),
         one_shape=max(ratios) <= 1.02 * min(ratios),  # manual cropping may be off by a pixel
         has_color=has_color,
-        exclude=exclude,
     )
 
 
-def _format(config: DataConfig, layout: Layout) -> tuple[int, int, int]:
+def chosen_format(config: DataConfig, found: Found, source: Source) -> tuple[int, int, int]:
     """Height, width and channels: as configured, or as proposed if left out."""
     height, width, channels = config.height, config.width, config.channels
     if height is None or width is None or channels is None:
-        summary = _summarize(layout)
+        summary = summarize(found, source, Path(found.place))
         if height is None and width is None:
             height, width = summary.proposed_size()
         channels = channels or summary.proposed_channels

@@ -12,7 +12,7 @@ from ..formatting import printable, some
 from ..parts import suggestion
 from .decode import IMAGE_SUFFIXES, UnreadableImageError, image_files, is_hidden, natural_key, read_image
 
-_PART_NAMES = {
+PART_NAMES = {
     "train": "train", "training": "train",
     "val": "validation", "valid": "validation", "validation": "validation",
     "test": "test", "testing": "test",
@@ -132,7 +132,7 @@ def _unreadable_classes(layout: Layout, classes: Collection[str]) -> dict[str, s
 
 def _check_excluded(path: Path, exclude: Collection[str]) -> None:
     folders = _folders(path)
-    parts = [folder for folder in folders if folder.name.lower() in _PART_NAMES]
+    parts = [folder for folder in folders if folder.name.lower() in PART_NAMES]
     known = {folder.name for folder in (*folders, *(inner for part in parts for inner in _folders(part)))}
     for name in exclude:
         if name not in known:
@@ -153,14 +153,14 @@ def _part_folders(path: Path, folders: Sequence[Path], needed: str = "train") ->
     A class may be called "train" (next to "bus" and "car"), so among folders with other names, one is a part only if it
     has subfolders. If all folders have part names, they are parts: otherwise test pictures would be used for training.
     """
-    named = [folder for folder in folders if folder.name.lower() in _PART_NAMES]
+    named = [folder for folder in folders if folder.name.lower() in PART_NAMES]
     others = [folder.name for folder in folders if folder not in named]
     if others:
         _refuse_a_mixture(path, [folder for folder in named if _folders(folder)], others)
         return {}
     parts: dict[str, Path] = {}
     for folder in named:
-        part = _PART_NAMES[folder.name.lower()]
+        part = PART_NAMES[folder.name.lower()]
         if part in parts:
             raise InputError(
                 f"{path} has two folders for {part}, {parts[part].name} and {folder.name}: keep one, or leave one out "

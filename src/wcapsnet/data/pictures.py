@@ -1,4 +1,8 @@
-"""Decode all pictures of a folder, once: the result is cached until the folder changes."""
+"""Decode all pictures of a source, once: the result is cached until the source changes.
+
+A cache entry is an .npz file. Its images are memory-mapped, so a dataset may be larger than the memory; it is written a
+few megabytes at a time, and renamed when it is complete.
+"""
 
 from __future__ import annotations
 
@@ -6,104 +10,239 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
+import struct
+import zipfile
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple, Protocol
 
 import numpy as np
+from filelock import FileLock
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from ..atomic import replacing
+from ..errors import InputError
 from ..formatting import printable
-from .decode import UnreadableImageError, read_image
+from ..host_memory import fits
+from .decode import ImageSource, UnreadableImageError, read_image
 from .layout import Layout
 from .progress import progress_bar
+from .stream import CHUNK
 
-READER_VERSION = 1  # increase it when the output of read_image changes, to invalidate old caches
+READER_VERSION = 2  # increase it when the output of read_image or the cache's format changes
+
+
+class Source(Protocol):
+    """A fixed number of pictures, and what identifies them."""
+
+    def __len__(self) -> int: ...
+    def name(self, position: int) -> str: ...
+    def picture(self, position: int) -> ImageSource: ...
+    def fingerprint(self) -> tuple[str, str]:
+        """Which source, and a hash of its contents."""
+        ...
 
 
 class Pictures(NamedTuple):
-    images: np.ndarray  # (m, ch, h, w) uint8, the readable ones
-    readable: np.ndarray  # their positions among all files
+    images: np.ndarray  # (m, ch, h, w) uint8, in memory or in a file; one that cannot be read is black
+    readable: np.ndarray  # positions of the others
     skipped: tuple[str, ...]
 
 
-def read_pictures(layout: Layout, shape: tuple[int, int, int], cache_dir: Path | None, quiet: bool) -> Pictures:
+def read_pictures(source: Source, shape: tuple[int, int, int], cache_dir: Path | None, quiet: bool) -> Pictures:
+    """All pictures of the source as (ch, h, w)."""
     if cache_dir is None:
-        return _decode(layout, shape, quiet)
-    folder, content = _fingerprint(layout)
-    entry = cache_dir / f"folder-{folder}-{content}-{'x'.join(map(str, shape))}.npz"
-    pictures = _load_cache(entry, len(layout.files), shape)
+        return _in_memory(source, shape, quiet, "there is no cache directory")
+    which, content = source.fingerprint()
+    entry = cache_dir / f"folder-{which}-{content}-{'x'.join(map(str, shape))}.npz"
+    pictures = _load_cache(entry, len(source), shape)
+    if pictures is not None:
+        return pictures
+    try:
+        with _alone(entry):
+            pictures = _load_cache(entry, len(source), shape)  # another process may have written it meanwhile
+            if pictures is None:
+                _write_cache(entry, source, shape, quiet)
+                pictures = _load_cache(entry, len(source), shape)
+    except OSError as error:  # the cache cannot be written: the next run decodes again
+        return _in_memory(source, shape, quiet, f"{cache_dir} cannot be written ({error.strerror or error})")
     if pictures is None:
-        pictures = _decode(layout, shape, quiet)
-        _save_cache(entry, pictures)
-        # remove what the folder held before; keep other sizes of its current contents
-        for old in cache_dir.glob(f"folder-{folder}-*.npz"):
-            if content not in old.name:
-                with contextlib.suppress(OSError):
-                    old.unlink()
+        return _in_memory(source, shape, quiet, f"{entry} cannot be read back")
+    # remove what the source held before; keep other sizes of its current contents
+    for old in cache_dir.glob(f"folder-{which}-*.npz"):
+        if content not in old.name:
+            with contextlib.suppress(OSError):
+                old.unlink()
     return pictures
 
 
-def _decode(layout: Layout, shape: tuple[int, int, int], quiet: bool) -> Pictures:
+@dataclass(frozen=True)
+class Files:
+    """The pictures of a folder."""
+
+    layout: Layout
+
+    def __len__(self) -> int:
+        return len(self.layout.files)
+
+    def name(self, position: int) -> str:
+        return self.layout.name(self.layout.files[position].path)
+
+    def picture(self, position: int) -> ImageSource:
+        return self.layout.files[position].path
+
+    def fingerprint(self) -> tuple[str, str]:
+        """Adding, removing, renaming or writing a file changes the hash."""
+        content = hashlib.sha256(f"reader {READER_VERSION}\n".encode())
+        for file in self.layout.files:
+            name = os.fsencode(file.path.relative_to(self.layout.path))
+            try:
+                status = file.path.stat()
+                state = f"{status.st_size} {status.st_mtime_ns}"
+            except OSError:  # a dangling link; reading it will report the error
+                state = "gone"
+            content.update(name + f"\0{state}\n".encode())
+        folder = hashlib.sha256(os.fsencode(self.layout.path.resolve()))
+        return folder.hexdigest()[:16], content.hexdigest()[:32]
+
+
+# --- Decoding -----------------------------------------------------------------------------------------------
+
+
+def _decode(
+    source: Source, shape: tuple[int, int, int], write: Callable[[np.ndarray], object], quiet: bool
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Hand all pictures to `write`, in order, a few at a time. Returns the positions of the readable ones, and why the
+    others are not."""
     channels, height, width = shape
-    images = np.empty((len(layout.files), *shape), np.uint8)
+    images = np.empty((max(1, min(len(source), CHUNK // (channels * height * width))), *shape), np.uint8)
+    readable: list[int] = []
+    skipped: list[str] = []
 
     def decode(position: int) -> str | None:
-        path = layout.files[position].path
+        place = images[position % len(images)]
         try:
-            images[position] = read_image(path, channels=channels, height=height, width=width)
+            place[:] = read_image(source.picture(position), channels=channels, height=height, width=width)
         except UnreadableImageError as error:
-            return printable(f"{layout.name(path)}: {error.reason}")
+            place[:] = 0
+            return printable(f"{source.name(position)}: {error.reason}")
         return None
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    readable, skipped = [], []
     # threads, not processes: Pillow releases the GIL while it decodes and resizes
     with ThreadPoolExecutor(os.cpu_count()) as pool, progress_bar(*columns, quiet=quiet) as progress:
+        task = progress.add_task("Reading pictures", total=len(source))
         try:
-            results = pool.map(decode, range(len(layout.files)))
-            tracked = progress.track(results, total=len(layout.files), description="Reading pictures")
-            for position, problem in enumerate(tracked):
-                if problem is None:
-                    readable.append(position)
-                else:
-                    skipped.append(problem)
+            for start in range(0, len(source), len(images)):
+                positions = range(start, min(start + len(images), len(source)))
+                for position, problem in zip(positions, pool.map(decode, positions), strict=True):
+                    if problem is None:
+                        readable.append(position)
+                    else:
+                        skipped.append(problem)
+                    progress.advance(task)
+                write(images[: len(positions)])
         finally:
             pool.shutdown(cancel_futures=True)  # on Ctrl-C, do not wait for the rest of the folder
-    index = np.array(readable, np.int64)
-    return Pictures(images[index] if skipped else images, index, tuple(skipped))
+    return np.array(readable, np.int64), tuple(skipped)
 
 
-def _fingerprint(layout: Layout) -> tuple[str, str]:
-    """Which folder, and a hash of its contents: adding, removing, renaming or writing a file changes the hash."""
-    content = hashlib.sha256(f"reader {READER_VERSION}\n".encode())
-    for file in layout.files:
-        name = os.fsencode(file.path.relative_to(layout.path))
-        try:
-            status = file.path.stat()
-            state = f"{status.st_size} {status.st_mtime_ns}"
-        except OSError:  # a dangling link; reading it will report the error
-            state = "gone"
-        content.update(name + f"\0{state}\n".encode())
-    folder = hashlib.sha256(os.fsencode(layout.path.resolve()))
-    return folder.hexdigest()[:16], content.hexdigest()[:32]
+def _in_memory(source: Source, shape: tuple[int, int, int], quiet: bool, why: str) -> Pictures:
+    size = len(source) * int(np.prod(shape))
+    if not fits(size):
+        raise InputError(
+            f"The pictures take {size / 2**30:,.3g} GB, too much for the memory, and {why}; set WCAPSNET_CACHE to a "
+            "folder with enough space."
+        )
+    images = np.empty((len(source), *shape), np.uint8)
+    filled = 0
+
+    def write(some: np.ndarray) -> None:
+        nonlocal filled
+        images[filled : filled + len(some)] = some
+        filled += len(some)
+
+    return Pictures(images, *_decode(source, shape, write, quiet))
 
 
-def _load_cache(entry: Path, files: int, shape: tuple[int, int, int]) -> Pictures | None:
+# --- The cache ----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _alone(entry: Path) -> Iterator[None]:
+    """Only one process decodes; others wait for its result."""
+    entry.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(entry.with_name(f".{entry.name}.lock"))
+    try:
+        lock.acquire()
+    except NotImplementedError:  # the file system does not support locks
+        yield
+        return
+    try:
+        for partial in entry.parent.glob(f".{entry.name}.*.partial"):  # of a process that was killed while it wrote
+            partial.unlink(missing_ok=True)
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            Path(lock.lock_file).unlink(missing_ok=True)
+        lock.release()
+
+
+def _write_cache(entry: Path, source: Source, shape: tuple[int, int, int], quiet: bool) -> None:
+    size = len(source) * int(np.prod(shape))
+    free = shutil.disk_usage(entry.parent).free
+    if free < size:  # do not fill the disk first
+        raise OSError(f"{size / 2**30:,.3g} GB are needed, {free / 2**30:,.3g} GB are free")
+    header = {"descr": "|u1", "fortran_order": False, "shape": (len(source), *shape)}
+    with replacing(entry) as partial, zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as archive:
+        with archive.open("images.npy", "w", force_zip64=True) as stream:
+            np.lib.format.write_array_header_1_0(stream, header)
+            readable, skipped = _decode(source, shape, lambda images: stream.write(images.data), quiet)
+        reasons = np.frombuffer(json.dumps(skipped).encode(), np.uint8)
+        for name, array in (("readable", readable), ("skipped", reasons)):
+            with archive.open(f"{name}.npy", "w") as stream:
+                np.lib.format.write_array(stream, array, allow_pickle=False)
+
+
+def _load_cache(entry: Path, count: int, shape: tuple[int, int, int]) -> Pictures | None:
     """Previously decoded pictures, or None: an unreadable cache costs time but does not fail the run."""
     try:
-        with entry.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-            images, readable = arrays["images"], arrays["readable"]
-            skipped = tuple(map(str, json.loads(arrays["skipped"].tobytes())))
+        with entry.open("rb") as file, zipfile.ZipFile(file) as archive:
+            _check_sums(archive)
+            arrays = {}
+            for name in ("readable", "skipped"):
+                with archive.open(f"{name}.npy") as stream:
+                    arrays[name] = np.lib.format.read_array(stream, allow_pickle=False)
+            images = _mapped(file, archive.getinfo("images.npy"))
+        skipped = tuple(map(str, json.loads(arrays["skipped"].tobytes())))
+        readable = arrays["readable"].astype(np.int64)
+        black = np.delete(np.arange(count), readable)  # raises an exception if one is out of range
     except Exception:  # damaged bytes may raise any exception
         return None
-    complete = len(readable) + len(skipped) == files and images.shape == (len(readable), *shape)
+    complete = len(black) == len(skipped) and images.shape == (count, *shape)
     return Pictures(images, readable, skipped) if complete else None
 
 
-def _save_cache(entry: Path, pictures: Pictures) -> None:
-    skipped = np.frombuffer(json.dumps(pictures.skipped).encode(), np.uint8)
-    # the cache cannot be written: the next run decodes again
-    with contextlib.suppress(OSError), replacing(entry) as partial, partial.open("wb") as stream:
-        np.savez(stream, images=pictures.images, readable=pictures.readable, skipped=skipped)
+def _check_sums(archive: zipfile.ZipFile) -> None:
+    """Read everything once: zipfile compares the checksum of each member at its end."""
+    for name in archive.namelist():
+        with archive.open(name) as stream:
+            while stream.read(CHUNK):
+                pass
+
+
+def _mapped(file: BinaryIO, member: zipfile.ZipInfo) -> np.ndarray:
+    """An uncompressed array inside the archive, as it is on disk."""
+    if member.compress_type != zipfile.ZIP_STORED:
+        raise ValueError("compressed")
+    file.seek(member.header_offset)
+    name, extra = struct.unpack("<26x2H", file.read(30))  # the lengths of what follows
+    file.seek(name + extra, os.SEEK_CUR)
+    if np.lib.format.read_magic(file) != (1, 0):
+        raise ValueError("another version of the format")
+    shape, _, kind = np.lib.format.read_array_header_1_0(file)
+    return np.memmap(file, kind, "r", file.tell(), shape)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..errors import InputError
 from ..parts import augmentation
 from ..settings import Amounts
+from .stream import STREAMING, Images, Rows, chunks
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,10 +24,15 @@ class Augmentations(Amounts):
 
 
 class Split(NamedTuple):
-    """Images as stored (uint8), so that a whole dataset fits on the device."""
+    """Images as stored (uint8), so that a whole dataset fits on the device; if it does not, they are read when used."""
 
-    images: Tensor  # (m, ch, h, w) uint8
+    images: Images  # (m, ch, h, w) uint8
     labels: Tensor  # (m,) int64
+
+    def some(self, places: Tensor) -> Split:
+        """The images at these places"""
+        images = self.images.some(places) if isinstance(self.images, Rows) else self.images[places]
+        return Split(images, self.labels[places])
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,7 @@ class DataConfig:
     validation: float = 10000  # >= 1: that many training images; < 1: that fraction of them
     test: float = 0.15  # folders without a test folder: the fraction held out
     exclude: tuple[str, ...] = ()  # folders: class folders, or folders beside train and test, to leave out
+    stream: str = "auto"  # read images from disk during training: "always", "never"; "auto": if memory is too small
     balance: bool = False  # draw training images of all classes equally often, if their numbers differ much
     split_seed: int = 0
     normalization: str = "unit"  # "unit": [0, 1]; "standardize": mean 0, variance 1 for each channel
@@ -60,6 +67,7 @@ class DataConfig:
         _require(_number(self.test) and 0 < self.test < 1, "test", "be a fraction between 0 and 1")
         names = isinstance(self.exclude, tuple) and all(isinstance(name, str) and name for name in self.exclude)
         _require(names, "exclude", "be a list of folder names")
+        _require(self.stream in STREAMING, "stream", f"be one of {', '.join(STREAMING)}")
         _require(isinstance(self.balance, bool), "balance", "be true or false")
         _require(_whole(self.split_seed, 0, 2**63 - 1), "split_seed", "be a non-negative integer")
         _require(self.normalization in NORMALIZATIONS, "normalization", f"be one of {', '.join(NORMALIZATIONS)}")
@@ -93,14 +101,17 @@ class Dataset:
         """Checksums of the parts: a run is resumed and evaluated on the images it was started with."""
         for part in parts:
             if part not in self._digests:
-                self._digests[part] = _digest(getattr(self, part))
+                self._digests[part] = checksum(getattr(self, part))[:32]
         return {part: self._digests[part] for part in parts}
 
 
-def _digest(split: Split) -> str:
-    digest = hashlib.sha256(split.labels.numpy().tobytes())
-    digest.update(split.images.contiguous().numpy().data)
-    return digest.hexdigest()[:32]
+def checksum(split: Split, start: bytes = b"") -> str:
+    """SHA-256 of the labels and images; the same whether they are in memory or in a file"""
+    digest = hashlib.sha256(start)
+    digest.update(split.labels.numpy().tobytes())
+    for images in chunks(split.images):
+        digest.update(images.contiguous().numpy().data)
+    return digest.hexdigest()
 
 
 def _number(value: object) -> bool:

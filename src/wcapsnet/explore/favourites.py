@@ -6,7 +6,6 @@ survey at the end of training needs no pass.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from torch import Tensor
 from ..classifier import Classifier, checksum
 from ..data import Split
 from ..data.device_data import DeviceSplit
+from ..data.types import checksum as images_checksum
 from ..errors import InputError
 from ..explanations import Specialization, Survey, explain_capsule, nearest, specialization, survey, vector_range
 from .worker import Worker
@@ -32,7 +32,9 @@ class Stopped(Exception):
 class _Polite(DeviceSplit):
     """A split whose next batch waits until the page is idle."""
 
-    worker: Worker
+    def __init__(self, data: DeviceSplit, worker: Worker):
+        self.__dict__.update(data.__dict__)
+        self.worker = worker
 
     def take(self, index: Tensor | slice) -> tuple[Tensor, Tensor]:
         if not self.worker.wait_for_a_lull():
@@ -128,8 +130,7 @@ class Favourites:
         if seen is None or not self._fits(seen):
             torch.set_num_threads(1)  # for this thread: leave the other cores to the page
             device = self._classifier.mean.device
-            split = _Polite(self._split, *self._classifier.normalization, device)
-            split.worker = self._worker
+            split = _Polite(DeviceSplit(self._split, *self._classifier.normalization, device), self._worker)
             seen = survey(self._classifier.network, split, batch_size=BATCH, progress=self._progress)
             _keep(seen, path)
         return seen
@@ -145,10 +146,8 @@ class Favourites:
         """The file name depends on the weights and the images."""
         if self._cache is None:
             return None
-        digest = hashlib.sha256(identity(self._classifier).encode())
-        digest.update(self._split.labels.numpy().data)
-        digest.update(self._split.images.contiguous().numpy().data)
-        return self._cache / "explore" / f"{digest.hexdigest()[:32]}.safetensors"
+        name = images_checksum(self._split, identity(self._classifier).encode())[:32]
+        return self._cache / "explore" / f"{name}.safetensors"
 
 
 def identity(classifier: Classifier) -> str:

@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from ..classifier import Classifier
-from ..data import Dataset, Split
+from ..data import Dataset
 from ..data.device_data import DeviceSplit
 from ..explanations import ImageExplanation, Survey, explain_images
 from .survey_cache import Seen, evenly
@@ -89,7 +89,7 @@ def choose(classifier: Classifier, dataset: Dataset, seen: Seen, device: torch.d
         )
 
     def normalized(chosen: Sequence[int]) -> Tensor:
-        images = Split(split.images[places[list(chosen)]], split.labels[places[list(chosen)]])
+        images = split.some(places[list(chosen)])
         return DeviceSplit(images, *classifier.normalization, device).take(slice(None))[0]
 
     examples, pairs = [], []

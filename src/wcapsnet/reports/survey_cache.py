@@ -57,7 +57,7 @@ def look(
 
     def seen_of(part: Split, chosen: Tensor, before: int = 0, routed: bool = True) -> Survey:
         if len(chosen) < len(part.labels):
-            part = Split(part.images[chosen], part.labels[chosen])
+            part = part.some(chosen)
         return survey(
             classifier.network,
             DeviceSplit(part, *classifier.normalization, device),

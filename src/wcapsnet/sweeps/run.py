@@ -23,6 +23,7 @@ from ..training.console import Progress, make_board
 from ..training.parallel import SharedData, train_together
 from ..training.run_folder import Run, describe_environment
 from ..training.trainer import Trainer, check_memory
+from .on_ray import train_on_ray
 from .plan import Sweep, adopt, finished_twin
 
 AT_ONCE = 4  # highest total throughput of a GPU (benchmarks/records, runs-on-one-card)
@@ -37,8 +38,10 @@ def train_all(
     download: bool = False,
     quiet: bool = False,
     table: str | None = None,
+    cluster: str | None = None,
 ) -> dict[Run, str]:
-    """Train every unfinished run. Returns the failed ones, with the reason."""
+    """Train every unfinished run. Returns the failed ones, with the reason. `cluster`: the description of a Ray cluster
+    that this process is connected to, to train there."""
     if parallel is not None and not 1 <= parallel <= MAX_LANES:
         raise InputError(f"--parallel is {parallel}; 1 to {MAX_LANES} runs can be trained at a time.")
     runs = sweep.unfinished
@@ -48,10 +51,8 @@ def train_all(
     for run in runs:
         if not Run.is_run(run.path):
             run.starts_from = start_file(run.experiment)
-        dataset = load(run.experiment.data)
-        check_memory(run.experiment, device, len(dataset.train.labels), len(dataset.validation.labels))
-    for experiment in {(e.model, e.training.kernels): e for e in (run.experiment for run in runs)}.values():
-        choose_engine(built(experiment.model), experiment, device)  # refuse unsupported settings first
+    if cluster is None:  # workers have another device and memory of their own
+        _check_device(runs, load, device)
     shared = SharedData(load, device)
     at_a_time = parallel or AT_ONCE if device.type == "cuda" else 1
 
@@ -68,11 +69,24 @@ def train_all(
         return trainer
 
     if not quiet:
-        _announce(sweep, runs, parallel or at_a_time, device)
+        _announce(sweep, runs, parallel or at_a_time, device, cluster)
     compile_kernels.tell = None if quiet else console.out.print
     failures: dict[Run, str] = {}
+    board = make_board(console.out, sweep.runs, quiet)
+    if cluster is None:
+        outcomes = train_together(runs, make, device, at_a_time, board)
+    else:
+        outcomes = train_on_ray(
+            runs,
+            lambda run: load(run.experiment.data),
+            device,
+            at_a_time,
+            board,
+            data_dir=data_dir,
+            download=download,
+        )
     try:
-        for run, failure in train_together(runs, make, device, at_a_time, make_board(console.out, sweep.runs, quiet)):
+        for run, failure in outcomes:
             if failure:
                 failures[run] = failure
             sweep.write()
@@ -82,15 +96,26 @@ def train_all(
     return {run: failures.get(run) or run.failure or "not finished" for run in sweep.runs if not run.finished}
 
 
-def _announce(sweep: Sweep, unfinished: list[Run], parallel: int, device: torch.device) -> None:
+def _check_device(runs: list[Run], load: Callable[[DataConfig], Dataset], device: torch.device) -> None:
+    """Refuse what this device cannot train, before anything is written."""
+    for run in runs:
+        dataset = load(run.experiment.data)
+        check_memory(run.experiment, device, len(dataset.train.labels), len(dataset.validation.labels))
+    for experiment in {(e.model, e.training.kernels): e for e in (run.experiment for run in runs)}.values():
+        choose_engine(built(experiment.model), experiment, device)
+
+
+def _announce(
+    sweep: Sweep, unfinished: list[Run], parallel: int, device: torch.device, cluster: str | None = None
+) -> None:
     total, done = len(sweep.runs), len(sweep.runs) - len(unfinished)
+    where = cluster or device_name(device)
     at_once = f", {parallel} at a time" if parallel > 1 and device.type == "cuda" else ""
+    at_once += " on each GPU" if at_once and cluster else ""
     before = f", {done} of them already finished" if done else ""
     runs = "1 run" if total == 1 else f"{total} runs"
-    console.out.print(
-        f"{runs} in [bold]{escape(str(sweep.folder))}[/]{before}; on {device_name(device)}{at_once}", soft_wrap=True
-    )
-    if parallel > 1 and device.type != "cuda":
+    console.out.print(f"{runs} in [bold]{escape(str(sweep.folder))}[/]{before}; on {where}{at_once}", soft_wrap=True)
+    if parallel > 1 and device.type != "cuda" and not cluster:
         console.out.print("Here runs are trained one after another; --parallel applies to CUDA GPUs.")
 
 

@@ -100,7 +100,7 @@ class Pace:
     def _time_step(self) -> float:
         """Seconds per step"""
         trainer = self.trainer
-        index, times = trainer.epoch_order()[0], list[float]()
+        index, times = trainer.epoch_order()[0].to(trainer.device), list[float]()
         trainer.network.train()
         began = time.perf_counter()
         with undone(trainer.step):

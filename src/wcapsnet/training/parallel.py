@@ -215,7 +215,7 @@ class SharedData:
         same = replace(config, mirror=False, shift=0, augment=Augmentations(), balance=False)
         data = self._on_device.get(same)
         if data is None:
-            data = DeviceData(self.load(config), config.normalization, self.device)
+            data = DeviceData(self.load(config), config.normalization, self.device, config.stream)
             self._on_device[same] = data
         self._latest = data
         return data

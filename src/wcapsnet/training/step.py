@@ -42,7 +42,7 @@ class Step:
 
     def __call__(self, index: Tensor) -> None:
         experiment, engine = self.experiment, self.engine
-        batch, labels = engine.batch(self.data, index, experiment.data.augmentations())
+        batch, labels = engine.batch(*self.data.staged(index), experiment.data.augmentations())
         images, share = batch if isinstance(batch, Mixed) else (batch, None)
         with arithmetic(experiment.training.precision, images.device):
             output = engine.forward(images, labels)
@@ -84,6 +84,8 @@ class GraphedStep(Step):
     """The same step, recorded once and replayed: one launch per step instead of thousands."""
 
     def __init__(self, step: Step, batch_size: int):
+        self.source = step.data
+        step.data = step.data.window(batch_size)  # streamed images: the graph reads every batch from the same memory
         self.__dict__.update(step.__dict__)
         self.index = torch.zeros(batch_size, dtype=torch.int64, device=self.sums.device)
         self.graph = self._record(step)
@@ -109,6 +111,8 @@ class GraphedStep(Step):
         return graph
 
     def __call__(self, index: Tensor) -> None:
+        if self.source is not self.data:
+            index = self.source.copy_to(self.data, index)
         self.index.copy_(index)
         self.graph.replay()
 

@@ -60,9 +60,11 @@ class Trainer:
         self.run, self.device, self.progress = run, device, progress
         self.experiment = experiment = run.experiment
         self.settings = experiment.training
-        self.data = data if isinstance(data, DeviceData) else DeviceData(data, experiment.data.normalization, device)
+        if not isinstance(data, DeviceData):
+            data = DeviceData(data, experiment.data.normalization, device, experiment.data.stream)
+        self.data = data
         self.dataset, self.normalization = self.data.dataset, self.data.normalization
-        self.train_data, self.validation_data = self.data.train, self.data.validation
+        self.train_data, self.validation_data = self.data.train.own(), self.data.validation
         labels = self.dataset.train.labels
         self._balanced_labels = labels if experiment.data.balance and imbalanced(labels.bincount()) else None
 
@@ -138,12 +140,12 @@ class Trainer:
         settings = self.settings
         balanced = self._balanced_labels
         order = epoch_order(len(self.train_data), settings.batch_size, settings.seed, self.state.epoch, balanced)
-        return order[: settings.epoch_steps].to(self.device)
+        return order[: settings.epoch_steps]
 
     def _train_epoch(self) -> Iterator[None]:
         state, first = self.state, self.state.step
         started = self._since = time.perf_counter()
-        order = self.epoch_order()
+        order = self.train_data.expect(self.epoch_order(), first)
         rate = None
         self.network.train()
         while state.step < len(order):

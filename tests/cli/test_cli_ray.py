@@ -1,0 +1,130 @@
+"""Sweeps on a Ray cluster."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import wcapsnet
+from wcapsnet.classifier import load_tensors
+from wcapsnet.cli.options import with_address
+from wcapsnet.errors import InputError
+from wcapsnet.sweeps import on_ray
+
+STORE = 80 * 2**20
+
+
+def test_ray_may_stand_alone() -> None:
+    assert with_address(["demo", "--ray"]) == ["demo", "--ray", "auto"]
+    assert with_address(["--ray", "demo", "--seeds", "2"]) == ["--ray", "auto", "demo", "--seeds", "2"]
+    assert with_address(["--ray", "--seeds", "2"]) == ["--ray", "auto", "--seeds", "2"]
+    assert with_address(["demo", "--ray", "10.0.0.1:6379"]) == ["demo", "--ray", "10.0.0.1:6379"]
+    assert with_address(["--ray", "local", "demo"]) == ["--ray", "local", "demo"]
+
+
+def test_files_of_a_worker_stay_inside_the_run_folder(tmp_path: Path) -> None:
+    on_ray.receive(tmp_path / "run", {"test.json": b"{}", "tensorboard/events": b"1", "metrics.jsonl": b""})
+    assert (tmp_path / "run" / "tensorboard" / "events").read_bytes() == b"1"
+    for name in ("../elsewhere", "/etc/elsewhere", "a/../../elsewhere", "..\\elsewhere"):
+        with pytest.raises(InputError):
+            on_ray.receive(tmp_path / "run", {name: b"x"})
+    assert not list(tmp_path.rglob("elsewhere"))
+    assert not Path("/etc/elsewhere").exists()
+
+
+def test_without_ray_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    with pytest.raises(InputError, match=r"wcapsnet\[ray\]"):
+        wcapsnet.sweep("demo", ray="auto")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    for number in range(48):
+        file = tmp_path / "photos" / ("dark", "light")[number % 2] / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 128, (16, 16), dtype=np.uint8) + 127 * np.uint8(number % 2)).save(file)
+    return tmp_path / "photos"
+
+
+@pytest.fixture
+def two_workers(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A cluster on this machine: a head that trains nothing, and two nodes with one core each."""
+    pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("PYTHONPATH", str(Path(wcapsnet.__file__).parents[1]))  # workers use this copy
+    from ray._private import ray_constants
+    from ray.cluster_utils import Cluster
+
+    # stay on the loopback interface; otherwise this process looks for the cluster at the machine's own address
+    monkeypatch.setattr(ray_constants, "ENABLE_RAY_CLUSTER", False)
+    small = {"object_store_memory": STORE, "node_ip_address": "127.0.0.1"}
+    cluster = Cluster()
+    try:
+        cluster.add_node(num_cpus=0, include_dashboard=False, **small)
+        workers = [cluster.add_node(num_cpus=1, **small) for _ in range(2)]
+        cluster.wait_for_nodes()
+        yield cluster, workers
+    finally:
+        cluster.shutdown()
+
+
+def same_weights(one: Path, other: Path) -> bool:
+    mine, others = (load_tensors(path / "state.safetensors")[0] for path in (one, other))
+    return mine.keys() == others.keys() and all((mine[name] == others[name]).all() for name in mine)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of Ray
+def test_a_killed_workers_run_continues_on_the_other_and_ends_with_the_same_weights(
+    folder: Path, two_workers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, workers = two_workers
+    monkeypatch.setattr(on_ray, "EVERY", 0.0)
+    options: dict[str, Any] = {
+        "seeds": 3,
+        "model": "wcapsnet-quick",
+        "epochs": 6,
+        "batch_size": 8,
+        "size": 16,
+        "quiet": True,
+        "device": "cpu",
+    }
+    out = tmp_path / "ray"
+    killed: list[Path] = []
+
+    def kill() -> None:
+        """As soon as both workers have sent a checkpoint."""
+        while len(found := list(out.glob("*/state.safetensors"))) < 2:
+            time.sleep(0.05)
+        killed.extend(found)
+        cluster.remove_node(workers[0], allow_graceful=False)
+
+    thread = threading.Thread(target=kill, daemon=True)
+    thread.start()
+    sweep = wcapsnet.sweep(folder, out=out, ray=cluster.address, **options)
+    thread.join(60)
+    assert killed
+    assert not sweep.failures
+    table = json.loads((out / "sweep.json").read_text())
+    assert [run["state"] for run in table["runs"]] == ["finished"] * 3
+    resumed = [json.loads((run.path / "environment.json").read_text()).get("resumed") for run in sweep.runs]
+    assert sum(again is not None for again in resumed) >= 1
+    assert any(again and again[0]["after_epoch"] >= 1 for again in resumed)
+
+    here = wcapsnet.sweep(folder, out=tmp_path / "here", **options)
+    for one, other in zip(sweep.runs, here.runs, strict=True):
+        assert same_weights(one.path, other.path)
+        assert one.results()["accuracy"] == other.results()["accuracy"]
+        assert {file.name for file in one.path.iterdir()} == {file.name for file in other.path.iterdir()}
+
+    again = wcapsnet.sweep(folder, out=out, ray=cluster.address, **options)  # nothing is left to do
+    assert not again.failures

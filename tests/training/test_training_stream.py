@@ -1,0 +1,74 @@
+"""Training on images that are read from disk."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from training_helpers import CtrlC, begin, go_on, toy_dataset, toy_experiment, trained
+
+from wcapsnet.classifier import load_tensors
+from wcapsnet.data import Dataset, Split
+from wcapsnet.data.reader import Reader
+from wcapsnet.data.stream import Rows
+from wcapsnet.training.run_folder import Run
+from wcapsnet.training.trainer import Interrupted
+
+
+def in_a_file(dataset: Dataset, folder: Path) -> Dataset:
+    """The same images, memory-mapped."""
+    import numpy as np
+
+    def mapped(part: str) -> Split:
+        split = getattr(dataset, part)
+        np.save(folder / f"{part}.npy", split.images.numpy()[::-1])
+        array = np.load(folder / f"{part}.npy", mmap_mode="r")
+        return Split(Rows(array, np.arange(len(array))[::-1].copy()), split.labels)
+
+    return replace(dataset, **{part: mapped(part) for part in ("train", "validation", "test")})
+
+
+def same(one: Run, other: Run) -> None:
+    for name in ("state.safetensors", "best.safetensors", "last.safetensors"):
+        mine, others = (load_tensors(run.file(name))[0] for run in (one, other))
+        assert mine.keys() == others.keys()
+        assert all(torch.equal(mine[key], others[key]) for key in mine)
+    assert one.file("predictions.csv").read_text() == other.file("predictions.csv").read_text()
+    assert one.file("data.json").read_text() == other.file("data.json").read_text()
+
+
+def test_streamed_training_is_bit_equal_to_training_in_memory(unbroken: Run, tmp_path: Path) -> None:
+    same(trained(tmp_path / "run", toy_experiment(), in_a_file(toy_dataset(), tmp_path)), unbroken)
+
+
+def test_a_streamed_run_resumes_in_the_middle_of_an_epoch_and_in_memory(unbroken: Run, tmp_path: Path) -> None:
+    dataset = in_a_file(toy_dataset(), tmp_path)
+    with pytest.raises(Interrupted):
+        begin(tmp_path / "run", toy_experiment(), dataset, CtrlC(0, 1)).fit()
+    with pytest.raises(Interrupted):
+        go_on(tmp_path / "run", dataset, CtrlC(1, 2)).fit()
+    trainer = go_on(tmp_path / "run")
+    trainer.fit()
+    trainer.finish()
+    same(trainer.run, unbroken)
+
+
+def test_every_training_batch_was_read_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    late: list[int] = []
+    read = Rows.read
+
+    def spied(self: Rows, index: Any, out: torch.Tensor) -> torch.Tensor:
+        import threading
+
+        if threading.current_thread() is threading.main_thread():
+            late.append(len(out))
+        return read(self, index, out)
+
+    monkeypatch.setattr(Rows, "read", spied)
+    trainer = begin(tmp_path / "run", toy_experiment(epochs=2), in_a_file(toy_dataset(), tmp_path))
+    assert isinstance(trainer.train_data.reader, Reader)
+    trainer.fit()
+    assert late == [13, 13]  # validation
