@@ -198,7 +198,8 @@ def test_every_model_trains_on_a_folder_of_pictures_at_full_size(name, tmp_path)
         for m in range(8):
             pixels = np.random.default_rng(m).integers(0, 100, (20, 20, 3), dtype=np.uint8) + 150 * r
             Image.fromarray(pixels.astype(np.uint8)).save(tmp_path / "photos" / label / f"{m}.png")
-    shortest = ["training.epoch_steps=1", "training.warmup=0"]
+    steps = 6 if name == "resnet-1001" else 1  # with fewer, its running variances are far off in 1000 layers
+    shortest = [f"training.epoch_steps={steps}", "training.warmup=0"]
     given = {"epochs": 1, "batch_size": 2, "size": 20, "settings": shortest, "out": tmp_path / "run"}
     trained = wcapsnet.train(tmp_path / "photos", model=name, quiet=True, report=False, **given)
     assert trained.results["images"] > 0

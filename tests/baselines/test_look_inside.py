@@ -3,6 +3,7 @@
 import base64
 import json
 import math
+import threading
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from wcapsnet.data import DataConfig, Dataset, Split
 from wcapsnet.data.device_data import DeviceSplit
 from wcapsnet.experiment import Experiment, TrainingConfig
 from wcapsnet.explanations import Survey, survey, without_routing
-from wcapsnet.explore import Explorer
+from wcapsnet.explore import Explorer, Server
 from wcapsnet.objective import Objective
 from wcapsnet.reports import gather, subject_of_run
 from wcapsnet.training.console import Progress
@@ -139,3 +140,28 @@ def test_the_live_page_has_predictions_and_reconstructions(name):
         assert len(explorer.survey()["predicted"]) == 24
     finally:
         explorer.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["capsnet", "densenet-bc-100-12"])
+def test_the_live_page_works_without_blocks(name, browser):
+    network = small(name)
+    explorer = Explorer(Classifier(network, CLASSES, (0.0,), (1.0,)), name, data_of(network).test)
+    server = Server(explorer, "127.0.0.1", 0)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    page, said = browser.new_page(), []
+    page.on("pageerror", lambda error: said.append(str(error)))
+    try:
+        page.goto(server.url)
+        page.wait_for_selector("body.ready")
+        page.click("#tab-test")
+        page.locator("#truth", has_text="labelled").wait_for()
+        assert page.locator("#vector").is_visible() == (name in DECODING)
+        assert not page.locator("#routing").is_visible()
+        assert "no critics" in page.inner_text("#unrouted")
+        page.locator("#classes button").first.click()
+        page.locator("#test-note", has_text="correctly").wait_for()
+        assert said == []
+    finally:
+        page.close()
+        server.close()

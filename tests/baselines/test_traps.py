@@ -1,5 +1,6 @@
 """The mistakes of published capsule code: each test fails if we make one of them."""
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -266,3 +267,24 @@ def test_augmentations_change_every_image_in_its_own_way(name, amount):
         assert torch.equal(changed[changed != 0], images[changed != 0])
     if name == "contrast":
         torch.testing.assert_close(changed.mean((2, 3)), images.mean((2, 3)))
+
+
+# ── a start from which nothing is learned ──
+
+
+@pytest.mark.slow
+def test_capsnet_for_cifar_leaves_its_saturated_start():
+    torch.manual_seed(0)
+    config = replace(recipe("capsnet-cifar10").model, conv_channels=8)  # all of its 9216 capsules
+    network = config.build()
+    images, labels = batch(network, 4)
+    optimizer = torch.optim.Adam(network.parameters(), 1e-3)
+    losses = []
+    for _ in range(50):
+        optimizer.zero_grad()
+        total = loss(network, images, labels).total
+        total.backward()
+        optimizer.step()
+        losses.append(float(total.detach()))
+    assert losses[0] > 0.15  # every class capsule is almost 1 long
+    assert min(losses) < 0.5 * losses[0]
