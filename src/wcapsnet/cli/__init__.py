@@ -7,6 +7,7 @@ import pkgutil
 import sys
 from typing import NoReturn
 
+from ..training.distributed import only_first_speaks
 from .app import app
 from .exit import in_a_sentence
 
@@ -17,7 +18,7 @@ __all__ = ["app", "main"]
 
 
 def main() -> NoReturn:
-    with in_a_sentence(_short_of_memory(*sys.argv[1:])):
+    with only_first_speaks(), in_a_sentence(_short_of_memory(*sys.argv[1:])):
         app()
     sys.exit(0)
 

@@ -8,6 +8,8 @@ import torch
 import typer
 
 from .. import __version__
+from ..errors import InputError
+from ..training.distributed import started
 
 app = typer.Typer(
     name="wcapsnet",
@@ -27,7 +29,11 @@ def examples(*lines: str) -> str:
 
 
 @app.callback(invoke_without_command=True)
-def root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+def root(
+    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
+) -> None:
+    if started() and context.invoked_subcommand != "train":
+        raise InputError(f"torchrun is for `wcapsnet train`; start `wcapsnet {context.invoked_subcommand}` without it.")
     if version:
         typer.echo(f"wcapsnet {__version__} (torch {torch.__version__})")
         raise typer.Exit

@@ -12,6 +12,7 @@ from .. import api
 from ..console import command
 from ..plugins import plugin_options
 from ..settings import to_dict
+from ..training.distributed import follows
 from ..training.run_folder import Run
 from . import console
 from .app import TRAIN, app, examples
@@ -55,8 +56,10 @@ def train(
     **options: Unpack[TrainingOptions],
 ) -> None:
     """Train a network on your own pictures, from a recipe, or by repeating an earlier run."""
-    finished = resume is not None and Run.is_run(resume) and Run.open(resume).finished
+    finished = resume is not None and not follows() and Run.is_run(resume) and Run.open(resume).finished
     trained = api.train(target, seed=seed, minutes=minutes, out=out, resume=resume, **options)
+    if follows():
+        return
     if finished:
         command(
             "The run is finished; measure it with: wcapsnet evaluate",

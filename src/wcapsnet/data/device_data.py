@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from functools import cached_property
 
@@ -26,6 +27,12 @@ class DeviceSplit:
 
     def take(self, index: Tensor | slice) -> tuple[Tensor, Tensor]:
         return normalize(self.images[index], self.mean, self.std), self.labels[index]
+
+    def part(self, begin: int, end: int) -> DeviceSplit:
+        """The images `begin` … `end` − 1"""
+        some = copy.copy(self)
+        some.images, some.labels = self.images[begin:end], self.labels[begin:end]
+        return some
 
     def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """All images once, in order, without augmentation: for evaluation."""

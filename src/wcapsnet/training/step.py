@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -119,17 +119,26 @@ class GraphedStep(Step):
 @contextmanager
 def undone(step: Step) -> Iterator[None]:
     """Steps taken inside leave no trace: afterwards weights, optimizer, averages and random numbers are as before."""
-    kept, device = step.tensors(), step.sums.device
-    before = [tensor.clone() for tensor in kept]
+    restore = remembered(step.tensors(), step.sums.device)
+    yield
+    restore()
+
+
+def remembered(tensors: list[Tensor], device: torch.device) -> Callable[[], None]:
+    """A function that sets these tensors and the random numbers back to what they are now"""
+    before = [tensor.clone() for tensor in tensors]
     random_state = torch.get_rng_state()
     random_cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-    yield
-    with torch.no_grad():
-        for tensor, value in zip(kept, before, strict=True):
+
+    @torch.no_grad()
+    def restore() -> None:
+        for tensor, value in zip(tensors, before, strict=True):
             tensor.copy_(value)
-    torch.set_rng_state(random_state)
-    if random_cuda is not None:
-        torch.cuda.set_rng_state(random_cuda, device)
+        torch.set_rng_state(random_state)
+        if random_cuda is not None:
+            torch.cuda.set_rng_state(random_cuda, device)
+
+    return restore
 
 
 class Average:
