@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from typing import Any, NoReturn, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 
 from .. import console
 from ..data import Dataset
@@ -34,6 +36,7 @@ from .evaluate import Evaluation
 T = TypeVar("T")
 TIMEOUT = timedelta(minutes=30)  # of a collective; ranks reach each of them at about the same time
 GRACE = 10.0  # seconds that a failed worker waits: torchrun stops all others once one has ended
+PATIENCE = 20.0  # seconds; torchrun kills a process 30 seconds after its signal
 POLL = 0.2  # seconds
 
 
@@ -92,12 +95,12 @@ class Group(Ranks):
         super().__init__(_own_device(device))
         self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.backend = "NCCL" if self.device.type == "cuda" else "gloo"
-        self._next_look, self._told = 0.0, False
+        self._next_look, self._told, self._saved = 0.0, False, False
+        self._watched: list[int] | None = None
         try:
-            self.store, _, _ = next(dist.rendezvous("env://", timeout=TIMEOUT))
+            self.store, _, _ = next(rendezvous("env://", timeout=TIMEOUT))
             backends = "cpu:gloo,cuda:nccl" if self.backend == "NCCL" else "gloo"
-            group = dist.PrefixStore("group", self.store)
-            dist.init_process_group(backends, store=group, rank=self.rank, world_size=self.world, timeout=TIMEOUT)
+            dist.init_process_group(backends, store=self.store, rank=self.rank, world_size=self.world, timeout=TIMEOUT)
         except (RuntimeError, ValueError) as error:
             raise InputError(
                 f"The {self.world} processes of torchrun could not connect: {_first_line(error)}."
@@ -176,11 +179,24 @@ class Group(Ranks):
                 self.store.set("stop", "")
                 self._told = True
             return False
+        if self._watched is not received:
+            self._watched = received
+            threading.Thread(target=self._watch, args=(received,), daemon=True).start()
         if received or time.monotonic() < self._next_look:
             return bool(received)
         self._next_look = time.monotonic() + 1
         with self._together():
             return self.store.check(["stop"])
+
+    def _watch(self, received: list[int]) -> None:
+        """End a rank 0 that cannot save: on a GPU, and with NCCL, it may wait for a dead process for ever."""
+        while not received:
+            time.sleep(POLL)
+        time.sleep(PATIENCE)
+        if not self._saved:
+            sentence = f"Another of the {self.world} processes does not answer; resume from the last saved epoch."
+            console.err.print(f"error: {sentence}", style="red", soft_wrap=True)
+            os._exit(1)
 
     def load(self, load: Callable[[], Dataset]) -> Dataset:
         """On every machine one process reads, downloads and caches the images; the others then find them."""
@@ -220,6 +236,7 @@ class Group(Ranks):
 
     def failed(self, error: BaseException) -> NoReturn:
         """Rank 0 raises the error, or the reason why a worker has failed; a worker tells rank 0 and ends quietly."""
+        self._saved = True
         if self.first:
             if isinstance(error, KeyboardInterrupt) and (reason := self._reason()):
                 raise Lost(reason) from error
