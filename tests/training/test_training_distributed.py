@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -67,6 +66,12 @@ def train(processes: int, folder: Path, **options: Any) -> Job:
     return ended(start(processes, SCRIPT, "train", folder, json.dumps(options)))
 
 
+def wait_for(path: Path, job: subprocess.Popen[str]) -> None:
+    until = time.monotonic() + LONG
+    while not path.exists() and job.poll() is None and time.monotonic() < until:
+        time.sleep(0.1)
+
+
 def sentences(job: Job) -> list[str]:
     """What the package says about an error; the rest is torchrun's"""
     return [line.removeprefix("error: ") for line in job.err.splitlines() if line.startswith("error: ")]
@@ -97,7 +102,7 @@ def test_two_processes_train_as_one_does_on_the_whole_batch(two, tmp_path, name)
     found = differences(tmp_path / "run", two / name)
     assert any(".running_var" in tensor for tensor in found) or "capsnet" in name
     if name == "adamw":  # a bias before a batch norm has no gradient, and Adam makes steps of the rounding errors
-        found = {tensor: by for tensor, by in found.items() if not re.search(r"critic\.(layers.*bias|norm)", tensor)}
+        found = {tensor: by for tensor, by in found.items() if not tensor.endswith(("bias", "running_mean"))}
     assert max(found.values()) < TOLERANCE, max(found, key=found.__getitem__)
     one, other = (Run.open(path).metrics() for path in (tmp_path / "run", two / name))
     for a, b in zip(one, other, strict=True):
@@ -202,7 +207,7 @@ def test_a_killed_worker_ends_the_job_and_other_numbers_of_processes_resume_it(t
     Trainer(Run.create(tmp_path / "unbroken", digits(), {}), data, CPU, CtrlC(9)).fit()
     run = tmp_path / "run"
 
-    job = train(2, tmp_path, out=str(run), kill=[1, 2])
+    job = train(2, tmp_path, out=str(run), signal=[1, 2, signal.SIGKILL])
     assert job.code != 0
     assert len(sentences(job)) == 1
     assert f"--resume {run}" in sentences(job)[0]
@@ -243,15 +248,24 @@ def test_a_signal_to_torchrun_saves_and_stops(tmp_path, number):
     run = tmp_path / "run"
     training = {"epochs": 1000, "epoch_steps": 5}
     job = start(2, SCRIPT, "train", tmp_path, json.dumps({"out": str(run), "training": training}))
-    until = time.monotonic() + LONG
-    while not (run / "metrics.jsonl").exists() and job.poll() is None and time.monotonic() < until:
-        time.sleep(0.1)
+    wait_for(run / "metrics.jsonl", job)
     job.send_signal(number)
     stopped = ended(job)
     assert stopped.code != 0
     assert stopped.out.count(f"train --resume {run}") == 1, stopped
     state = Trainer(Run.open(run), load_dataset(digits().data), CPU, CtrlC(9)).state
     assert state.epoch >= 1
+
+
+@pytest.mark.slow
+def test_rank_0_does_not_wait_for_ever_for_a_worker_that_hangs(tmp_path):
+    options = {"out": str(tmp_path / "run"), "signal": [1, 2, signal.SIGSTOP]}
+    job = start(2, SCRIPT, "train", tmp_path, json.dumps(options))
+    wait_for(tmp_path / "signalled", job)
+    job.send_signal(signal.SIGTERM)
+    stuck = ended(job)  # torchrun kills the worker after 30 seconds
+    assert stuck.code != 0
+    assert ["does not answer" in sentence for sentence in sentences(stuck)] == [True], stuck.err
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -118,14 +117,15 @@ def digits(**training: Any) -> Experiment:
     return Experiment("digits", DataConfig(source="sample", validation=50), model, PAPER, TrainingConfig(**settings))
 
 
-def dying(rank: int, step: int) -> None:
-    """Kill this rank in a step (from 0), after its forward pass."""
+def dying(rank: int, step: int, number: int, note: Path) -> None:
+    """Send this rank a signal in a step (from 0), after its forward pass."""
     backward, calls = data_parallel.DataParallel.backward, []
 
     def killed(self: Any, total: torch.Tensor) -> None:
         calls.append(total)
         if int(os.environ["RANK"]) == rank and len(calls) == step + 1:
-            os.kill(os.getpid(), signal.SIGKILL)
+            note.touch()
+            os.kill(os.getpid(), number)
         backward(self, total)
 
     data_parallel.DataParallel.backward = killed  # type: ignore[method-assign]
@@ -151,8 +151,8 @@ def main(what: str, place: str, *more: str) -> None:
         equal(Path(place))
         return
     options = json.loads(more[0])
-    if at := options.pop("kill", None):
-        dying(*at)
+    if at := options.pop("signal", None):
+        dying(*at, note=Path(place, "signalled"))
     if wrong := options.pop("wrong", None):
         on_worker(wrong)
     target = None if "resume" in options else digits(**options.pop("training", {}))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 import signal
 import socket
@@ -38,6 +39,7 @@ TIMEOUT = timedelta(minutes=30)  # of a collective; ranks reach each of them at 
 GRACE = 10.0  # seconds that a failed worker waits: torchrun stops all others once one has ended
 PATIENCE = 20.0  # seconds; torchrun kills a process 30 seconds after its signal
 POLL = 0.2  # seconds
+_joined = itertools.count()  # a script may train several times; each group has its own names in the store
 
 
 class Lost(Exception):
@@ -95,10 +97,11 @@ class Group(Ranks):
         super().__init__(_own_device(device))
         self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.backend = "NCCL" if self.device.type == "cuda" else "gloo"
-        self._next_look, self._told, self._saved = 0.0, False, False
-        self._watched: list[int] | None = None
+        self._next_look, self._told = 0.0, False
+        self.over = self.lost = False
         try:
-            self.store, _, _ = next(rendezvous("env://", timeout=TIMEOUT))
+            store, _, _ = next(rendezvous("env://", timeout=TIMEOUT))
+            self.store: Any = dist.PrefixStore(f"{next(_joined)}", store)  # type: ignore[attr-defined]
             backends = "cpu:gloo,cuda:nccl" if self.backend == "NCCL" else "gloo"
             dist.init_process_group(backends, store=self.store, rank=self.rank, world_size=self.world, timeout=TIMEOUT)
         except (RuntimeError, ValueError) as error:
@@ -158,6 +161,7 @@ class Group(Ranks):
         try:
             yield
         except RuntimeError as error:  # of the backend: a connection is closed, or nobody has answered in time
+            self.lost = True
             raise Lost(self._reason() or f"Another of the {self.world} processes has ended") from error
 
     # ── agreement ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -179,24 +183,11 @@ class Group(Ranks):
                 self.store.set("stop", "")
                 self._told = True
             return False
-        if self._watched is not received:
-            self._watched = received
-            threading.Thread(target=self._watch, args=(received,), daemon=True).start()
         if received or time.monotonic() < self._next_look:
             return bool(received)
         self._next_look = time.monotonic() + 1
         with self._together():
             return self.store.check(["stop"])
-
-    def _watch(self, received: list[int]) -> None:
-        """End a rank 0 that cannot save: on a GPU, and with NCCL, it may wait for a dead process for ever."""
-        while not received:
-            time.sleep(POLL)
-        time.sleep(PATIENCE)
-        if not self._saved:
-            sentence = f"Another of the {self.world} processes does not answer; resume from the last saved epoch."
-            console.err.print(f"error: {sentence}", style="red", soft_wrap=True)
-            os._exit(1)
 
     def load(self, load: Callable[[], Dataset]) -> Dataset:
         """On every machine one process reads, downloads and caches the images; the others then find them."""
@@ -236,7 +227,6 @@ class Group(Ranks):
 
     def failed(self, error: BaseException) -> NoReturn:
         """Rank 0 raises the error, or the reason why a worker has failed; a worker tells rank 0 and ends quietly."""
-        self._saved = True
         if self.first:
             if isinstance(error, KeyboardInterrupt) and (reason := self._reason()):
                 raise Lost(reason) from error
@@ -258,18 +248,49 @@ def joined(device: str) -> Generator[Ranks, None, None]:
         yield Ranks(choose_device(device))
         return
     group = Group(device)
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler) if group.first else None
     try:
-        yield group
-    except Exception as error:
-        group.failed(error)
-    except KeyboardInterrupt as error:
+        with _watching(group):
+            yield group
+    except (Exception, KeyboardInterrupt) as error:
         group.failed(error)
     finally:
-        if before is not None:
-            signal.signal(signal.SIGTERM, before)
-        with contextlib.suppress(RuntimeError):
+        if group.backend == "gloo" or not group.lost:  # NCCL might wait for a dead process
             dist.destroy_process_group()
+
+
+@contextmanager
+def _watching(group: Group) -> Iterator[None]:
+    """SIGTERM interrupts rank 0 as Ctrl-C does. If it is stuck long afterwards, it ends: NCCL may wait for a dead
+    process for ever."""
+    if not group.first or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+
+    def end_if_stuck() -> None:
+        while (number := os.read(read, 1)) and number[0] not in (signal.SIGINT, signal.SIGTERM):
+            pass
+        time.sleep(PATIENCE)
+        if number and not group.over:
+            sentence = f"Another of the {group.world} processes does not answer; resume from the last saved epoch."
+            console.err.print(f"error: {sentence}", style="red", soft_wrap=True)
+            os._exit(1)
+
+    threading.Thread(target=end_if_stuck, daemon=True).start()
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # A handler of Python waits until a collective returns; the pipe is written to at once.
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    try:
+        yield
+    except BaseException:
+        before = signal.SIG_IGN  # torchrun may stop this process because of another; it ends by itself, with a sentence
+        raise
+    finally:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGTERM, before)
+        group.over = True
+        os.close(write)
 
 
 def started() -> bool:
