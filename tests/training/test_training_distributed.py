@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import torch.nn.functional as F
-from torchrun_script import digits, every_model, experiments, trained
+from torchrun_script import at_random, digits, every_model, experiments, trained
 from training_helpers import CPU, CtrlC, interrupted, tensors, toy_dataset
 
 from twins.tiny import quiet
@@ -115,6 +115,13 @@ def test_two_processes_train_as_one_does_on_the_whole_batch(two, tmp_path, name)
 def test_the_comparison_notices_what_each_rank_computes_alone(two, wrong, right):
     found = differences(two / wrong, two / right)
     assert max(found.values()) > 100 * TOLERANCE
+
+
+@pytest.mark.slow
+def test_noise_dropout_and_augmentation_are_drawn_by_each_rank(two, tmp_path):
+    trained(tmp_path / "run", at_random(), Ranks(CPU))
+    assert max(differences(tmp_path / "run", two / "random").values()) > 100 * TOLERANCE
+    assert [line["epoch"] for line in Run.open(two / "random").metrics()] == [1, 2]
 
 
 @pytest.mark.slow

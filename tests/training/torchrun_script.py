@@ -20,11 +20,12 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 from training_helpers import rows_of_light, toy_dataset  # noqa: E402
 
 from baselines.small import SMALL, small  # noqa: E402
-from twins.tiny import quiet  # noqa: E402
+from twins.tiny import quiet, tiny  # noqa: E402
 from wcapsnet import api  # noqa: E402
 from wcapsnet.api import training  # noqa: E402
 from wcapsnet.cli.exit import in_a_sentence  # noqa: E402
 from wcapsnet.data import DataConfig, Dataset  # noqa: E402
+from wcapsnet.data.types import Augmentations  # noqa: E402
 from wcapsnet.engine import Engine  # noqa: E402
 from wcapsnet.errors import InputError  # noqa: E402
 from wcapsnet.experiment import Experiment, TrainingConfig  # noqa: E402
@@ -66,6 +67,12 @@ def experiments() -> dict[str, Experiment]:
     }
 
 
+def at_random() -> Experiment:
+    """With noise, dropout and augmentation, mixing included: not equal to one process"""
+    data = DataConfig(source="toy", mirror=True, shift=1, augment=Augmentations(mixup=1.0))
+    return replace(experiment(tiny(channels=1)), data=data)
+
+
 def every_model() -> dict[str, Experiment]:
     """One step of each registered model, without what it draws at random"""
     still = {"crop": 0, "dropout": 0.0, "critic_dropout": 0.0, "projection_dropout": 0.0}
@@ -102,6 +109,7 @@ def equal(out: Path) -> None:
         for name, given in {**experiments(), **every_model()}.items():
             trained(out / name, given, ranks)
         trained(out / "minutes", experiment(quiet(channels=1), minutes=0.1), ranks)
+        trained(out / "random", at_random(), ranks)
         # What the comparison must notice: a part that is computed for each rank alone.
         data_parallel.MEANS.add(wasserstein)
         trained(out / "wrong-normalisers", experiments()["normalized"], ranks)
