@@ -13,9 +13,10 @@ import pytest
 import torch
 from cli_helpers import call, environment, sentence
 
-from wcapsnet.api import explaining, prediction, reporting, sweeping, training
+from wcapsnet.api import explaining, prediction, reporting, sweeping
 from wcapsnet.classifier import load_tensors, save_tensors
 from wcapsnet.cli import bench, demo, explore, predict
+from wcapsnet.training import distributed
 
 CASES = {
     "nothing to train": (("train",), "what to train"),
@@ -180,7 +181,7 @@ def test_where_memory_is_short_a_command_advises_what_it_can_do(toy, monkeypatch
     def fails(*args):
         raise error
 
-    for module in (training, sweeping, prediction, explaining, reporting, bench, demo, explore, predict):
+    for module in (distributed, sweeping, prediction, explaining, reporting, bench, demo, explore, predict):
         monkeypatch.setattr(module, "choose_device", fails)
     said = sentence(call(*command))
     assert "memory; " in said
