@@ -8,7 +8,7 @@ import pytest
 SRC = Path(__file__).parents[1] / "src" / "wcapsnet"
 # Every package may import those in the lines before its own, and nothing else.
 LAYERS = [
-    ["errors", "host_memory", "limits"],
+    ["errors", "host_memory", "launched", "limits"],
     ["atomic", "cache", "console", "device", "formatting"],
     ["parts", "prediction", "scores"],
     ["plugins", "pretrained"],

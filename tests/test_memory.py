@@ -144,5 +144,7 @@ def test_memory_is_between_something_and_all_there_is():
 def test_a_limit_of_a_container_counts(monkeypatch, tmp_path):
     (tmp_path / "max").write_text("1048576\n")
     (tmp_path / "none").write_text("max\n")
-    monkeypatch.setattr(host_memory, "CGROUPS", (str(tmp_path / "max"), str(tmp_path / "none"), str(tmp_path / "missing")))
+    monkeypatch.setattr(
+        host_memory, "CGROUPS", (str(tmp_path / "max"), str(tmp_path / "none"), str(tmp_path / "missing"))
+    )
     assert available(CPU) == 2**20

@@ -20,6 +20,10 @@ class Diverged(Exception):
     report: Path | None = None
 
 
+class Lost(Exception):
+    """Another process of the group has ended or cannot be reached. The message is one sentence."""
+
+
 _repr = reprlib.Repr()
 _repr.maxstring = _repr.maxother = _repr.maxlong = 100
 

@@ -14,9 +14,10 @@ import torch
 from cli_helpers import call, environment, sentence
 
 from wcapsnet import device
-from wcapsnet.api import explaining, reporting, sweeping, training
+from wcapsnet.api import explaining, reporting, sweeping
 from wcapsnet.classifier import load_tensors, save_tensors
 from wcapsnet.cli import bench, demo, explore
+from wcapsnet.training import distributed
 
 CASES = {
     "nothing to train": (("train",), "what to train"),
@@ -181,7 +182,7 @@ def test_where_memory_is_short_a_command_advises_what_it_can_do(toy, monkeypatch
     def fails(*args):
         raise error
 
-    for module in (device, training, sweeping, explaining, reporting, bench, demo, explore):
+    for module in (device, distributed, sweeping, explaining, reporting, bench, demo, explore):
         monkeypatch.setattr(module, "choose_device", fails)
     said = sentence(call(*command))
     assert "memory; " in said

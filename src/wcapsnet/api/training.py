@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import torch
 from rich.markup import escape
 from typing_extensions import Unpack
 
 from .. import console, shipped
 from ..classifier import Classifier
-from ..data import DATASETS, Dataset, default_data_dir
+from ..data import DATASETS, default_data_dir
 from ..data.device_data import DeviceSplit
-from ..device import choose_device, device_name
-from ..errors import Diverged, InputError, Interrupted
+from ..device import device_name
+from ..errors import Diverged, InputError, Interrupted, Lost
 from ..experiment import Experiment
 from ..explanations import Survey, survey
 from ..formatting import plural
-from ..hub import data_of_run, dataset_of, load, start_file
+from ..hub import dataset_of, load, moved, remembered, start_file
 from ..kernels import compile as compile_kernels
+from ..launched import launcher
 from ..network import WCapsNet
 from ..plugins import plugin_options
 from ..reports.survey_cache import MOST_ROUTED
 from ..settings import from_dict, to_dict
-from ..training.console import make_progress
+from ..training.console import Progress, make_progress
+from ..training.distributed import Ranks, joined
 from ..training.evaluate import Evaluation
 from ..training.run_folder import Run, describe_environment
 from ..training.trainer import Trainer
@@ -58,6 +60,15 @@ class Trained:
         return load(self.path, device=device)
 
 
+class Plan(NamedTuple):
+    """What rank 0 tells the others"""
+
+    run: Path
+    experiment: Experiment
+    of: Experiment  # names the data
+    place: Path | None  # their directory
+
+
 @shows_options
 def train(
     target: str | Path | Experiment | None = None,
@@ -80,40 +91,54 @@ def train(
     options of `wcapsnet train`.
     """
     began = time.perf_counter()
-    chosen = choose_device(device)
-    if resume is not None:
-        given = {str(target): target, "--seed": seed, "--minutes": minutes, "--out": out, **_as_typed(options)}
-        for name, value in given.items():
-            if value not in (None, "auto", [], ()):
-                raise InputError(f"--resume continues a run as it was started, so it cannot be used with {name}.")
-        run = Run.open(Path(resume))
-        if run.finished:
-            page = missing_report(run, chosen, data_dir, download, quiet) if report else None
-            return Trained(run, run.results(), page)
-        trainer = _resumed(run, chosen, data_dir, download, quiet)
-    elif target is None:
-        raise InputError("Name what to train: a recipe (see `wcapsnet list`), a folder of pictures, or --resume RUN.")
-    else:
-        experiment, data_dir = experiment_for(
-            target, seed=seed, minutes=minutes, device=chosen, data_dir=data_dir, **options
-        )
-        trainer = _started(experiment, Path(out) if out else None, chosen, data_dir, download, quiet)
-    if trainer.pace:
-        trainer.pace.began = began
-    seen: list[Survey] = []  # the final test looks at the test images once, for the report too
+    with joined(device) as ranks:
+        if not ranks.first:
+            return _follow(ranks, download)
+        if resume is not None:
+            given = {str(target): target, "--seed": seed, "--minutes": minutes, "--out": out, **_as_typed(options)}
+            for name, value in given.items():
+                if value not in (None, "auto", [], ()):
+                    raise InputError(f"--resume continues a run as it was started, so it cannot be used with {name}.")
+            run = Run.open(Path(resume))
+            if run.finished:
+                ranks.same(None)
+                page = missing_report(run, ranks.device, data_dir, download, quiet) if report else None
+                return ranks.finish(Trained(run, run.results(), page))
+            trainer = _resumed(run, ranks, data_dir, download, quiet)
+        elif target is None:
+            raise InputError(
+                "Name what to train: a recipe (see `wcapsnet list`), a folder of pictures, or --resume RUN."
+            )
+        else:
+            experiment, data_dir = experiment_for(
+                target, seed=seed, minutes=minutes, device=ranks.device, data_dir=data_dir, **options
+            )
+            trainer = _started(experiment, Path(out) if out else None, ranks, data_dir, download, quiet)
+        if trainer.pace:
+            trainer.pace.began = began
+        seen: list[Survey] = []  # the final test looks at the test images once, for the report too
 
-    def surveyed(network: WCapsNet, split: DeviceSplit) -> Evaluation:
-        seen.append(survey(network, split, routed=len(split) <= MOST_ROUTED))
-        return seen[0].evaluation()
+        def surveyed(network: WCapsNet, split: DeviceSplit) -> Evaluation:
+            seen.append(survey(network, split, routed=len(split) <= MOST_ROUTED))
+            return seen[0].evaluation()
 
-    try:
-        _fit(trainer)
-        trainer.finish(surveyed if report else None)
-    finally:
-        trainer.run.release()
-    found = seen[0] if seen else None
-    page = report_of(trainer.run, trainer.dataset, chosen, found=found) if report else None
-    return Trained(trainer.run, trainer.run.results(), page)
+        try:
+            _fit(trainer)
+            trainer.finish(surveyed if report else None)
+        finally:
+            trainer.run.release()
+        found = seen[0] if seen else None
+        page = report_of(trainer.run, trainer.dataset, ranks.device, found=found) if report else None
+        return ranks.finish(Trained(trainer.run, trainer.run.results(), page))
+
+
+def _follow(ranks: Ranks, download: bool) -> Trained:
+    """`train` in the other processes: what rank 0 trains, without the run folder, which may be on another machine"""
+    plan: Plan | None = ranks.same(None)
+    if plan:
+        dataset = ranks.load(lambda: dataset_of(plan.of, plan.place, download, quiet=True))
+        Trainer(Run(plan.run, plan.experiment), dataset, ranks.device, Progress(), ranks).fit()
+    return ranks.finished()
 
 
 def _as_typed(options: ExperimentOptions) -> dict[str, Any]:
@@ -125,7 +150,7 @@ def _as_typed(options: ExperimentOptions) -> dict[str, Any]:
 def _started(
     experiment: Experiment,
     folder: Path | None,
-    device: torch.device,
+    ranks: Ranks,
     data_dir: Path | None,
     download: bool,
     quiet: bool,
@@ -133,17 +158,19 @@ def _started(
     from_dict(Experiment, to_dict(experiment))  # refuse a configuration that could not be read back
     run = Run.at(folder, experiment) if folder else Run.next_free(Path("runs") / experiment.name, experiment)
     run.starts_from = start_file(experiment)
-    trainer = _trainer(run, dataset_of(experiment, data_dir, download, quiet), device, quiet)
+    trainer = _trainer(run, experiment, data_dir, ranks, download, quiet)
     place = (data_dir or default_data_dir()) if experiment.data.source in DATASETS else None
-    run.start(describe_environment(device, place, 1, trainer.computed_by), 0)  # last: bad input leaves no files behind
+    # last: bad input leaves no files behind
+    run.start(describe_environment(ranks.device, place, 1, trainer.computed_by), 0)
     return trainer
 
 
-def _resumed(run: Run, device: torch.device, data_dir: Path | None, download: bool, quiet: bool) -> Trainer:
+def _resumed(run: Run, ranks: Ranks, data_dir: Path | None, download: bool, quiet: bool) -> Trainer:
     run.hold()  # before its state is read
     try:
-        trainer = _trainer(run, data_of_run(run, data_dir, download, quiet), device, quiet)
-        run.start(describe_environment(device, None, 1, trainer.computed_by), trainer.state.epoch)
+        of, place = moved(run.experiment, data_dir), data_dir or remembered(run.path)
+        trainer = _trainer(run, of, place, ranks, download, quiet)
+        run.start(describe_environment(ranks.device, None, 1, trainer.computed_by), trainer.state.epoch)
         run.file("failed.json").unlink(missing_ok=True)
     except BaseException:
         run.release()
@@ -151,8 +178,11 @@ def _resumed(run: Run, device: torch.device, data_dir: Path | None, download: bo
     return trainer
 
 
-def _trainer(run: Run, dataset: Dataset, device: torch.device, quiet: bool) -> Trainer:
-    trainer = Trainer(run, dataset, device, make_progress(console.out, quiet))
+def _trainer(run: Run, of: Experiment, place: Path | None, ranks: Ranks, download: bool, quiet: bool) -> Trainer:
+    """`of` names the data, in the directory `place`."""
+    ranks.same(Plan(run.path, run.experiment, of, place))
+    dataset = ranks.load(lambda: dataset_of(of, place, download, quiet))
+    trainer = Trainer(run, dataset, ranks.device, make_progress(console.out, quiet), ranks)
     compile_kernels.tell = None if quiet else console.out.print
     if not quiet:
         _announce(trainer)
@@ -185,12 +215,18 @@ def _announce(trainer: Trainer) -> None:
 
 def _fit(trainer: Trainer) -> None:
     """A run that stops early leaves a report of what there is."""
+    resume = ["train", "--resume", str(trainer.run.path), *plugin_options(to_dict(trainer.experiment))]
     try:
         trainer.fit()
     except Interrupted:
-        stopped = Interrupted("train", "--resume", str(trainer.run.path), *plugin_options(to_dict(trainer.experiment)))
-        stopped.report = report_of(trainer.run, trainer.dataset, trainer.device, GLANCE)
+        stopped = Interrupted(*resume)
+        if trainer.ranks.world == 1:  # torchrun leaves 30 seconds
+            stopped.report = report_of(trainer.run, trainer.dataset, trainer.device, GLANCE)
         raise stopped from None
+    except Lost as error:
+        raise Lost(
+            f"{error}. Everything up to the last step is saved. Resume with: {shlex.join([*launcher(), *resume])}"
+        ) from None
     except Diverged as error:
         kept = " The last good checkpoint is kept." if trainer.run.file("last.safetensors").exists() else ""
         diverged = Diverged(f"{error}{kept}")

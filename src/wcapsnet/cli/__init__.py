@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
+from ..launched import only_first_speaks
 from .app import app, load_commands
 from .exit import in_a_sentence
 
@@ -12,7 +13,7 @@ __all__ = ["app", "load_commands", "main"]
 
 
 def main() -> NoReturn:
-    with in_a_sentence(_short_of_memory(*sys.argv[1:])):
+    with only_first_speaks(), in_a_sentence(_short_of_memory(*sys.argv[1:])):
         app()
     sys.exit(0)
 

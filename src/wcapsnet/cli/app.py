@@ -13,6 +13,8 @@ import typer
 from typer.core import TyperGroup
 
 from .. import __version__
+from ..errors import InputError
+from ..launched import started
 
 
 class Commands(TyperGroup):
@@ -60,7 +62,11 @@ def examples(*lines: str) -> str:
 
 
 @app.callback(invoke_without_command=True)
-def root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+def root(
+    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
+) -> None:
+    if started() and context.invoked_subcommand != "train":
+        raise InputError(f"torchrun is for `wcapsnet train`; start `wcapsnet {context.invoked_subcommand}` without it.")
     if version:
         try:
             torch = f"torch {version_of('torch')}"

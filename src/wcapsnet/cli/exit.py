@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from ..console import command, err, out
-from ..errors import Diverged, InputError, Interrupted
+from ..errors import Diverged, InputError, Interrupted, Lost
+from ..launched import launcher
 
 
 @contextmanager
@@ -24,12 +25,14 @@ def in_a_sentence(short_of_memory: str = "close other programs that use it") -> 
     except Diverged as error:
         _say_report(error)
         _fail(str(error), 1)
+    except Lost as error:
+        _fail(str(error), 1)
     except Interrupted as interruption:
         _say_report(interruption)
         from ..training.run_folder import program
 
         # the same command unless the interruption names another; a script keeps the path it was called by
-        called = ["wcapsnet"] if program() == ["wcapsnet"] else ["python", sys.argv[0]]
+        called = launcher() or ["wcapsnet"] if program() == ["wcapsnet"] else ["python", sys.argv[0]]
         command("Stopped and saved. Resume with:", *called, *(interruption.args or sys.argv[1:]))
         sys.exit(130)
     except (KeyboardInterrupt, SystemExit) as end:  # typer turns one into the other

@@ -43,6 +43,12 @@ class DeviceSplit:
         images = self.reader(index) if self.reader else self.images[index]
         return normalize(images, self.mean, self.std), self.labels[index]
 
+    def part(self, begin: int, end: int) -> DeviceSplit:
+        """The images `begin` … `end` − 1"""
+        some = copy.copy(self)
+        some.images, some.labels = self.images[begin:end], self.labels[begin:end]
+        return some
+
     def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """All images once, in order, without augmentation: for evaluation."""
         for start in range(0, len(self), size):

@@ -6,8 +6,6 @@ import time
 from typing import TYPE_CHECKING
 
 from ..console import warn
-from ..data import Split
-from ..data.device_data import DeviceSplit
 from ..device import synchronize
 from ..formatting import duration
 from .step import undone
@@ -29,7 +27,7 @@ class Pace:
     The clock starts at `began`, which may be earlier than the trainer: reading the pictures counts. A resumed run has
     the time that was left. The number of epochs is corrected once, when the speed of whole epochs is known, and later
     only to keep the limit: every change bends the learning-rate schedule. The experiment in the run folder gets the
-    number that is trained: repeating the run repeats it, on any machine.
+    number that is trained: repeating the run repeats it, on any machine. Several ranks use the times of rank 0.
     """
 
     def __init__(self, trainer: Trainer, minutes: float):
@@ -43,7 +41,7 @@ class Pace:
         trainer, steps = self.trainer, len(self.trainer.epoch_order())
         self._measure_evaluation()
         step = self._time_step()
-        self.spent = time.perf_counter() - self.began
+        self.spent = trainer.ranks.same(time.perf_counter() - self.began)
         left = self._left()
         epochs = int(left / (steps * step + self._validation()))
         if epochs < 1:  # not even one epoch fits
@@ -63,6 +61,7 @@ class Pace:
         """After an epoch: settle the number of epochs, or reduce a settled one that would miss the limit."""
         trainer, state = self.trainer, self.trainer.state
         ahead = trainer.settings.epochs - state.epoch
+        state.seconds = trainer.ranks.same(state.seconds)
         if not ahead or state.seconds < SETTLED * self.total:
             return
         if not self.per_image:  # a resumed run
@@ -80,7 +79,7 @@ class Pace:
         """Seconds for training and validation"""
         trainer = self.trainer
         tested, validated = len(trainer.dataset.test.labels), len(trainer.dataset.validation.labels)
-        ending = REPORT + self.per_image * (2.5 * tested + 2 * validated)  # test, report
+        ending = REPORT + self.per_image * trainer.ranks.world * (2.5 * tested + 2 * validated)  # by rank 0 alone
         left = (1 - MARGIN) * self.total - self.spent - trainer.state.seconds
         return max(left - ending, left / 2)
 
@@ -88,14 +87,11 @@ class Pace:
         return self.per_image * len(self.trainer.validation_data)
 
     def _measure_evaluation(self) -> None:
-        data = self.trainer.validation_data
-        some = DeviceSplit(
-            Split(data.images[:SAMPLE], data.labels[:SAMPLE]), *self.trainer.normalization, self.trainer.device
-        )
+        some = self.trainer.validation_data.part(0, SAMPLE)
         self.trainer.evaluate(some)  # warm-up
         started = time.perf_counter()
         self.trainer.evaluate(some)
-        self.per_image = (time.perf_counter() - started) / len(some)
+        self.per_image = self.trainer.ranks.same((time.perf_counter() - started) / len(some))
 
     def _time_step(self) -> float:
         """Seconds per step"""
@@ -104,9 +100,9 @@ class Pace:
         trainer.network.train()
         began = time.perf_counter()
         with undone(trainer.step):
-            while len(times) < 3 or time.perf_counter() - began < TRIAL * self.total:
+            while trainer.ranks.same(len(times) < 3 or time.perf_counter() - began < TRIAL * self.total):
                 started = time.perf_counter()
                 trainer.step(index)
                 synchronize(trainer.device)
                 times.append(time.perf_counter() - started)
-        return sum(times[1:]) / len(times[1:])  # the first one warms up
+        return trainer.ranks.same(sum(times[1:]) / len(times[1:]))  # the first one warms up

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -124,16 +124,25 @@ class GraphedStep(Step):
 @contextmanager
 def undone(step: Step) -> Iterator[None]:
     """Steps taken inside leave no trace: afterwards weights, optimizer, averages and random numbers are as before."""
-    kept, device = step.tensors(), step.sums.device
-    before = [tensor.clone() for tensor in kept]
-    on_cpu, on_device = torch.get_rng_state(), random_state(device)
+    restore = remembered(step.tensors(), step.sums.device)
     yield
-    with torch.no_grad():
-        for tensor, value in zip(kept, before, strict=True):
+    restore()
+
+
+def remembered(tensors: list[Tensor], device: torch.device) -> Callable[[], None]:
+    """A function that sets these tensors and the random numbers back to what they are now"""
+    before = [tensor.clone() for tensor in tensors]
+    on_cpu, on_device = torch.get_rng_state(), random_state(device)
+
+    @torch.no_grad()
+    def restore() -> None:
+        for tensor, value in zip(tensors, before, strict=True):
             tensor.copy_(value)
-    torch.set_rng_state(on_cpu)
-    if on_device is not None:
-        set_random_state(device, on_device)
+        torch.set_rng_state(on_cpu)
+        if on_device is not None:
+            set_random_state(device, on_device)
+
+    return restore
 
 
 class Average:

@@ -8,7 +8,7 @@ import math
 import signal
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from types import FrameType
 from typing import Any, TypeAlias
@@ -22,13 +22,15 @@ from ..classifier import Classifier, load_tensors, not_finite, save_tensors, wei
 from ..data import Dataset
 from ..data.device_data import DeviceData, DeviceSplit, epoch_order, imbalanced
 from ..device import random_state, set_random_state
-from ..errors import Diverged, InputError, Interrupted
+from ..errors import Diverged, InputError, Interrupted, Lost
 from ..experiment import Experiment, TrainingConfig
 from ..memory import built, check_training
 from ..network import WCapsNet
 from ..objective import l2
 from ..settings import from_dict
 from .console import Progress
+from .data_parallel import ParallelStep, choose
+from .distributed import Ranks, check_batch
 from .evaluate import Evaluation, evaluate, good_batch_for, listed_winners
 from .pace import Pace
 from .run_folder import Run
@@ -55,9 +57,18 @@ class State:
 
 
 class Trainer:
-    def __init__(self, run: Run, data: Dataset | DeviceData, device: torch.device, progress: Progress):
-        """`data` is moved to the device, unless it is already there, shared by several runs."""
+    def __init__(
+        self,
+        run: Run,
+        data: Dataset | DeviceData,
+        device: torch.device,
+        progress: Progress,
+        ranks: Ranks | None = None,
+    ):
+        """`data` is moved to the device, unless it is already there, shared by several runs. Of several `ranks`, only
+        the first uses the run folder."""
         self.run, self.device, self.progress = run, device, progress
+        self.ranks = ranks = ranks or Ranks(device)
         self.experiment = experiment = run.experiment
         self.settings = experiment.training
         if not isinstance(data, DeviceData):
@@ -68,12 +79,13 @@ class Trainer:
         labels = self.dataset.train.labels
         self._balanced_labels = labels if experiment.data.balance and imbalanced(labels.bincount()) else None
 
-        check_memory(experiment, device, len(self.train_data), len(self.validation_data))
+        check_batch(min(self.settings.batch_size, len(self.train_data)), ranks.world)
+        check_memory(experiment, device, len(self.train_data), len(self.validation_data), ranks.world)
         torch.manual_seed(self.settings.seed)
         self.network = built(experiment.model, parameter_copies(self.settings)).to(device)
-        new = not run.file("state.safetensors").exists()
+        new = ranks.first and not run.file("state.safetensors").exists()  # a worker gets everything from rank 0
         self.taken_over = self._taken_over() if new and experiment.start else None
-        self.engine = kernels.choose(self.network, experiment, device)
+        self.engine = choose(self.network, experiment, device, ranks)
         self.computed_by = self.engine.description
         self.optimizer = make_optimizer(self.engine, experiment, device)
         self.average = Average(self.network, self.settings.averaging) if self.settings.averaging else None
@@ -81,15 +93,19 @@ class Trainer:
         self.evaluated = kernels.choose(self.average.network, experiment, device) if self.average else self.engine
         self.classifier = Classifier(self.evaluated.network, self.dataset.classes, *self.normalization)
         self.state = State()
-        self.step: Step = Step(experiment, self.engine, self.optimizer, self.train_data, self.average)
-        if not new:
+        make_step = Step if ranks.world == 1 else ParallelStep
+        self.step: Step = make_step(experiment, self.engine, self.optimizer, self.train_data, self.average)
+        if not ranks.first:
+            pass
+        elif not new:
             self._restore()
         elif run.metrics():  # starting again would overwrite its files
             raise InputError(
                 f"{run.path} cannot be resumed: state.safetensors is missing; restore it, or delete {run.path} and "
                 "train again."
             )
-        if device.type == "cuda" and self.settings.cuda_graph:
+        self.state = ranks.same(self.state)
+        if device.type == "cuda" and self.settings.cuda_graph and ranks.world == 1:
             self.step = GraphedStep(self.step, min(self.settings.batch_size, len(self.train_data)))
         self.pace = Pace(self, self.settings.minutes) if self.settings.minutes else None
 
@@ -104,29 +120,37 @@ class Trainer:
 
     def fit(self) -> None:
         """Train to the end of the schedule, or until validation has not improved for `patience` epochs."""
-        with signals() as stop, closing(self.steps()) as steps:
-            for _ in steps:
-                if stop:
+        with signals(insist=self.ranks.world == 1) as stop, closing(self.steps()) as steps:
+            try:
+                for _ in steps:
+                    if self.ranks.stopping(stop):
+                        self.pause()
+                        raise Interrupted
+            except Lost:
+                if self.ranks.first:
                     self.pause()
-                    raise Interrupted
+                raise
 
     def steps(self) -> Generator[None, None, None]:
         """The loop of `fit` as a generator that pauses after every step: another run can then take a step."""
-        self.run.record_data(self.dataset)
+        writes = self.ranks.first
+        if writes:
+            self.run.record_data(self.dataset)
         if self.pace and not (self.state.epoch or self.state.step):
             self.pace.plan()
-        records = self.run.metrics()[: self.state.epoch]
-        events = event_writer(self.run.file("tensorboard"), self.state.epoch)
+        records = self.run.metrics()[: self.state.epoch] if writes else []
+        events = event_writer(self.run.file("tensorboard"), self.state.epoch) if writes else nullcontext(None)
         with self.progress, events as write_events:
             while self.state.epoch < self.settings.epochs and not self._out_of_patience():
                 yield from self._train_epoch()
                 record = self._finish_epoch()
-                records.append(record)
-                self.run.write_metrics(records)
-                write_events(record)
+                if write_events:
+                    records.append(record)
+                    self.run.write_metrics(records)
+                    write_events(record)
+                    self.save()
                 if self.pace:
                     self.pace.replan()
-                self.save()
                 self.progress.epoch(record, self.settings.epochs)
                 yield
 
@@ -134,7 +158,8 @@ class Trainer:
         """Change the schedule, and the experiment recorded in the run folder with it."""
         self.settings = replace(self.settings, **changes)
         self.run.experiment = self.experiment = replace(self.experiment, training=self.settings)
-        self.run.write_experiment()
+        if self.ranks.first:
+            self.run.write_experiment()
 
     def epoch_order(self) -> Tensor:
         settings = self.settings
@@ -145,7 +170,11 @@ class Trainer:
     def _train_epoch(self) -> Iterator[None]:
         state, first = self.state, self.state.step
         started = self._since = time.perf_counter()
-        order = self.train_data.expect(self.epoch_order(), first)
+        self.ranks.spread(self._tensors().values())  # also because unlike processors round differently
+        self.ranks.reseed(self.settings.seed, state.epoch, state.step)
+        order = self.epoch_order()
+        own = self.train_data.expect(self.ranks.mine(order), first)
+        order = order.to(own.device)
         rate = None
         self.network.train()
         while state.step < len(order):
@@ -180,13 +209,14 @@ class Trainer:
         state, means = self.state, self.step.means()
         validation = self.evaluate(self.validation_data)
         # The last step broke the weights: do not overwrite good ones.
-        if not math.isfinite(validation.loss) or not_finite(self.network):
+        if self.ranks.first and (not math.isfinite(validation.loss) or not_finite(self.network)):
             raise self._diverged(validation.loss)
         state.epoch, state.step = state.epoch + 1, 0
         if state.better(validation.accuracy, validation.loss):
             state.best_epoch = state.epoch
             state.best_accuracy, state.best_loss = validation.accuracy, validation.loss
-            self.classifier.save(self.run.file("best.safetensors"), epoch=state.epoch)
+            if self.ranks.first:
+                self.classifier.save(self.run.file("best.safetensors"), epoch=state.epoch)
         self._count_seconds()
         self.step.sums.zero_()
         return {
@@ -205,9 +235,13 @@ class Trainer:
     def evaluate(self, split: DeviceSplit) -> Evaluation:
         """With the current weights, or their average"""
         forward = self.evaluated.forward if isinstance(self.evaluated, kernels.FusedEngine) else None
-        return evaluate(self.evaluated.network, split, self.settings.precision, forward=forward)
+        return self.ranks.evaluate(
+            lambda part: evaluate(self.evaluated.network, part, self.settings.precision, forward=forward), split
+        )
 
     def _check(self, means: dict[str, float]) -> None:
+        if not self.ranks.first:
+            return
         if not math.isfinite(means["total"]) or means.get("cross_entropy", 0.0) > 20 * self._chance():
             raise self._diverged(means["total"])
 
@@ -305,23 +339,28 @@ def parameter_copies(settings: TrainingConfig) -> int:
     return 2 + (2 if settings.optimizer == "adamw" else 1) + bool(settings.averaging)
 
 
-def check_memory(experiment: Experiment, device: torch.device, images: int, validation_images: int) -> None:
-    """Refuse an experiment that needs more memory than there is, before anything is built."""
+def check_memory(
+    experiment: Experiment, device: torch.device, images: int, validation_images: int, ranks: int = 1
+) -> None:
+    """Refuse an experiment that needs more memory than there is, before anything is built. On CPUs, ranks share it."""
     model, settings, cuda = experiment.model, experiment.training, device.type == "cuda"
     threads = torch.get_num_threads() if device.type == "cpu" else 1
     evaluated = min(good_batch_for(model.height * model.width, device) * threads, validation_images)
-    fused = cuda and settings.kernels != "plain"  # if they support the network; they need a tenth of the memory
+    fused = (
+        cuda and settings.kernels != "plain" and ranks == 1
+    )  # if they support the network; they need a tenth of the memory
     scale = 0.05 if fused else 0.5 if settings.precision == "bf16" else 1.0
-    check_training(model, device, min(settings.batch_size, images), evaluated, scale)
+    share = min(settings.batch_size, images) // (ranks if cuda else 1)
+    check_training(model, device, share, evaluated, scale)
 
 
 @contextmanager
-def signals() -> Iterator[list[int]]:
-    """Ctrl-C and SIGTERM append to the list instead of interrupting a step; a second Ctrl-C interrupts it."""
+def signals(insist: bool = True) -> Iterator[list[int]]:
+    """Ctrl-C and SIGTERM append to the list instead of interrupting a step; a second one interrupts it, if `insist`."""
     received: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
-        if received:
+        if received and insist:
             raise KeyboardInterrupt
         received.append(number)
 
