@@ -486,3 +486,27 @@ def test_the_exported_network_answers_batches_of_any_size_as_the_network_does(fi
             close(output.logits, expected.logits, 1e-5, 1e-6)
             close(output.reconstruction, expected.reconstruction, 1e-5, 1e-6)
             close(output.routings[0].weights, expected.routings[0].weights, 1e-5, 1e-6)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("strides", [(2, 1), (3, 2)])
+def test_channels_last_is_the_same_network(monkeypatch, channels, strides):
+    levels = tuple(Level(n, g, k, s) for (n, g, k), s in zip([(3, 2, 4), (2, 2, 3)], strides, strict=True))
+    network = WCapsNet(quiet(max_pooling=True, channels=channels, levels=levels, routing={"stop_gradient": False})).double()
+    images, labels = torch.randn(4, channels, 8, 8, dtype=torch.float64), torch.tensor([0, 1, 2, 1])
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+
+    def trained():
+        network.load_state_dict(before)
+        network.zero_grad()
+        output = network(images)
+        objective(output, images, labels, PAPER).total.backward()
+        return output, [p.grad for p in network.parameters()], list(network.buffers())
+
+    fast = trained()
+    monkeypatch.setattr(WCapsNet, "initial", lambda self, images: self.init_conv(images))
+    plain = trained()
+    assert all(c.stride(2) == 1 for c in fast[0].capsules)  # stored as (m, i, j, n, k)
+    assert not any(c.stride(2) == 1 for c in plain[0].capsules)
+    torch.testing.assert_close(fast[0], plain[0])
+    torch.testing.assert_close(fast[1:], plain[1:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..parts import weighting
+from .per_capsule import channels_last
 
 
 class Routing(NamedTuple):
@@ -101,6 +103,9 @@ class Router(nn.Module):
 
 def route(b: Tensor, c: Tensor) -> Tensor:
     """Eq. 13:  c̃ = Σ_n b_n c_n"""
+    if channels_last(c):
+        weighted = (b_n * c_n for b_n, c_n in zip(b.to(c.dtype).view(*b.shape, 1, 1, 1).unbind(1), c.unbind(1), strict=True))
+        return functools.reduce(torch.add, weighted)
     return torch.einsum("mn,mnkij->mkij", b.to(c.dtype), c)
 
 
