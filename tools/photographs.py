@@ -154,7 +154,9 @@ def measure(source: Path, folders: list[str], seeds: list[int], systems: list[st
     torch.set_num_threads(1)
     architecture("plain-cnn")(CNNConfig)
     done = {(run["folder"], run["seed"], run["system"]): run for run in recorded()["runs"]}
-    costs: dict[str, tuple[float, float]] = {}  # of the CNN's first epoch, with all that surrounds it, and of the others
+    costs: dict[
+        str, tuple[float, float]
+    ] = {}  # of the CNN's first epoch, with all that surrounds it, and of the others
     for seed in seeds:
         for folder in folders:
             with tempfile.TemporaryDirectory() as scratch:

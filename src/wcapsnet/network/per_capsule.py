@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-
 STORED = (0, 3, 4, 1, 2)  # (m, n, k, i, j) ↔ (m, i, j, n, k)
 
 

@@ -103,9 +103,9 @@ class Router(nn.Module):
 
 def route(b: Tensor, c: Tensor) -> Tensor:
     """Eq. 13:  c̃ = Σ_n b_n c_n"""
-    if channels_last(c):
-        weighted = (b_n * c_n for b_n, c_n in zip(b.to(c.dtype).view(*b.shape, 1, 1, 1).unbind(1), c.unbind(1), strict=True))
-        return functools.reduce(torch.add, weighted)
+    if channels_last(c):  # keeps the layout, which einsum would not
+        b = b.to(c.dtype)[:, :, None, None, None]
+        return functools.reduce(torch.add, map(torch.mul, b.unbind(1), c.unbind(1)))
     return torch.einsum("mn,mnkij->mkij", b.to(c.dtype), c)
 
 
