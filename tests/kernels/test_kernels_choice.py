@@ -309,7 +309,11 @@ def with_max_pooling(network):
     network.capsules[0].pool = 2
 
 
-@pytest.mark.parametrize("change", [with_nonlinearity, with_epsilon, with_own_shortcut, with_max_pooling])
+def with_stem(network):
+    network.stem.append(nn.Identity())
+
+
+@pytest.mark.parametrize("change", [with_nonlinearity, with_epsilon, with_own_shortcut, with_max_pooling, with_stem])
 def test_blocks_without_a_kernel_leave_the_network_to_pytorch(change, a_card):
     network = WCapsNet(SMALL)
     change(network)

@@ -144,6 +144,12 @@ def test_a_switch_is_true_or_false(value):
     refused("routing.stop_gradient", routing=RoutingConfig(stop_gradient=value))
 
 
+@pytest.mark.parametrize("value", [None, 4, [4], (0,), (4, 2.5), ("4",), (8, 16, 32, 64)])
+def test_a_stem_has_channels_and_leaves_a_map(value):
+    with pytest.raises(InputError, match=r"^model\.stem[.01]* is .*\.$"):
+        tiny(stem=value)
+
+
 @pytest.mark.parametrize("value", [(), (4,), (4, 5, 6), (0, 5), (4, 0), (4, -1), (4, 2.5), ("4", 5), None, 4])
 def test_the_decoder_has_two_widths(value):
     with pytest.raises(InputError, match=r"^model\.decoder_channels[.01]* is .*\.$"):

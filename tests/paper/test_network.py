@@ -1,9 +1,11 @@
 """Section IV: the whole network as Fig. 1, and Table I."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -414,6 +416,7 @@ def configurations(draw):
         decoder_channels=(draw(small), draw(small)),
         extra_class=draw(st.booleans()),
         max_pooling=draw(st.booleans()),
+        stem=tuple(draw(st.lists(st.just(1), max_size=2))),  # never wider: pooling would not leave room for all strides
     )
 
 
@@ -487,3 +490,43 @@ def test_the_exported_network_answers_batches_of_any_size_as_the_network_does(fi
             close(output.logits, expected.logits, 1e-5, 1e-6)
             close(output.reconstruction, expected.reconstruction, 1e-5, 1e-6)
             close(output.routings[0].weights, expected.routings[0].weights, 1e-5, 1e-6)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("strides", [(2, 1), (3, 2)])
+def test_channels_last_is_the_same_network(channels, strides):
+    levels = (Level(3, 2, 4, strides[0]), Level(2, 2, 3, strides[1]))
+    config = quiet(max_pooling=True, channels=channels, levels=levels, stem=(4, 6))
+    network = WCapsNet(config).double()
+    images, labels = batch(config, dtype=torch.float64)
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+
+    def trained():
+        network.load_state_dict(before)
+        network.zero_grad()
+        output = network(images)
+        objective(output, images, labels, PAPER).total.backward()
+        return output, [p.grad for p in network.parameters()], [value.clone() for value in network.buffers()]
+
+    fast = trained()
+    network.config = replace(config, max_pooling=False)  # the blocks keep their pooling; only the layout changes
+    plain = trained()
+    assert fast[0].capsules[0].stride(2) == 1  # stored as (m, i, j, n, k)
+    assert plain[0].capsules[0].stride(2) > 1
+    torch.testing.assert_close(fast, plain)
+
+
+def test_the_stem_is_conv_plus_layers_and_pools_where_it_widens():
+    network = WCapsNet(quiet(stem=(4, 6, 6, 8), height=14, width=8)).double()
+    images = torch.randn(3, 2, 14, 8, dtype=torch.float64)
+    x = network.init_conv(images)
+    for layer, pooled in zip(network.stem, (False, True, False, True), strict=True):
+        x = F.max_pool2d(x, 2, ceil_mode=True) if pooled else x
+        x = F.relu(F.batch_norm(x, None, None, training=True))  # weight 1, bias 0 at the start
+        x = F.conv2d(x, layer.conv.weight[0], padding=1)
+    close(network.initial(images), x)
+    assert x.shape[2:] == network.config.first_map() == (4, 2)
+    assert network.config.maps()[0] == (2, 1)
+    assert {id(layer.conv.weight) for layer in network.stem} <= {id(p) for p in network.decayed_parameters()}
+    counts = network.parameter_counts()
+    assert sum(counts.values()) == sum(p.numel() for p in network.parameters())

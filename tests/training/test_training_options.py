@@ -28,7 +28,7 @@ from wcapsnet.network import WCapsNet
 from wcapsnet.objective import Objective
 from wcapsnet.training import pace
 from wcapsnet.training.step import Average, undone
-from wcapsnet.training.trainer import parameter_copies
+from wcapsnet.training.trainer import State, Trainer, parameter_copies
 
 # ── schedules ──
 
@@ -123,6 +123,24 @@ def test_the_average_is_what_is_evaluated_and_saved_and_training_does_not_depend
     last = tensors(averaged.file("last.safetensors"))
     assert all(torch.equal(value, other[f"average.{name}"]) for name, value in last.items())
     assert not torch.equal(last["projection"], other["model.projection"])
+
+
+def test_of_averages_as_good_as_the_best_the_last_is_used():
+    state = State(highest=0.75)  # 100 images: the standard error is 4.3 points
+    assert state.as_good(0.71, 100)
+    assert not state.as_good(0.70, 100)
+    assert not state.as_good(0.74, 10_000)
+    assert state.as_good(0.76, 10_000)
+
+
+@pytest.mark.parametrize(("averaging", "used"), [(0.9, 3), (0.0, 1)])
+def test_a_worse_epoch_within_the_standard_error_replaces_the_best_only_with_averages(
+    tmp_path, monkeypatch, averaging, used
+):
+    seen = iter([SimpleNamespace(accuracy=a, loss=1.0, labels=range(100)) for a in (0.75, 0.3, 0.74)])
+    monkeypatch.setattr(Trainer, "evaluate", lambda self, split: next(seen))
+    run = trained(tmp_path / "run", toy_experiment(averaging=averaging, epochs=3))
+    assert [record["best"] for record in run.metrics()] == [True, False, used == 3]
 
 
 MODERN = {"optimizer": "adamw", "lr": 0.01, "averaging": 0.9, "schedule": "cosine", "warmup": 1}

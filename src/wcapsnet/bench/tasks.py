@@ -166,7 +166,7 @@ def levels(contender: Contender, experiment: Experiment, batch: int, device: tor
     engine = whole_network.engine(experiment, device)
     network = engine.network
     config, jobs = experiment.model, {}
-    channels, sizes = config.init_channels, [(config.height, config.width), *config.maps()]
+    channels, sizes = (config.init_channels, *config.stem)[-1], [config.first_map(), *config.maps()]
     for at, level in enumerate(config.levels):
         dtype = torch.bfloat16 if contender.precision == "bf16" else torch.float32
         x = torch.randn(batch, channels, *sizes[at], device=device, dtype=dtype, requires_grad=True)

@@ -162,7 +162,7 @@ def contributions(output: Output, w: Tensor) -> Tensor:
 
 def pixels_per_cell(network: WCapsNet) -> int:
     """The side of the square of pixels covered by one position of the last level."""
-    return math.prod(level.stride for level in network.config.levels)
+    return network.config.stem_stride() * math.prod(level.stride for level in network.config.levels)
 
 
 def over_image(maps: Tensor, size: Sequence[int], stride: int) -> Tensor:

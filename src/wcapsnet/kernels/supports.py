@@ -28,6 +28,8 @@ def check_network(network: WCapsNet) -> None:
     """Raise `Unavailable` unless the blocks of every level and the network around them are the paper's."""
     exactly(network, WCapsNet)
     exactly(network.init_conv, nn.Conv2d)
+    if len(network.stem):
+        raise Unavailable("no kernel for a stem")
     for blocks in network.capsules:
         _check_blocks(blocks)
 

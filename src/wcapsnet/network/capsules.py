@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .per_capsule import BatchNorm, PerCapsuleConv2d, PerCapsuleShortcut, for_each_capsule, shared_over_capsules
+from .per_capsule import (
+    BatchNorm,
+    PerCapsuleConv2d,
+    PerCapsuleShortcut,
+    concatenated,
+    for_each_capsule,
+    shared_over_vectors,
+)
 
 
 class ConvPlus(nn.Module):
@@ -20,7 +26,7 @@ class ConvPlus(nn.Module):
         self.conv = PerCapsuleConv2d(capsules, channels, out_channels, kernel, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.conv(F.relu_(self.norm(x)))  # in place: the norm does not need its result again
+        return self.conv(self.norm(x, relu=True))
 
 
 class DenseBlock(nn.Module):
@@ -37,9 +43,9 @@ class DenseBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         first, *rest = self.layers
-        x = torch.cat([self.shortcut(x), first(x)], dim=2)
+        x = concatenated(self.shortcut(x), first(x))
         for layer in rest:
-            x = torch.cat([x, layer(x)], dim=2)
+            x = concatenated(x, layer(x))
         return x  # (m, n, c + n_D·g, i, j)
 
 
@@ -54,7 +60,7 @@ class CapsTrans(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.conv_plus(x)
-        return self.nonlinearity(shared_over_capsules(self.norm, x))
+        return self.nonlinearity(shared_over_vectors(self.norm, x))
 
 
 class CapsuleBlocks(nn.Module):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..parts import nonlinearity
+from .per_capsule import STORED, channels_last
 
 VECTOR_AXIS = 2
 
@@ -20,4 +21,8 @@ def squash(x: Tensor, axis: int = VECTOR_AXIS) -> Tensor:
 @nonlinearity("tilt")
 def tilt(x: Tensor, axis: int = VECTOR_AXIS) -> Tensor:
     """Eq. 2:  c = ½ (1 + softmax(x)) ⊙ x"""
-    return (0.5 * (1 + x.softmax(axis)) * x).to(x.dtype)
+    if axis == VECTOR_AXIS and channels_last(x):  # softmax would store its result in another layout
+        softmax = x.permute(STORED).softmax(-1).permute(STORED)
+    else:
+        softmax = x.softmax(axis)
+    return (0.5 * (1 + softmax) * x).to(x.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from ..limits import EQUAL
 from ..parts import weighting
+from .per_capsule import channels_last
 
 
 class Routing(NamedTuple):
@@ -110,9 +112,12 @@ class Router(nn.Module):
 
 def route(b: Tensor, c: Tensor) -> Tensor:
     """Eq. 13:  c̃ = Σ_n b_n c_n;  with weights per position (D39):  c̃_ij = i·j Σ_n b_nij c_nij"""
-    if b.dim() == 2:
-        return torch.einsum("mn,mnkij->mkij", b.to(c.dtype), c)
-    return torch.einsum("mnij,mnkij->mkij", (b * b[0, 0].numel()).to(c.dtype), c)
+    if b.dim() > 2:
+        return torch.einsum("mnij,mnkij->mkij", (b * b[0, 0].numel()).to(c.dtype), c)
+    if channels_last(c):  # keeps the layout, which einsum would not
+        b = b.to(c.dtype)[:, :, None, None, None]
+        return functools.reduce(torch.add, map(torch.mul, b.unbind(1), c.unbind(1)))
+    return torch.einsum("mn,mnkij->mkij", b.to(c.dtype), c)
 
 
 def predict(b: Tensor, c: Tensor, w: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from ..errors import InputError, shown
 from ..limits import MIN_SIDE
 from ..parts import Kind, architecture, fitness
 from . import nonlinearity  # noqa: F401 - registers them
-from .capsules import CapsuleBlocks
+from .capsules import CapsuleBlocks, ConvPlus
 from .critic import BlockCritic, ConstantFitness, RandomFitness, VectorCritic
 from .decoder import BestCapsule, Decoder, best_capsule
 from .routing import Router, Routing, predict, route
@@ -62,6 +63,7 @@ class WCapsNetConfig:
     width: int = 32
     levels: tuple[Level, ...] = CIFAR10_LEVELS
     init_channels: int = 24
+    stem: tuple[int, ...] = ()  # channels of conv+ before the first level; a wider one than before pools its input by 2
     dense_layers: int = 6  # n_D
     max_pooling: bool = False  # True: levels reduce their input by max pooling, not by strided convolutions
     nonlinearity: str = "tilt"
@@ -83,9 +85,21 @@ class WCapsNetConfig:
         """r = 1 … N_Classes + 1"""
         return self.classes + self.extra_class
 
+    def stem_layers(self) -> list[tuple[int, int, int]]:
+        """Channels before and after, and pooling, of each layer of the stem"""
+        before = (self.init_channels, *self.stem)
+        return [(c, after, 2 if after > c else 1) for c, after in itertools.pairwise(before)]
+
+    def stem_stride(self) -> int:
+        return math.prod(pool for _, _, pool in self.stem_layers())
+
+    def first_map(self) -> tuple[int, int]:
+        """Height and width of the first level's input"""
+        return -(-self.height // self.stem_stride()), -(-self.width // self.stem_stride())
+
     def maps(self) -> list[tuple[int, int]]:
         """Height and width of each level's capsules."""
-        height, width, sizes = self.height, self.width, []
+        (height, width), sizes = self.first_map(), []
         for level in self.levels:
             height, width = -(-height // level.stride), -(-width // level.stride)
             sizes.append((height, width))
@@ -93,7 +107,12 @@ class WCapsNetConfig:
 
     def activations(self) -> tuple[int, int]:
         """Floats per image, at least: those kept for the backward pass, and those in use at once in evaluation."""
-        (height, width), channels, kept, working = (self.height, self.width), self.init_channels, 0, 0
+        height, width, kept, working = self.height, self.width, 0, 0
+        for before, _, pool in self.stem_layers():
+            height, width = -(-height // pool), -(-width // pool)
+            kept += 2 * before * height * width
+            working = max(working, 2 * before * height * width)
+        channels = (self.init_channels, *self.stem)[-1]
         for level, (i, j) in zip(self.levels, self.maps(), strict=True):
             n, growing = (
                 level.capsules,
@@ -132,6 +151,9 @@ class WCapsNetConfig:
         count("height", self.height, MIN_SIDE)
         count("width", self.width, MIN_SIDE)
         count("init_channels", self.init_channels, 1)
+        require(isinstance(self.stem, tuple), "stem", self.stem, "a list of numbers of channels")
+        for index, value in enumerate(self.stem):
+            count(f"stem.{index}", value, 1)
         count("dense_layers", self.dense_layers, 1)
         count("critic_channels", self.critic_channels, 1)
         two = isinstance(self.decoder_channels, tuple) and len(self.decoder_channels) == 2
@@ -165,7 +187,10 @@ class WCapsNetConfig:
         for index, factor in enumerate(sharp):
             fits = number(factor) and 0 < factor < math.inf
             require(fits, f"routing.sharpness.{index}", factor, "a finite number above zero")
-        inputs = [(self.height, self.width), *self.maps()[:-1]]
+        side = min(self.height, self.width)
+        fewer = f"such that it pools by at most {side}, the smaller side of the images, not {self.stem_stride()}"
+        require(self.stem_stride() <= side, "stem", self.stem, fewer)
+        inputs = [self.first_map(), *self.maps()[:-1]]
         for index, (level, (height, width)) in enumerate(zip(self.levels, inputs, strict=True)):
             needs = f"at most {min(height, width)}, the smaller side of the {height}×{width} map it strides over"
             require(level.stride <= min(height, width), f"levels.{index}.stride", level.stride, needs)
@@ -199,9 +224,10 @@ class WCapsNet(nn.Module):
         self.config = config = config or WCapsNetConfig()
         self.init_conv = nn.Conv2d(config.channels, config.init_channels, 3, padding=1, bias=False)
         nn.init.kaiming_normal_(self.init_conv.weight, nonlinearity="relu")
+        self.stem = nn.ModuleList(ConvPlus(1, before, after, kernel=3) for before, after, _ in config.stem_layers())
         self.capsules = nn.ModuleList()
         self.routers = nn.ModuleList()
-        channels = config.init_channels
+        channels = (config.init_channels, *config.stem)[-1]
         for index, level in enumerate(config.levels):
             self.capsules.append(
                 CapsuleBlocks(
@@ -223,7 +249,7 @@ class WCapsNet(nn.Module):
 
     def forward(self, images: Tensor, *, start: int = 0, routes: Routes = by_critics) -> Output:
         """Fig. 1. With `start`, `images` is the input of that level; `routes` replaces the critics' routing."""
-        x = images if start else self.init_conv(self._checked(images))  # (m, k, i, j)
+        x = images if start else self.initial(images)  # (m, k, i, j)
         capsules, routings = [], []
         *feature_levels, (last, blocks, router) = list(self.levels())[start:]
         for level, feature_blocks, feature_router in feature_levels:
@@ -239,6 +265,21 @@ class WCapsNet(nn.Module):
         without_noise = router.weights(routing.fitness) if self.training else routing.weights
         best = best_capsule(without_noise, c, self.class_projection)  # vector (m, k), position (m, 2)
         return Output(logits, self.decoder(best), (*routings, routing), best, (*capsules, c))
+
+    def initial(self, images: Tensor) -> Tensor:
+        """The initial convolution, and the stem if there is one: the input of the first level."""
+        images = self._checked(images)
+        # Channels last is faster on CPUs, though not for strided convolutions of many narrow capsules.
+        channels_last = self.training and images.is_cpu and self.config.max_pooling
+        if channels_last:
+            images = images.contiguous(memory_format=torch.channels_last)
+        x: Tensor = self.init_conv(images)
+        if channels_last:  # images of a single channel have no layout to keep
+            x = x.contiguous(memory_format=torch.channels_last)
+        for layer, (_, _, pool) in zip(self.stem, self.config.stem_layers(), strict=True):
+            x = F.max_pool2d(x, pool, ceil_mode=True) if pool > 1 else x
+            x = layer(x.unsqueeze(1)).squeeze(1)
+        return x
 
     def levels(self) -> Iterator[tuple[int, CapsuleBlocks, Router]]:
         """Number, capsule blocks and router of each level, first to last."""
@@ -280,7 +321,7 @@ class WCapsNet(nn.Module):
 
     def decayed_parameters(self) -> list[nn.Parameter]:
         """The parameters in L₂: the convolution kernels outside the critics (III-F, D10)."""
-        outside = [self.init_conv, self.capsules, self.decoder]
+        outside = [self.init_conv, self.stem, self.capsules, self.decoder]
         return [p for part in outside for name, p in part.named_parameters() if p.dim() >= 4 and "weight" in name]
 
     def parameter_counts(self) -> dict[str, int]:
@@ -290,7 +331,7 @@ class WCapsNet(nn.Module):
             return sum(p.numel() for part in parts for p in part.parameters())
 
         return {
-            "classifier": total(self.init_conv, self.capsules),
+            "classifier": total(self.init_conv, self.stem, self.capsules),
             "critics": total(self.routers) + self.projection.numel(),
             "decoder": total(self.decoder),
         }

@@ -8,12 +8,15 @@ from typing import Any
 
 from ..data import MAX_SIDE, DataConfig
 from ..data.folder import FolderSummary
+from ..data.types import Augmentations
 from ..experiment import Experiment, TrainingConfig
 from ..models import model_config
 from ..objective import PAPER, Objective
 
 WCAPSNET_TRAINING = {"optimizer": "adamw", "lr": 0.005, "weight_decay": 0.3, "averaging": 0.99}
 FINE_TUNING = 0.2  # times the learning rate from scratch
+SMALL_TRAINING = {**WCAPSNET_TRAINING, "weight_decay": 1.0}
+PHOTOGRAPHS = {"erase": 0.3, "colour": 0.2}  # further augmentation, measured with wcapsnet-small
 SMALL_SIDE = 32  # pixels, on a CPU: 64 costs three times as much (docs/results.md)
 
 
@@ -43,7 +46,8 @@ def folder(
     """Your own pictures, one folder per class: standardised, shifted, and mirrored if they are in colour.
 
     Gray pictures are not mirrored: they often show writing, which mirroring would change. The fewer pictures, the more
-    epochs: about 800 steps in total, between 20 and 100 epochs. What was measured: docs/results.md, "Photographs".
+    epochs: between 20 and 100, about 1400 steps in total for wcapsnet-small and 800 for slower networks. What was
+    measured: docs/results.md, "Photographs".
 
     `model` is a model's name, or the configuration of a trained network, whose size is kept if `size` is None.
     """
@@ -57,7 +61,8 @@ def folder(
         config = replace(model, classes=classes, channels=channels, height=height, width=width)
     images = sum(summary.counts)
     batch_size = 64 if images >= 5000 else 32 if images >= 200 else 16
-    epochs = min(100, max(20, 800 * batch_size // images))
+    small = model == "wcapsnet-small"
+    epochs = min(100, max(20, (1400 if small else 800) * batch_size // images))
     return Experiment(
         name=path.resolve().name or "folder",
         data=DataConfig(
@@ -71,6 +76,7 @@ def folder(
             normalization=getattr(config, "normalization", "standardize"),
             mirror=channels == 3,
             shift=max(1, min(height, width) // 8),
+            augment=Augmentations(PHOTOGRAPHS if small and channels == 3 else {}),
         ),
         model=config,
         objective=Objective(getattr(config, "terms", {**PAPER, "reconstruction": 0.01, "label_smoothing": 0.2})),
@@ -80,7 +86,7 @@ def folder(
             milestones=(),
             schedule="cosine",
             warmup=max(1, epochs // 20),
-            **getattr(config, "training", WCAPSNET_TRAINING),
+            **getattr(config, "training", SMALL_TRAINING if small else WCAPSNET_TRAINING),
         ),
     )
 

@@ -50,10 +50,16 @@ class State:
     best_epoch: int = 0
     best_accuracy: float = -1.0  # on validation
     best_loss: float = math.inf
+    highest: float = -1.0  # validation accuracy of any epoch
     seconds: float = 0.0
 
     def better(self, accuracy: float, loss: float) -> bool:
         return (accuracy, -loss) > (self.best_accuracy, -self.best_loss)
+
+    def as_good(self, accuracy: float, images: int) -> bool:
+        """Whether it is within a standard error of the highest accuracy on as many images"""
+        highest = max(accuracy, self.highest)
+        return accuracy >= highest - math.sqrt(highest * (1 - highest) / images)
 
 
 class Trainer:
@@ -212,7 +218,10 @@ class Trainer:
         if self.ranks.first and (not math.isfinite(validation.loss) or not_finite(self.network)):
             raise self._diverged(validation.loss)
         state.epoch, state.step = state.epoch + 1, 0
-        if state.better(validation.accuracy, validation.loss):
+        # Averages improve as the learning rate falls: of equally good ones, the last is used (D13).
+        as_good = self.average and state.as_good(validation.accuracy, len(validation.labels))
+        state.highest = max(state.highest, validation.accuracy)
+        if as_good or state.better(validation.accuracy, validation.loss):
             state.best_epoch = state.epoch
             state.best_accuracy, state.best_loss = validation.accuracy, validation.loss
             if self.ranks.first:
