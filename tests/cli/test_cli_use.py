@@ -16,7 +16,7 @@ from cli_helpers import COLORS, call, environment, picture, sentence
 
 import wcapsnet
 from wcapsnet import api, cli
-from wcapsnet.cli import console
+from wcapsnet.cli import ablate, console, sweep, train
 from wcapsnet.data import DATASETS
 from wcapsnet.formatting import percent
 from wcapsnet.parts import model as MODELS
@@ -168,6 +168,7 @@ def test_list_runs_survives_a_run_it_cannot_read(run, tmp_path, monkeypatch):
 
 
 def test_every_command_explains_itself_with_examples():
+    cli.load_commands()
     for command in cli.app.registered_commands:
         name = command.name or command.callback.__name__
         answer = call(name, "-h")
@@ -177,7 +178,7 @@ def test_every_command_explains_itself_with_examples():
         assert all(name in call(*args).out for args in ((), ("--help",)))
 
 
-@pytest.mark.parametrize("function", [api.train, api.sweep, cli.train.train, cli.sweep.sweep, cli.ablate.ablate])
+@pytest.mark.parametrize("function", [api.train, api.sweep, train.train, sweep.sweep, ablate.ablate])
 def test_help_spells_out_the_options_that_training_commands_share(function):
     shown = inspect.signature(function).parameters
     assert {*api.ExperimentOptions.__annotations__, "device", "data_dir", "download", "quiet"} <= shown.keys()

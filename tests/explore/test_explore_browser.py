@@ -224,10 +224,9 @@ def test_heat_maps_are_laid_over_the_picture_as_python_lays_them(visit):
     page = visit()
     found = page.evaluate(
         """async (values) => {
-            const { between } = await import("/paint.js");
+            const { between, neighbours } = await import("/paint.js");
             const cells = { values, height: 3, width: 4 };
-            return Array.from({ length: 12 }, (_, y) => Array.from({ length: 16 }, (_, x) =>
-                between(cells, (y + 0.5) / 4 - 0.5, (x + 0.5) / 4 - 0.5)));
+            return neighbours(12, 4, 3).map((row) => neighbours(16, 4, 4).map((column) => between(cells, row, column)));
         }""",
         maps.flatten().tolist(),
     )

@@ -156,6 +156,7 @@ def test_a_command(place, monkeypatch, capsys):
     file = Path(name)
     file.parent.mkdir(parents=True)
     file.write_text(code, encoding="utf-8")
+    cli.load_commands()
     before = list(cli.app.registered_commands)
     try:
         spec = spec_from_file_location("wcapsnet.cli.classes", file)

@@ -10,7 +10,7 @@ import warnings
 from io import BytesIO
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeAlias, TypeGuard, cast
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -180,7 +180,7 @@ def _open(source: ImageSource, name: str) -> Image.Image:
     if not hasattr(source, "read"):
         kind = type(source).__name__
         raise UnreadableImageError(name, f"{kind} is not a file name, open file, bytes, PIL image, array or tensor")
-    return Image.open(source, formats=_FORMATS)
+    return Image.open(cast(BinaryIO, source), formats=_FORMATS)
 
 
 def is_tensor(value: object) -> TypeGuard[Tensor]:
@@ -195,7 +195,7 @@ def _from_array(source: np.ndarray | Tensor) -> Image.Image:
         values = (cpu.float() if cpu.is_floating_point() else cpu).numpy()
         values = values.transpose(1, 2, 0) if cpu.ndim == 3 else values
     else:
-        kind, layout, values = "An array", "(h, w, ch)", source
+        kind, layout, values = "An array", "(h, w, ch)", cast(np.ndarray, source)
     shape, colors = tuple(source.shape), values.shape[2] if values.ndim == 3 else 1
     if values.ndim not in (2, 3) or colors not in (1, 3, 4) or (values.dtype != np.uint8 and values.dtype.kind != "f"):
         raise InputError(

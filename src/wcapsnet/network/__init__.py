@@ -1,11 +1,11 @@
 """Sections III and IV of the paper."""
 
+from ..limits import MIN_SIDE
 from .decoder import BestCapsule
 from .routing import Routing
 from .wcapsnet import (
     CIFAR10_LEVELS,
     CIFAR100_LEVELS,
-    MIN_SIDE,
     Level,
     Output,
     RoutingConfig,

@@ -104,9 +104,10 @@ export function overlay(canvas, data, about, cells, n) {
   const most = largest(cells.values) || 1;
   const under = n === null ? null : relief(data, channels, height * width);
   const layer = new ImageData(canvas.width, canvas.height);
+  const [rows, columns] = [neighbours(canvas.height, zoom * cell, cells.height), neighbours(canvas.width, zoom * cell, cells.width)];
   for (let y = 0; y < canvas.height; y++) {
     for (let x = 0; x < canvas.width; x++) {
-      const value = between(cells, (y + 0.5) / (zoom * cell) - 0.5, (x + 0.5) / (zoom * cell) - 0.5);
+      const value = between(cells, rows[y], columns[x]);
       const pixel = y * canvas.width + x;
       if (n === null) put(layer, pixel, TABLES.signed, 0.5 + value / most / 2, 255 * (0.25 + 0.5 * Math.min(1, Math.abs(value / most))));
       else {
@@ -150,15 +151,23 @@ function shape(name, attributes) {
   return element;
 }
 
-/** The value at row y and column x, in cells from the centre of the first one */
-export function between({ values, height, width }, y, x) {
-  const [row, column] = [Math.min(height - 1, Math.max(0, y)), Math.min(width - 1, Math.max(0, x))];
-  const [i, j] = [Math.floor(row), Math.floor(column)];
-  const [below, right] = [Math.min(height - 1, i + 1), Math.min(width - 1, j + 1)];
-  const [v, h] = [row - i, column - j];
-  const above = values[i * width + j] * (1 - h) + values[i * width + right] * h;
-  const under = values[below * width + j] * (1 - h) + values[below * width + right] * h;
-  return above * (1 - v) + under * v;
+/** For each of `count` pixels of a line: the cells before and after its centre, and its place between their centres */
+export function neighbours(count, pixels, size) {
+  return Array.from({ length: count }, (_, at) => {
+    const place = Math.min(size - 1, Math.max(0, (at + 0.5) / pixels - 0.5));
+    const before = Math.floor(place);
+    return { before, after: Math.min(size - 1, before + 1), share: place - before };
+  });
+}
+
+/** The value between four cells */
+export function between({ values, width }, row, column) {
+  const above = row.before * width; // no arrays here: this runs for every pixel
+  const under = row.after * width;
+  const left = 1 - column.share;
+  const high = values[above + column.before] * left + values[above + column.after] * column.share;
+  const low = values[under + column.before] * left + values[under + column.after] * column.share;
+  return high * (1 - row.share) + low * row.share;
 }
 
 /** The colours of the legend as a gradient */

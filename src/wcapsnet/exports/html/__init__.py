@@ -104,7 +104,8 @@ def _facts(classifier: Classifier, name: str, part: Split | None, source: str) -
 
 def composed(facts: dict[str, Any], files: dict[str, bytes], runtime: Runtime) -> str:
     """The live page's HTML with its style, its script, the facts and the files inside"""
-    page, modules = {}, {}
+    page: dict[str, str] = {}
+    modules: dict[str, str] = {}
     for file in (*SERVED.iterdir(), *LOCAL.iterdir()):
         (modules if file.suffix == ".js" else page)[file.name] = file.read_text(encoding="utf-8")
     modules["api.js"] = modules.pop("local.js")

@@ -84,14 +84,14 @@ def onnxruntime_web(given: Path | None = None) -> Runtime:
 def _in_folder(folder: Path, name: str) -> bytes | None:
     places = (folder / part / name for part in ("", "dist", "package/dist", "node_modules/onnxruntime-web/dist"))
     file = next((place for place in places if place.is_file()), None)
-    return file and file.read_bytes()
+    return file.read_bytes() if file else None
 
 
 def _unpacked(archive: Path) -> list[bytes | None]:
     with tarfile.open(archive) as package:
         files = {Path(member.name).name: member for member in package if member.isfile() and "/dist/" in member.name}
         readers = [package.extractfile(files[name]) if name in files else None for name in FILES]
-        return [reader and reader.read() for reader in readers]
+        return [reader.read() if reader else None for reader in readers]
 
 
 def _downloaded(name: str, digest: str) -> bytes:

@@ -15,6 +15,7 @@ let worker;
 let sent = 0;
 const waiting = new Map(); // the number of a message: whom its answer concerns
 const remembered = new Map();
+const addresses = new Map(); // of test images
 
 // ── the page's files and its thread ──────────────────────────────────────────────────────────────────────────────────
 
@@ -58,9 +59,12 @@ export async function about() {
 
 /** The address of a test image's picture. */
 export function testPicture(index) {
-  const canvas = document.createElement("canvas");
-  paintPixels(canvas, testPixels(index), facts.about);
-  return canvas.toDataURL();
+  if (!addresses.has(index)) {
+    const canvas = document.createElement("canvas");
+    paintPixels(canvas, testPixels(index), facts.about);
+    addresses.set(index, canvas.toDataURL());
+  }
+  return addresses.get(index);
 }
 
 function testPixels(index) {
