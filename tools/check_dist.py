@@ -5,6 +5,7 @@ python tools/check_dist.py [dist]
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -46,7 +47,7 @@ def digit(path: Path) -> str:
 
 
 def try_out(wheel: Path) -> str:
-    """Install the wheel into an empty environment and classify a digit there; returns the command's output."""
+    """Install the wheel into an empty environment and classify a digit there; returns a sentence."""
     with tempfile.TemporaryDirectory() as scratch:
         place, picture = Path(scratch), Path(scratch) / "digit.png"
         label = digit(picture)
@@ -57,11 +58,12 @@ def try_out(wheel: Path) -> str:
         installed = subprocess.run(pip, env=clean, cwd=place, capture_output=True, text=True)
         if installed.returncode:
             raise Unreachable(installed.stderr.strip().splitlines()[-1] if installed.stderr.strip() else "pip failed")
-        command = [bin / "wcapsnet", "predict", "wcapsnet-mnist", picture]
+        command = [bin / "wcapsnet", "predict", "wcapsnet-mnist", picture, "--json"]
         answer = subprocess.run(command, env=clean, cwd=place, capture_output=True, text=True)
-    if answer.returncode or label not in answer.stdout:
-        raise SystemExit(f"The installed wheel did not recognise a {label}: {answer.stdout}{answer.stderr}")
-    return answer.stdout.strip()
+    found = json.loads(answer.stdout)[0]["class"] if answer.returncode == 0 else answer.stderr
+    if found != label:
+        raise SystemExit(f"The installed wheel did not recognise a {label}: {found}")
+    return f"installed into an empty environment, it recognises a {label}"
 
 
 def main() -> None:

@@ -119,8 +119,11 @@ def choose(data_dir: Path, source: Path, factors: list[float], epochs: list[int 
                 keep("choosing", kept)
 
 
-def measure(data_dir: Path, source: Path, folders: list[str], seeds: list[int], systems: list[str]) -> None:
-    done = {(run["folder"], run["seed"], run["system"]) for run in recorded()["runs"]}
+def measure(
+    data_dir: Path, source: Path, folders: list[str], seeds: list[int], systems: list[str], epochs: int | None
+) -> None:
+    """`epochs`: None for the default, which depends on the number of pictures"""
+    done = {(run["folder"], run["seed"], run["system"], run["asked_epochs"]) for run in recorded()["runs"]}
     describe(source)
     for seed in seeds:
         for name in folders:
@@ -128,12 +131,12 @@ def measure(data_dir: Path, source: Path, folders: list[str], seeds: list[int], 
                 place = Path(scratch) / name
                 FOLDERS[name].write(place, data_dir, train=TRAIN, test=TEST)
                 for system in systems:
-                    if (name, seed, system) in done:
+                    if (name, seed, system, epochs) in done:
                         continue
                     start = source if system == "fine-tuned" else "none"
                     out, size = Path(scratch) / system, FOLDERS[name].size
-                    run = {"folder": name, "system": system, "seed": seed}
-                    run |= trained(place, out, seed=seed, start_from=start, size=size)
+                    run: dict[str, Any] = {"folder": name, "system": system, "seed": seed, "asked_epochs": epochs}
+                    run |= trained(place, out, seed=seed, start_from=start, size=size, epochs=epochs)
                     print(run, flush=True)
                     keep("runs", run)
 
@@ -180,19 +183,20 @@ def write(record: dict[str, Any]) -> None:
 def table(record: dict[str, Any]) -> str:
     """Test accuracy and CPU time, each the mean over seeds"""
     lines = [
-        "| test accuracy in % (seeds); CPU seconds | " + " | ".join(SYSTEMS.values()) + " |",
-        "| --- |" + " --- |" * len(SYSTEMS),
+        "| test accuracy in % (seeds); CPU seconds | epochs | " + " | ".join(SYSTEMS.values()) + " |",
+        "| --- | --- |" + " --- |" * len(SYSTEMS),
     ]
-    for name, folder in FOLDERS.items():
+    rows = sorted({(list(FOLDERS).index(run["folder"]), run["epochs"]) for run in record["runs"]})
+    for name, epochs in ((list(FOLDERS)[index], epochs) for index, epochs in rows):
         cells = []
         for system in SYSTEMS:
-            runs = [run for run in record["runs"] if (run["folder"], run["system"]) == (name, system)]
+            asked = (name, epochs, system)
+            runs = [run for run in record["runs"] if (run["folder"], run["epochs"], run["system"]) == asked]
             accuracies = [100 * run["accuracy"] for run in runs]
             spread = f" ± {statistics.stdev(accuracies):.1f}" if len(runs) > 1 else ""
             seconds = round(statistics.fmean(run["cpu_seconds"] for run in runs)) if runs else 0
             cells.append(f"{statistics.fmean(accuracies):.1f}{spread} ({len(runs)}); {seconds} s" if runs else "–")
-        if set(cells) != {"–"}:
-            lines.append(f"| {folder.title} | " + " | ".join(cells) + " |")
+        lines.append(f"| {FOLDERS[name].title} | {epochs} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -222,7 +226,7 @@ def main() -> None:
     parser.add_argument("--folders", nargs="+", default=["held-out", "cifar10"], choices=list(FOLDERS))
     parser.add_argument("--systems", nargs="+", default=list(SYSTEMS), choices=list(SYSTEMS))
     parser.add_argument("--factors", type=float, nargs="+", default=[0, 0.1, 0.2, 0.5], help="0: from scratch")
-    parser.add_argument("--lengths", type=int, nargs="+", default=[None], help="epochs to try with --choose")
+    parser.add_argument("--lengths", type=int, nargs="+", default=[None], help="epochs; default: those of a folder")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     keep_freed_memory()  # as the command does
@@ -231,7 +235,8 @@ def main() -> None:
     if asked.choose:
         choose(asked.data_dir, asked.choose, asked.factors, asked.lengths)
     if asked.measure:
-        measure(asked.data_dir, asked.measure, asked.folders, asked.seeds, asked.systems)
+        for length in asked.lengths:
+            measure(asked.data_dir, asked.measure, asked.folders, asked.seeds, asked.systems, length)
     if RECORD.exists():
         write_text(PAGE, updated(PAGE.read_text(), recorded()))
 

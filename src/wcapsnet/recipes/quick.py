@@ -14,7 +14,7 @@ from ..models import model_config
 from ..objective import PAPER, Objective
 
 WCAPSNET_TRAINING = {"optimizer": "adamw", "lr": 0.005, "weight_decay": 0.3, "averaging": 0.99}
-FINE_TUNING = 0.2  # times the learning rate from scratch
+FINE_TUNING = 0.5  # times the learning rate from scratch (docs/results.md, "Fine-tuning")
 SMALL_TRAINING = {**WCAPSNET_TRAINING, "weight_decay": 1.0}
 PHOTOGRAPHS = {"erase": 0.3, "colour": 0.2}  # further augmentation, measured with wcapsnet-small
 SMALL_SIDE = 32  # pixels, on a CPU: 64 costs three times as much (docs/results.md)

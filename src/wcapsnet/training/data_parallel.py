@@ -93,8 +93,8 @@ class DataParallel(Engine):
 
 
 class ParallelStep(Step):
-    """The same step on this rank's share of the batch. If a rank is lost in it, rank 0 is afterwards where it was before
-    the step, and can be saved."""
+    """The same step on this rank's share of the batch. If a rank is lost in it, rank 0 is afterwards where it was
+    before the step, and can be saved."""
 
     engine: DataParallel
 
