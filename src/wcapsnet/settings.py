@@ -19,7 +19,12 @@ from .errors import InputError, shown
 from .parts import Kind, architecture, suggestion
 
 T = TypeVar("T")
-type_hints = functools.cache(typing.get_type_hints)  # evaluates annotations, which is slow
+
+
+@functools.cache
+def type_hints(cls: Any) -> dict[str, Any]:
+    """The evaluated annotations; evaluating them is slow."""
+    return typing.get_type_hints(cls)
 
 
 class Amounts(Mapping[str, float]):
@@ -94,7 +99,7 @@ def from_dict(cls: type[T], data: Any, path: str = "") -> T:
     """The inverse of `to_dict`. Missing fields keep their defaults."""
     if not isinstance(data, dict):
         raise InputError(f"{path or cls.__name__} must be a table of fields, not {shown(data)}.")
-    hints = type_hints(cls)
+    hints = type_hints(typing.cast(Any, cls))
     names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
     for key in data:
         if key not in names:

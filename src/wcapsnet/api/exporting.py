@@ -120,7 +120,9 @@ def _page(
     page = html_page(classifier, name, files, test, source=dataset)
     if page.images is None:
         return page, None
-    return page, Images(page.images.images.numpy(), f"the {plural(len(page.images.labels), 'test image')} in the page")
+    return page, Images(
+        page.images.images[:].numpy(), f"the {plural(len(page.images.labels), 'test image')} in the page"
+    )
 
 
 def _data_facts(source: str | Path, classifier: Classifier) -> dict[str, Any]:
@@ -169,7 +171,7 @@ def images_of(
         split: Split = getattr(dataset, part)
         chosen = np.linspace(0, len(split.labels) - 1, min(count, len(split.labels))).astype(int)
         what = f"{plural(len(chosen), 'image')} of {dataset.name} ({'training' if part == 'train' else part})"
-        return Images(split.images.numpy()[chosen], what)
+        return Images(split.images[torch.from_numpy(chosen)].numpy(), what)
     if shape == SAMPLE and classifier.classes == DATASETS["sample"].classes:
         arrays = getattr(read_sample(), "train" if part == "train" else "test").images
         return Images(arrays[:: max(1, len(arrays) // count)][:count], f"{count} images of the MNIST sample")

@@ -37,7 +37,7 @@ def without_routing(found: Evaluation, classes: tuple[str, ...], part: str, fact
     )
     if facts["reconstruction_error"] is not None:
         say(f"Mean squared error of its reconstructions (of normalised pixels): {facts['reconstruction_error']:.4f}")
-    accuracy_by_class(found, classes)
+    accuracy_by_class(found.confusion.tolist(), classes)
     print_table(
         ["probability", "images", "accuracy"],
         ([f"{percent(p, 1)}%", f"{n:,}", f"{percent(a, 1)}%"] for n, p, a in found.calibration.bins),

@@ -61,8 +61,8 @@ def evaluate_onnx(
     pictures with one subfolder per class. Classes are matched by name."""
     network = OnnxNetwork(path)
     if data is not None and not (str(data) in DATASETS and not Path(data).is_dir()):
-        arrays, unknown, skipped = load_labelled(Path(data), network.classes, network.shape, split, quiet)
-        return measured(network, arrays, unknown, skipped)
+        found = load_labelled(Path(data), network.classes, network.shape, split, quiet)
+        return measured(network, found.arrays, found.unknown, found.skipped)
     name = network.facts.get("data") if data is None else str(data)
     if name is None:
         raise InputError(f"{path} does not come from a dataset with a name; add a folder of labelled pictures.")

@@ -25,7 +25,7 @@ from .. import __version__
 from ..atomic import replacing
 from ..data import DATASETS, Dataset, default_data_dir
 from ..device import choose_device
-from ..errors import InputError
+from ..errors import Diverged, InputError, Interrupted
 from ..experiment import Experiment
 from ..hub import dataset_of
 from ..plugins import load_plugin, plugins
@@ -33,7 +33,7 @@ from ..settings import from_dict, to_dict
 from ..training.console import Board, Progress
 from ..training.parallel import Outcome
 from ..training.run_folder import Run, describe_environment
-from ..training.trainer import Diverged, Interrupted, Trainer, signals
+from ..training.trainer import Trainer, signals
 
 EVERY = 20.0  # seconds
 ATTEMPTS = 4  # to train a run, if none of them gets any further

@@ -65,7 +65,7 @@ def html_page(
     if part is not None and test is not None:
         if len(part.labels) < len(test.labels):
             facts["about"]["test"]["of"] = len(test.labels)
-        files |= {"images": part.images.contiguous().numpy().tobytes(), "vectors": vectors}
+        files |= {"images": part.images[:].contiguous().numpy().tobytes(), "vectors": vectors}
     return Page(composed(facts, files, runtime), files["look"], part)
 
 
