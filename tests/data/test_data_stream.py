@@ -9,7 +9,7 @@ import pytest
 import torch
 from data_helpers import noise
 
-from wcapsnet import memory
+from wcapsnet import host_memory
 from wcapsnet.data import DataConfig, load_dataset, load_folder, pictures, statistics, stream
 from wcapsnet.data.device_data import DeviceSplit, epoch_order
 from wcapsnet.data.reader import Reader
@@ -52,7 +52,7 @@ def test_streamed_parts_hold_what_parts_in_memory_hold(folder: Path) -> None:
 
 def test_a_folder_that_does_not_fit_into_memory_is_streamed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(read(folder).train.images, torch.Tensor)
-    monkeypatch.setattr(memory, "available", lambda device: 24 * 3 * 8 * 8)  # as much as the images, which get half
+    monkeypatch.setattr(host_memory, "free", lambda: 24 * 3 * 8 * 8)  # as much as the images, which get half
     assert isinstance(read(folder).train.images, Rows)
     assert isinstance(read(folder, stream="never").train.images, torch.Tensor)
 
@@ -60,11 +60,11 @@ def test_a_folder_that_does_not_fit_into_memory_is_streamed(folder: Path, monkey
 def test_a_folder_that_fits_neither_into_memory_nor_on_disk_is_refused(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "available", lambda device: 1000)
+    monkeypatch.setattr(host_memory, "free", lambda: 1000)
     monkeypatch.setattr(pictures.shutil, "disk_usage", lambda path: pictures.shutil._ntuple_diskusage(9, 9, 0))
     with pytest.raises(InputError, match="WCAPSNET_CACHE"):
         read(folder)
-    monkeypatch.setattr(memory, "available", lambda device: 10**6)
+    monkeypatch.setattr(host_memory, "free", lambda: 10**6)
     assert read(folder).train.images.shape[1:] == (3, 8, 8)  # decoded into memory instead
 
 
