@@ -10,9 +10,9 @@ import torch
 from data_helpers import noise
 
 from wcapsnet import host_memory
-from wcapsnet.data import DataConfig, load_dataset, load_folder, pictures, statistics, stream
+from wcapsnet.data import DataConfig, load_dataset, load_folder, pictures, statistics
 from wcapsnet.data.device_data import DeviceSplit, epoch_order
-from wcapsnet.data.reader import Reader
+from wcapsnet.data.reader import AHEAD, Reader
 from wcapsnet.data.stream import Rows
 from wcapsnet.data.types import Dataset, Split
 from wcapsnet.errors import InputError
@@ -100,14 +100,14 @@ def test_batches_are_read_ahead_in_the_announced_order() -> None:
     rows = Rows(array, np.arange(90) + 5)
     reader = Reader(rows, CPU)
     reader.expect(order[1:])
-    assert len(reader._under_way) == stream.AHEAD
+    assert len(reader._under_way) == AHEAD
     for step in (1, 2, 0, 3, 4, 5, 6, 7, 8, 9, 10):  # 0 was not announced
         assert torch.equal(reader(order[step]), torch.from_numpy(array[order[step].numpy() + 5]))
     assert not reader._under_way
     reader.expect(order)  # a new epoch before the last one has ended
     reader.expect(order.flip(0))
     assert torch.equal(reader(order[-1]), rows[order[-1]])
-    assert len(reader._under_way) == stream.AHEAD
+    assert len(reader._under_way) == AHEAD
     assert torch.equal(reader(slice(85, 200)), rows[85:])
 
 

@@ -94,7 +94,7 @@ def test_a_network_without_routing_is_refused_in_a_sentence():
     config = network.config
     names = tuple(map(str, range(config.classes)))
     classifier = Classifier(network, names, (0.5,) * config.channels, (0.5,) * config.channels)
-    with pytest.raises(InputError, match="no routing"):
+    with pytest.raises(InputError, match="no critics"):
         html_page(classifier, "net", RUNTIME)
 
 
