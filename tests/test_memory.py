@@ -34,7 +34,7 @@ def kept_for_backward(config, images):
     return sum(storage.nbytes() for storage in kept.values())
 
 
-@pytest.mark.parametrize("name", ["wcapsnet", "wcapsnet-quick"])
+@pytest.mark.parametrize("name", ["wcapsnet", "wcapsnet-quick", "wcapsnet-small"])
 @pytest.mark.parametrize("size", [(12, 12), (32, 20)])
 @pytest.mark.parametrize("changes", [{}, {"levels": (Level(3, 5, 7, 1), Level(2, 3, 4, 3))}, {"dense_layers": 1}])
 def test_activations_are_at_least_half_and_at_most_all_of_what_is_kept(name, size, changes):

@@ -245,15 +245,16 @@ def keep(*runs: dict[str, Any], **facts: Any) -> None:
 
 def table(record: dict[str, Any]) -> str:
     """Test accuracy and CPU time, each the mean over seeds"""
+    systems = [system for system in SYSTEMS if any(run["system"] == system for run in record["runs"])]
     lines = [
-        "| test accuracy in % (seeds); CPU seconds | " + " | ".join(SYSTEMS.values()) + " |",
-        "| --- |" + " --- |" * len(SYSTEMS),
+        "| test accuracy in % (seeds); CPU seconds | " + " | ".join(SYSTEMS[system] for system in systems) + " |",
+        "| --- |" + " --- |" * len(systems),
     ]
     for name, folder in FOLDERS.items():
         if not any(run["folder"] == name for run in record["runs"]):
             continue
         cells = []
-        for system in SYSTEMS:
+        for system in systems:
             runs = [run for run in record["runs"] if (run["folder"], run["system"]) == (name, system)]
             accuracies = [100 * run["accuracy"] for run in runs]
             spread = f" ± {statistics.stdev(accuracies):.1f}" if len(runs) > 1 else ""

@@ -23,6 +23,7 @@ SHAPES = {
     "a hundred classes": {"classes": 100, "channels": 3, "height": 12},
     "four levels": {"levels": (Level(3, 2, 4, 2), Level(2, 2, 4, 1), Level(2, 2, 3, 2), Level(4, 2, 3, 1))},
     "no extra class": {"classes": 2, "extra_class": False, "channels": 1},
+    "a stem": {"stem": (4, 6), "max_pooling": True, "height": 12},
 }
 
 
@@ -201,8 +202,9 @@ def test_what_cannot_be_kept_is_refused(keep, words):
         network(images_for(network), routes=network.keeping(keep))
 
 
-def test_heat_maps_are_as_large_as_the_image_and_keep_what_is_even():
-    network = network_of(height=10, width=14)
+@pytest.mark.parametrize("stem", [(), (4, 6)])
+def test_heat_maps_are_as_large_as_the_image_and_keep_what_is_even(stem):
+    network = network_of(height=10, width=14, stem=stem)
     one = explain_image(network, images_for(network)[0])
     assert one.heat().shape == (2, 10, 14)
     assert one.contribution_heat().shape == (2, 10, 14)

@@ -517,7 +517,7 @@ def test_channels_last_is_the_same_network(channels, strides):
 
 
 def test_the_stem_is_conv_plus_layers_and_pools_where_it_widens():
-    network = WCapsNet(quiet(stem=(4, 6, 6, 8), height=14, width=8)).double()
+    network = WCapsNet(quiet(stem=(5, 6, 6, 8), height=14, width=8)).double()
     images = torch.randn(3, 2, 14, 8, dtype=torch.float64)
     x = network.init_conv(images)
     for layer, pooled in zip(network.stem, (False, True, False, True), strict=True):

@@ -63,7 +63,7 @@ class WCapsNetConfig:
     width: int = 32
     levels: tuple[Level, ...] = CIFAR10_LEVELS
     init_channels: int = 24
-    stem: tuple[int, ...] = ()  # channels of conv+ before the first level; a wider one than before pools its input by 2
+    stem: tuple[int, ...] = ()  # channels of conv+ before the first level; one wider than the one before pools by 2
     dense_layers: int = 6  # n_D
     max_pooling: bool = False  # True: levels reduce their input by max pooling, not by strided convolutions
     nonlinearity: str = "tilt"
@@ -88,7 +88,8 @@ class WCapsNetConfig:
     def stem_layers(self) -> list[tuple[int, int, int]]:
         """Channels before and after, and pooling, of each layer of the stem"""
         before = (self.init_channels, *self.stem)
-        return [(c, after, 2 if after > c else 1) for c, after in itertools.pairwise(before)]
+        pools = (1, *(2 if wider > c else 1 for c, wider in itertools.pairwise(self.stem)))
+        return [(c, after, pool) for (c, after), pool in zip(itertools.pairwise(before), pools, strict=False)]
 
     def stem_stride(self) -> int:
         return math.prod(pool for _, _, pool in self.stem_layers())
