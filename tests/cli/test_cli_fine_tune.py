@@ -39,23 +39,23 @@ def test_a_run_is_fine_tuned_on_other_classes_sizes_and_colours(run, birds, tmp_
     assert load(tmp_path / "tuned").classes == ("crow", "dove", "gull")
 
 
-def test_pictures_get_the_size_of_the_network_unless_another_is_given(run, pictures, tmp_path):
-    assert call("train", pictures, "--from", run, "--out", tmp_path / "tuned", *QUICK).code == 0
-    assert experiment(tmp_path / "tuned")["model"]["height"] == 8
+def test_pictures_get_the_size_of_the_network_unless_another_is_given(run, pictures):
+    assert experiments.experiment_for(pictures, start_from=run)[0].model.height == 8
+    assert experiments.experiment_for(pictures, start_from=run, size=12)[0].model.height == 12
 
 
 def test_a_run_is_repeated_after_its_source_is_gone(run, pictures, tmp_path):
+    def trained(target, name, **options):
+        return train(target, out=tmp_path / name, report=False, quiet=True, **options).run
+
     weights = tmp_path / "weights.safetensors"
     weights.write_bytes((run / "best.safetensors").read_bytes())
-    assert call("train", pictures, "--from", weights, "--out", tmp_path / "one", *QUICK).code == 0
+    one = trained(pictures, "one", start_from=weights, epochs=1)
     weights.unlink()
-    again = call("train", tmp_path / "one", "--out", tmp_path / "two", "--quiet")
-    assert again.code == 0, again
-    assert same_weights(tmp_path / "one" / "last.safetensors", tmp_path / "two" / "last.safetensors")
-    scratch = call("train", tmp_path / "one", "--out", tmp_path / "three", "--from", "none", "--quiet")
-    assert scratch.code == 0, scratch
-    assert experiment(tmp_path / "three")["start"] is None
-    assert not same_weights(tmp_path / "one" / "last.safetensors", tmp_path / "three" / "last.safetensors")
+    two, scratch = trained(one.path, "two"), trained(one.path, "three", start_from="none")
+    assert same_weights(one.file("last.safetensors"), two.file("last.safetensors"))
+    assert scratch.experiment.start is None
+    assert not same_weights(one.file("last.safetensors"), scratch.file("last.safetensors"))
 
 
 def test_every_run_of_a_sweep_starts_from_the_weights(run, pictures, tmp_path):
