@@ -28,7 +28,8 @@ class Commands(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         load_commands()
         self.commands = typer.main.get_group(app).commands
-        return super().list_commands(ctx)
+        panels = {name: getattr(command, "rich_help_panel", None) for name, command in self.commands.items()}
+        return sorted(panels, key=lambda name: (*PANELS, panels[name]).index(panels[name]))
 
 
 def load_commands(name: str | None = None) -> None:
@@ -54,7 +55,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-TRAIN, USE, LOOK, PROJECT = "Train", "Use", "Look inside", "Tables and benchmarks"  # panels of --help
+PANELS = TRAIN, USE, LOOK, PROJECT = "Train", "Use", "Look inside", "Tables and benchmarks"  # of --help, in order
 
 
 def examples(*lines: str) -> str:
