@@ -119,7 +119,7 @@ def title_of(experiment: Experiment) -> str:
 
 
 def licence_of(experiment: Experiment) -> str:
-    return DATA_LICENCES.get(experiment.data.source, "whatever holds for its pictures")
+    return DATA_LICENCES.get(experiment.data.source, "the licence of its pictures applies")
 
 
 def augmentation(experiment: Experiment) -> str:

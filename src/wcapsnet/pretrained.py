@@ -82,7 +82,7 @@ class Pretrained:
         license: str | None = None,
         private: bool | None = None,
         token: str | bool | None = None,
-        commit_message: str = "Upload a network of wcapsnet",
+        commit_message: str = "Upload a wcapsnet network",
     ) -> str:
         """Save to the repository OWNER/NAME on the Hugging Face Hub, created if it does not exist. Returns its URL."""
         hub = _hub()
@@ -94,7 +94,7 @@ class Pretrained:
                 self.save_pretrained(place, name=repo_id.partition("/")[2], license=license)
                 api.upload_folder(repo_id=repo_id, folder_path=place, commit_message=commit_message)
         except (OSError, ValueError) as error:
-            raise InputError(f"{repo_id} could not be written on the Hub: {_first_line(error)}") from error
+            raise InputError(f"{repo_id} could not be written to the Hub: {_first_line(error)}") from error
         return str(url)
 
 
@@ -116,7 +116,7 @@ def _hub() -> Any:
     try:
         import huggingface_hub
     except ImportError as error:
-        raise InputError("The Hugging Face Hub needs another package: pip install 'wcapsnet[hub]'.") from error
+        raise InputError("The Hub needs huggingface_hub; install it with: pip install 'wcapsnet[hub]'.") from error
     return huggingface_hub
 
 

@@ -65,15 +65,15 @@ def export(
     on `pictures`, a file or folder. With `int8`, convolutions are computed in 8 bits, calibrated with training images
     or `pictures`; then up to a tenth of the classes may differ.
 
-    To "html" it writes the live page of `wcapsnet explore` with the network inside: one file for any browser, with a
-    sample of the test images. `runtime` is a folder or the .tgz file of onnxruntime-web, downloaded by default.
+    To "html" it writes the live page of `wcapsnet explore` with the network inside: one file, with a sample of the
+    test images. `runtime` is a folder or the .tgz file of onnxruntime-web, downloaded by default.
     """
     if to not in SUFFIXES:
-        raise InputError(f"An export must be to {' or '.join(SUFFIXES)}, not {to!r}.")
+        raise InputError(f"Cannot export to {to!r}; choose one of {', '.join(SUFFIXES)}.")
     if int8 and to != "onnx":
-        raise InputError("int8 is for ONNX files; leave it out, or export to onnx.")
+        raise InputError("int8 works only for ONNX files; leave it out, or export to onnx.")
     if to == "html" and (input != "uint8" or extras or switches):
-        raise InputError("A page has its own inputs and outputs; leave out these options, or export to onnx.")
+        raise InputError("An HTML page has fixed inputs and outputs; leave out these options, or export to onnx.")
     classifier = load(source)
     name = Path(source).resolve().name if Path(source).exists() else str(source)
     path = Path(out) if out else Path(f"{name.removesuffix('.safetensors')}{'-int8' if int8 else ''}{SUFFIXES[to]}")
@@ -178,6 +178,6 @@ def images_of(
         return Images(arrays[:: max(1, len(arrays) // count)][:count], f"{count} images of the MNIST sample")
     if real:
         raise InputError(f"int8 needs real images to calibrate with ({reason}); give some with --pictures.")
-    warn(f"The network's own images are not available ({reason}); random images are used instead.")
+    warn(f"The network's dataset is not available ({reason}); random images are used instead.")
     random = np.random.default_rng(0).integers(0, 256, (count, *shape), np.uint8)
     return Images(random, f"{count} random images")

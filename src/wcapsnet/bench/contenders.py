@@ -36,7 +36,7 @@ FORMULATIONS = {
     "compiled": Formulation("the same through torch.compile", compiled=True),
     "eager": Formulation("plain without the CUDA graph", graph=False),
     "loop": Formulation("a Python loop over capsules, without a CUDA graph", graph=False, loop=True),
-    "onnx": Formulation("the exported ONNX file on onnxruntime; CPU, inference only", onnx="fp32"),
+    "onnx": Formulation("the exported ONNX file in onnxruntime; CPU, inference only", onnx="fp32"),
     "onnx-int8": Formulation("the same in 8 bits", onnx="int8"),
     "densenet": Formulation("DenseNet-BC-100-12; on a GPU in a CUDA graph", baseline=True),
     "densenet-compiled": Formulation("the same through torch.compile", compiled=True, baseline=True),
@@ -77,7 +77,7 @@ class Contender:
 
     def check_infers(self, what: str) -> None:
         if self.how.onnx and what != "infer":
-            raise InputError("ONNX files only infer; use bench infer.")
+            raise InputError("ONNX files run inference only; use bench infer.")
 
     def engine(self, experiment: Experiment, device: torch.device) -> Engine:
         torch.manual_seed(0)
@@ -106,7 +106,7 @@ def parse(names: str | None, precision: str, what: str = "infer") -> list[Conten
         if colon and own not in PRECISIONS:
             raise InputError(f"A contender's precision must be one of {', '.join(PRECISIONS)}, not {own!r}.")
         if colon and FORMULATIONS[name].onnx:
-            raise InputError(f"{name} has its own precision; leave out {colon}{own}.")
+            raise InputError(f"{name} has a fixed precision; leave out {colon}{own}.")
         contenders.append(Contender(name, FORMULATIONS[name].onnx or own or precision, label))
     return contenders
 

@@ -67,7 +67,7 @@ def root(
     context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
 ) -> None:
     if started() and context.invoked_subcommand != "train":
-        raise InputError(f"torchrun is for `wcapsnet train`; start `wcapsnet {context.invoked_subcommand}` without it.")
+        raise InputError(f"torchrun is for `wcapsnet train`; run `wcapsnet {context.invoked_subcommand}` without it.")
     if version:
         try:
             torch = f"torch {version_of('torch')}"

@@ -20,8 +20,8 @@ from .options import AsJson, Device, Plugin
 @app.command(
     rich_help_panel=PROJECT,
     epilog=examples(
-        "wcapsnet compare cifar10                                    every system, from this project's records",
-        "wcapsnet compare mnist --models wcapsnet,capsnet --speed    measure speeds side by side, here and now",
+        "wcapsnet compare cifar10                                    every network, from this project's records",
+        "wcapsnet compare mnist --models wcapsnet,capsnet --speed    measure speeds on this machine",
         "wcapsnet compare cifar10 --plot compare.svg                 accuracy over parameters and over minutes",
     ),
 )
@@ -29,7 +29,7 @@ def compare(
     dataset: Annotated[str, typer.Argument(help="mnist, fashion-mnist, cifar10, cifar100 or svhn.")],
     models: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option(help="Systems or models, separated by commas (default: all known there).", show_default=False),
+        typer.Option(help="Networks to compare, separated by commas (default: all).", show_default=False),
     ] = None,
     speed: Annotated[bool, typer.Option("--speed/--no-speed", help="Measure speeds on this machine.")] = False,
     batch: Annotated[
@@ -40,21 +40,21 @@ def compare(
     window: Annotated[float, typer.Option(min=0.0, help="--speed: minimum length of a window in seconds.")] = 0.2,
     records: Annotated[
         Optional[Path],  # noqa: UP045
-        typer.Option(help="A folder of runs or records (default: those in the package).", show_default=False),
+        typer.Option(help="Folder of runs or records (default: the package's).", show_default=False),
     ] = None,
     plot: Annotated[
         Optional[Path],  # noqa: UP045
-        typer.Option(help=f"Write the plots to this file ({', '.join(FORMATS)}).", show_default=False),
+        typer.Option(help=f"Write plots to this file ({', '.join(FORMATS)}).", show_default=False),
     ] = None,
     out_file: Annotated[
         Optional[Path],  # noqa: UP045
-        typer.Option("--out", help="Write the comparison as JSON to this file.", show_default=False),
+        typer.Option("--out", help="Write JSON to this file.", show_default=False),
     ] = None,
     device: Device = "auto",
     plugin: Plugin = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare networks on a dataset: size, work, accuracy, published accuracy, speed and memory."""
+    """Compare networks on a dataset: parameters, multiply-adds, accuracy, speed and memory."""
     if plot and plot.suffix not in FORMATS:
         raise InputError(f"--plot must end with {', '.join(FORMATS)}, not {plot.name!r}.")
     for place in filter(None, (plot, out_file)):
@@ -68,7 +68,7 @@ def compare(
     if plot:
         drawing = found.figure()
         if drawing is None:
-            raise InputError(f"There is no accuracy on {dataset} to plot, neither our own nor a published one.")
+            raise InputError(f"There is no measured or published accuracy on {dataset} to plot.")
         write_figure(drawing, plot)
     if as_json:
         typer.echo(text)

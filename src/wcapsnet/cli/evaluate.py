@@ -25,7 +25,7 @@ from .options import AsJson, DataDir, Device, Download, Network, Plugin, SplitNa
         "wcapsnet evaluate runs/demo",
         "wcapsnet evaluate runs/photos new-photos/                classes are matched by name",
         "wcapsnet evaluate runs/demo --split validation --json",
-        "wcapsnet evaluate photos.onnx new-photos/                an exported file; needs no torch",
+        "wcapsnet evaluate photos.onnx new-photos/                an exported file; runs without PyTorch",
         "wcapsnet evaluate wcapsnet-cifar10 --data-dir ~/data     reproduces its model card exactly",
     ),
 )
@@ -35,7 +35,7 @@ def evaluate(
         Optional[Path],  # noqa: UP045
         typer.Argument(
             metavar="FOLDER",
-            help="Pictures to evaluate on instead, one folder per class; for an ONNX file also a dataset.",
+            help="Other labelled pictures, one folder per class; for an ONNX file, also a dataset.",
             show_default=False,
         ),
     ] = None,

@@ -36,7 +36,7 @@ def without_routing(found: Evaluation, classes: tuple[str, ...], part: str, fact
         f"{percent(found.balanced_accuracy)}%, expected calibration error {percent(found.calibration.error)}%"
     )
     if facts["reconstruction_error"] is not None:
-        say(f"Mean squared error of its reconstructions (of normalised pixels): {facts['reconstruction_error']:.4f}")
+        say(f"Mean squared reconstruction error (normalised pixels): {facts['reconstruction_error']:.4f}")
     accuracy_by_class(found.confusion.tolist(), classes)
     print_table(
         ["probability", "images", "accuracy"],

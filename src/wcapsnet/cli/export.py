@@ -31,28 +31,28 @@ class Input(str, Enum):
         "wcapsnet export wcapsnet-mnist --to onnx                 wcapsnet-mnist.onnx",
         "wcapsnet export runs/photos --to onnx --out photos.onnx",
         "wcapsnet export wcapsnet-cifar10 --int8 --data-dir ~/data",
-        "wcapsnet export wcapsnet-mnist --to html                 a page that runs the network in any browser",
-        "wcapsnet predict wcapsnet-mnist.onnx digit.png           needs no torch",
+        "wcapsnet export wcapsnet-mnist --to html                 one web page that runs the network",
+        "wcapsnet predict wcapsnet-mnist.onnx digit.png           runs without PyTorch",
     ),
 )
 def export(
     run: Weights,
-    to: Annotated[To, typer.Option(help="Format of the file.")] = To.onnx,
+    to: Annotated[To, typer.Option(help="Output format.")] = To.onnx,
     out: Annotated[
         Optional[Path],  # noqa: UP045
-        typer.Option(help="File to write (default: named after the network, here).", show_default=False),
+        typer.Option(help="Output file (default: named after the network).", show_default=False),
     ] = None,
-    input: Annotated[Input, typer.Option(help="Pixels as uint8 (0 to 255) or float (0 to 1).")] = Input.uint8,
-    int8: Annotated[bool, typer.Option("--int8", help="Compute in 8 bits, calibrated with training images.")] = False,
+    input: Annotated[Input, typer.Option(help="Pixel type: uint8 (0 to 255) or float (0 to 1).")] = Input.uint8,
+    int8: Annotated[bool, typer.Option("--int8", help="ONNX: 8 bits, calibrated on training images.")] = False,
     pictures: Annotated[
         Optional[Path],  # noqa: UP045
-        typer.Option(help="Pictures to check the file on (default: test images of the network).", show_default=False),
+        typer.Option(help="Pictures for check and calibration (default: the network's dataset).", show_default=False),
     ] = None,
     runtime: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option(
             envvar="WCAPSNET_ORT_WEB",
-            help="For html: folder or .tgz file of onnxruntime-web (default: downloaded once).",
+            help="HTML: onnxruntime-web, a folder or .tgz file (default: downloaded once).",
             show_default=False,
         ),
     ] = None,
@@ -60,7 +60,7 @@ def export(
     download: Download = False,
     plugin: Plugin = None,
 ) -> None:
-    """Write a trained network as one file for other programs, checked against the network."""
+    """Export a trained network to one file, and check it against the network."""
     done = api.export(
         run,
         to.value,

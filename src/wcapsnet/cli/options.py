@@ -71,7 +71,7 @@ StartFrom = Annotated[
     typer.Option(
         "--from",
         metavar="NAME|RUN|FILE",
-        help="Start from the weights of this trained network, as far as they fit; none: from scratch.",
+        help="Start from the weights of this network where they fit; none: from scratch.",
         show_default=False,
     ),
 ]
@@ -101,13 +101,13 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Open = Annotated[bool, typer.Option("--open", help="Open the report in a browser, if there is a display.")]
 Parallel = Annotated[
     Optional[int],  # noqa: UP045
-    typer.Option(min=1, max=MAX_LANES, help="Runs to train at a time on each GPU (default: 4).", show_default=False),
+    typer.Option(min=1, max=MAX_LANES, help="Runs trained at a time on each GPU (default: 4).", show_default=False),
 ]
 Ray = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option(
         metavar="[ADDRESS]",
-        help="Train on a Ray cluster: HOST:PORT, auto (a running one, or a new one here) or local.",
+        help="Train on a Ray cluster: HOST:PORT, local (start one here) or auto (join one, or start one here).",
         show_default=False,
     ),
 ]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # an ONNX file needs no torch
         "wcapsnet predict runs/demo digit.png",
         "wcapsnet predict wcapsnet-cifar10 photo.jpg            a shipped network",
         "wcapsnet predict runs/photos holiday/ --csv > answers.csv",
-        "wcapsnet predict photos.onnx holiday/                  an exported file; needs no torch",
+        "wcapsnet predict photos.onnx holiday/                  an exported file; runs without PyTorch",
         "cat cat.jpg | wcapsnet predict runs/photos - --json",
     ),
 )

@@ -141,7 +141,7 @@ def divided(found: Found, pictures: Pictures, config: DataConfig, name: str) -> 
         if len(places) == 0:
             raise InputError(
                 f"No {part} pictures are left in {found.place}: give at least one class 3 readable pictures, "
-                f"or add {part} pictures of its own."
+                f"or add separate {part} pictures."
             )
     unread = streams(config.stream, pictures.images.nbytes)
 

@@ -50,7 +50,7 @@ class Address:
             if name not in _CHOICES:
                 raise InputError(f"{source!r} sets {name!r}, which is not one of {', '.join(_CHOICES)}.")
         if not path:
-            raise InputError("hf: needs the name of a dataset on the hub, or the path of a local one: hf:PATH.")
+            raise InputError("hf: needs the name of a dataset on the Hub or the path of a local one: hf:PATH.")
         return Address(path, **chosen)
 
     def __str__(self) -> str:
@@ -154,7 +154,7 @@ class _Table:
         file = Path(path)
         inside = self.address.place is not None or _downloads() in file.resolve().parents
         if not (inside and file.is_absolute() and file.is_file()):
-            raise UnreadableImageError(self.name(position), f"it is in another file, {path}, which is not used")
+            raise UnreadableImageError(self.name(position), f"it refers to another file, {path}, which is not read")
         return file
 
     def fingerprint(self) -> tuple[str, str]:

@@ -155,7 +155,7 @@ def _in_memory(source: Source, shape: tuple[int, int, int], quiet: bool, why: st
     size = len(source) * int(np.prod(shape))
     if not fits(size):
         raise InputError(
-            f"The pictures take {size / 2**30:,.3g} GB, too much for the memory, and {why}; set WCAPSNET_CACHE to a "
+            f"The pictures take {size / 2**30:,.3g} GB, more than fits into memory, and {why}; set WCAPSNET_CACHE to a "
             "folder with enough space."
         )
     images = np.empty((len(source), *shape), np.uint8)

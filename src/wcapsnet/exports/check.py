@@ -38,7 +38,7 @@ class Comparison:
 
     def __str__(self) -> str:
         classes = "identical classes" if self.same == self.images else f"{self.same} of {self.images} classes identical"
-        return f"largest difference of a probability {self.largest:.1e}, {classes} on {self.what}"
+        return f"largest difference in probability {self.largest:.1e}, {classes} on {self.what}"
 
 
 def compared(classifier: Classifier, run: Run, images: Images, int8: bool = False) -> Comparison:
@@ -67,7 +67,7 @@ def compared(classifier: Classifier, run: Run, images: Images, int8: bool = Fals
     else:
         good = same == count and max(largest, others) <= CLOSE and places <= (1 - SAME_PLACES) * count
     if not good:
-        raise InputError(f"The exported file differs from the network ({result}), so it was removed; report this.")
+        raise InputError(f"The exported file differs from the network ({result}), so it was removed; report this bug.")
     return result
 
 

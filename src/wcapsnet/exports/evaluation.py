@@ -65,15 +65,15 @@ def evaluate_onnx(
         return measured(network, found.arrays, found.unknown, found.skipped)
     name = network.facts.get("data") if data is None else str(data)
     if name is None:
-        raise InputError(f"{path} does not come from a dataset with a name; add a folder of labelled pictures.")
+        raise InputError(f"{path} does not name a dataset; give a folder of labelled pictures.")
     if name not in DATASETS:
-        raise InputError(f"There is no dataset {name!r}; add a folder of labelled pictures.")
+        raise InputError(f"There is no dataset {name!r}; give a folder of labelled pictures.")
     if split != "test":
-        raise InputError(f"An ONNX file can be evaluated on the test images of {name} only; use --split test.")
+        raise InputError(f"An ONNX file can be evaluated only on the test images of {name}; use --split test.")
     raw, classes = read_dataset(name, data_dir=data_dir, download=download, quiet=quiet)
     expected = network.facts.get("fingerprint")
     if data is None and expected and expected != _fingerprint(raw.test):
-        raise InputError(f"The test images of {name} are not those of {path}; restore the original images.")
+        raise InputError(f"The test images of {name} differ from those recorded in {path}; restore the originals.")
     return measured(network, *_matched(raw.test, classes, network, name))
 
 
@@ -124,7 +124,7 @@ def _matched(
     labels = np.array([place.get(one, -1) for one in classes])[images.labels]
     known = labels >= 0
     if not known.any():
-        raise InputError(f"None of the classes of {name} is one of the network's.")
+        raise InputError(f"The network knows none of the classes of {name}.")
     unknown = tuple(one for one in classes if one not in place)
     return Arrays(images.images[known], labels[known]), unknown
 

@@ -54,7 +54,7 @@ class Graph(nn.Module):
                 raise InputError(f"There is no extra output {name!r}; choose from {', '.join(EXTRAS)}.")
         routed = isinstance(classifier.network, WCapsNet)
         if (extras or switches) and not routed:
-            raise InputError("Extra outputs and switches are for networks with routing.")
+            raise InputError("Extra outputs and switches need a network with routing.")
         self.network: Any = _fixed(classifier.network)
         self.classes, self.input = classifier.config.classes, input
         self.extras, self.switches = tuple(extras), switches
@@ -105,7 +105,7 @@ class DecoderGraph(nn.Module):
     def __init__(self, classifier: Classifier):
         super().__init__()
         if not isinstance(classifier.network, WCapsNet):
-            raise InputError("The decoder of one vector is for networks with routing.")
+            raise InputError("Decoding a single vector needs a network with routing.")
         self.decoder = copy.deepcopy(classifier.network.decoder).cpu()
         self.dimension = classifier.config.levels[-1].dimension
         self.register_buffer("mean", classifier.mean.detach().cpu().clone())

@@ -35,7 +35,7 @@ def read_sealed(path: Path) -> bytes:
     found = _PLACE.findall(content)
     if not found:
         raise InputError(
-            f"{path} is not an ONNX file written by `wcapsnet export`, or its end is missing; export it again."
+            f"{path} is not an ONNX file written by `wcapsnet export`, or it is truncated; export it again."
         )
     if hashlib.sha256(_with_checksum(content, UNSEALED)).hexdigest().encode() != found[-1]:
         raise InputError(f"{path} is damaged: it does not match its checksum; export it again.")

@@ -207,7 +207,7 @@ def _calibration(facts: Facts) -> dict[str, Any] | None:
     return {
         "drawing": figures.reliability(found),
         "error": found.error,
-        "said": "too sure of itself" if sure > right else "less sure than it could be",
+        "said": "overconfident" if sure > right else "underconfident",
         "rows": [
             [formatting.percentage(p, 1), f"{n:,}", formatting.percentage(a, 1), interval(a, n)]
             for n, p, a in found.bins

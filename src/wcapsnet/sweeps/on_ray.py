@@ -76,7 +76,8 @@ class News:
 def work(job: Job) -> Iterator[News]:
     """Train one run; the body of a Ray task."""
     if job.version != __version__:
-        yield News(failure=f"{socket.gethostname()} has wcapsnet {__version__}, not {job.version}; install the same.")
+        found = f"{socket.gethostname()} has wcapsnet {__version__}, not {job.version}"
+        yield News(failure=f"{found}; install the same version on every machine.")
         return
     with tempfile.TemporaryDirectory(prefix="wcapsnet-") as scratch:
         try:
@@ -96,7 +97,7 @@ def _trained(job: Job, scratch: Path) -> Iterator[News]:
     device, data_dir = choose_device(job.device), Path(job.data_dir) if job.data_dir else None
     dataset = dataset_of(run.experiment, data_dir, job.download, quiet=True, tell=False)
     if dataset.fingerprint(*job.fingerprint) != job.fingerprint:
-        raise InputError(f"The images of {dataset.name} differ from those of the machine that started the sweep.")
+        raise InputError(f"The images of {dataset.name} differ from those on the machine that started the sweep.")
     progress = _Records()
     trainer = Trainer(run, dataset, device, progress)
     place = (data_dir or default_data_dir()) if run.experiment.data.source in DATASETS else None

@@ -116,7 +116,8 @@ def _announce(
     runs = "1 run" if total == 1 else f"{total} runs"
     console.out.print(f"{runs} in [bold]{escape(str(sweep.folder))}[/]{before}; on {where}{at_once}", soft_wrap=True)
     if parallel > 1 and device.type != "cuda" and not cluster:
-        console.out.print("Here runs are trained one after another; --parallel applies to CUDA GPUs.")
+        here = "a CPU" if device.type == "cpu" else "this device"
+        console.out.print(f"On {here}, runs are trained one after another; --parallel applies to CUDA GPUs.")
 
 
 def _checked(sweep: Sweep, data_dir: Path | None, download: bool, quiet: bool) -> Callable[[DataConfig], Dataset]:

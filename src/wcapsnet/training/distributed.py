@@ -160,7 +160,7 @@ class Group(Ranks):
             yield
         except RuntimeError as error:  # of the backend: a connection is closed, or nobody has answered in time
             self.lost = True
-            raise Lost(self._reason() or f"Another of the {self.world} processes has ended") from error
+            raise Lost(self._reason() or f"One of the {self.world} processes has ended") from error
 
     # ── agreement ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -199,7 +199,9 @@ class Group(Ranks):
         own = (socket.gethostname(), dataset.classes, dataset.fingerprint("train", "validation"))
         for rank, (host, *images) in enumerate(self.every(own)):
             if self.first and images != [*own[1:]]:
-                raise InputError(f"The images of process {rank} on {host} differ from those here; copy these to it.")
+                raise InputError(
+                    f"The images of process {rank} on {host} differ from those of process 0; copy the latter to {host}."
+                )
         return dataset
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -271,7 +273,7 @@ def _watching(group: Group) -> Iterator[None]:
             pass
         time.sleep(PATIENCE)
         if number and not group.over:
-            sentence = f"Another of the {group.world} processes does not answer; resume from the last saved epoch."
+            sentence = f"One of the {group.world} processes does not answer; resume from the last saved epoch."
             console.err.print(f"error: {sentence}", style="red", soft_wrap=True)
             os._exit(1)
 

@@ -119,7 +119,7 @@ class Trainer:
         path, start = self.run.starting_weights(), self.experiment.start
         if start and weights_checksum(path) != start.checksum:
             raise InputError(
-                f"{path} is not the network that {self.experiment.name} starts from: it has another checksum; restore "
+                f"{path} is not the network that {self.experiment.name} starts from: its checksum differs; restore "
                 "it, or name it again with --from."
             )
         return take_over(self.network, self.dataset.classes, Classifier.load(path, self.device))
