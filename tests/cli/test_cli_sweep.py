@@ -22,6 +22,7 @@ from wcapsnet.data import DATASETS, types
 from wcapsnet.recipes import ABLATIONS, PAPER, RECIPES, ROWS
 from wcapsnet.recipes.ablations import variant
 from wcapsnet.recipes.published import PAPER_TABLES
+from wcapsnet.reports import records
 from wcapsnet.sweeps import product
 from wcapsnet.training.console import Board, Progress
 
@@ -127,9 +128,9 @@ def test_a_folder_of_pictures_and_a_run_can_be_swept(pictures):
 
 def test_images_are_read_and_hashed_once_for_all_runs(toy, monkeypatch):
     reads, hashed = [], []
-    load, digest = hub.load_dataset, types._digest
+    load, digest = hub.load_dataset, types.checksum
     monkeypatch.setattr(hub, "load_dataset", lambda *args, **kwargs: (reads.append(1), load(*args, **kwargs))[1])
-    monkeypatch.setattr(types, "_digest", lambda split: (hashed.append(split), digest(split))[1])
+    monkeypatch.setattr(types, "checksum", lambda split: (hashed.append(split), digest(split))[1])
     grids = ("--grid", "data.mirror=true,false", "--grid", "data.normalization=unit,standardize")
     for _ in range(2):  # the second time there is nothing to do
         assert call("sweep", "toy", *grids, "--epochs", 1, "-q").code == 0
@@ -342,6 +343,7 @@ def test_ablate_holds_rows_against_the_reference_row(toy):
 
 
 def test_the_papers_figures_stand_beside_its_own_experiments_alone(toy, monkeypatch):
+    monkeypatch.setattr(records, "_rows", records._rows.__wrapped__)  # no rows from before
     monkeypatch.setitem(PAPER, "toy", RECIPES["toy"])
     monkeypatch.setitem(ABLATIONS, "toy-squash", lambda: variant(RECIPES["toy"](), ROWS["squash"], "toy-squash"))
     for row, figure in (("squash", 40.0), ("tilt", 41.25)):
@@ -481,7 +483,8 @@ def test_the_campaign_ends_as_the_command_line_does(toy, capsys, monkeypatch, wo
 
 
 def test_the_campaign_stops_in_time_goes_on_and_takes_settings(toy, capsys):
-    words = ("--out", "out", "--set", "training.epoch_steps=1", "toy:0")
+    # long enough for the timer, which starts at once
+    words = ("--out", "out", "--set", "training.epoch_steps=1", "--set", "training.epochs=50", "toy:0")
     assert campaign("--minutes", 0, *words) == 130
     assert campaign(*words) == 0
     assert lines_of("out") == [("recipe=toy,seed=0", "finished")]

@@ -82,7 +82,7 @@ def photos(place):
 def test_the_readme_is_short_and_every_page_has_commands_and_python():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
     assert [command.split()[1] for command in commands("README.md")] == ["explore", "predict", "train"]
-    assert [len(blocks(page, "python")) for page in PAGES] == [2, 1, 1]
+    assert [len(blocks(page, "python")) for page in PAGES] == [2, 1, 2]
 
 
 def test_the_two_commands_of_the_readme_are_targets_of_the_makefile():
@@ -117,20 +117,29 @@ def test_the_quickstarts_python_runs_on_a_folder_of_pictures(photos, capsys):
 
 def test_the_guides_python_switches_a_block_off():
     names: dict = {}
-    exec(blocks("docs/guide.md", "python")[0], names)
+    exec(next(block for block in blocks("docs/guide.md", "python") if "keeping" in block), names)
     assert [tuple(routing.weights.shape) for routing in names["output"].routings] == [(5, 4), (5, 4), (5, 2, 7, 7)]
     assert not names["without"].routings[0].weights[:, 2].any()
     assert names["output"].routings[0].weights[:, 2].all()
 
 
+def test_the_guides_python_shares_a_network(place):
+    names: dict = {}
+    exec(next(block for block in blocks("docs/guide.md", "python") if "save_pretrained" in block), names)
+    assert names["again"].classes == names["model"].classes
+
+
 def test_the_commands_for_own_pictures_run(photos, monkeypatch, capsys):
-    assert {command.split()[1] for command in OWN} == {"train", "evaluate", "predict", "explain", "report", "explore"}
+    used = {"train", "sweep", "evaluate", "predict", "explain", "report", "explore"}
+    assert {command.split()[1] for command in OWN} == used
     assert sum(command.startswith("wcapsnet explain") for command in OWN) == 6
     monkeypatch.setattr(Server, "serve_forever", ctrl_c)
     monkeypatch.setattr("webbrowser.open", lambda url: None)
     for command in OWN:
         if "photos-2" in command:
-            shutil.copytree("runs/photos", "runs/photos-2")
+            shutil.copytree("runs/photos", "runs/photos-2", dirs_exist_ok=True)
+        if "animals" in command:
+            shutil.copytree("runs/photos", "runs/animals", dirs_exist_ok=True)
         assert run(command, monkeypatch) == 0, capsys.readouterr()
     assert "holiday/one.png" in capsys.readouterr().out
     assert Path("runs/photos/report.html").is_file()

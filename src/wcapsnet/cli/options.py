@@ -130,7 +130,7 @@ class RayCommand(TyperCommand):
 def with_address(words: list[str]) -> list[str]:
     """Insert the address that --ray leaves out; a word after it is an address if it is auto, local or has a port."""
     full = []
-    for word, after in zip(words, [*words[1:], ""], strict=True):
+    for word, after in zip(words, [*words[1:], ""], strict=False):
         address = after in ("auto", "local") or re.fullmatch(r"[^/]+:[0-9]+|ray://.*", after)
         full += [word, "auto"] if word == "--ray" and not address else [word]
     return full
