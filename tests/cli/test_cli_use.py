@@ -169,7 +169,7 @@ def test_list_runs_survives_a_run_it_cannot_read(run, tmp_path, monkeypatch):
 
 def test_all_files_are_searched_for_a_command_that_has_no_file_of_its_name(monkeypatch):
     searched = []
-    monkeypatch.setattr("wcapsnet.cli.app.load_commands", lambda name=None: searched.append(name))
+    monkeypatch.setattr(sys.modules["wcapsnet.cli.app"], "load_commands", lambda name=None: searched.append(name))
     assert "No such command" in call("two-words").err
     assert searched[:2] == ["two-words", None]
 

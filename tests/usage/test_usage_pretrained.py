@@ -145,3 +145,14 @@ def test_a_saved_folder_can_be_exported(model, saved, tmp_path):
     image = torch.rand(1, 8, 8)
     found = wcapsnet.predict(done.path, image)
     assert found.probability == pytest.approx(model.predict(image).probability, abs=1e-4)
+
+
+def test_an_exported_file_is_refused_where_weights_or_another_device_are_needed(tmp_path):
+    file = tmp_path / "digits.onnx"
+    file.write_bytes(b"")
+    with pytest.raises(InputError, match="exported"):
+        wcapsnet.load(file)
+    with pytest.raises(InputError, match="CPU"):
+        wcapsnet.evaluate(file, device="cuda")
+    with pytest.raises(InputError, match="bf16"):
+        wcapsnet.evaluate(file, precision="bf16")
