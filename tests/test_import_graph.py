@@ -8,8 +8,8 @@ import pytest
 SRC = Path(__file__).parents[1] / "src" / "wcapsnet"
 # Every package may import those in the lines before its own, and nothing else.
 LAYERS = [
-    ["errors", "host_memory", "launched", "limits"],
-    ["atomic", "cache", "console", "device", "formatting"],
+    ["errors", "launched", "limits"],
+    ["atomic", "cache", "console", "device", "formatting", "host_memory"],
     ["parts", "prediction", "scores"],
     ["plugins", "pretrained"],
     ["settings", "network"],

@@ -6,6 +6,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from .launched import processes_here
+
 IMAGES = 0.5  # share of the free memory that images may take
 CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
@@ -24,8 +26,9 @@ def free() -> float:
 
 
 def fits(size: float) -> bool:
-    """Whether images of `size` bytes can stay in memory; half of what is free is left to networks."""
-    return size <= IMAGES * free()
+    """Whether images of `size` bytes can stay in memory; half of what is free is left to networks. Under torchrun every
+    process has a copy."""
+    return size * processes_here() <= IMAGES * free()
 
 
 def _number(path: str) -> int | None:

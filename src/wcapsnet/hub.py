@@ -40,6 +40,8 @@ def load(source: str | Path, *, device: str = "cpu") -> Classifier:
     path = Path(source)
     if not path.exists():
         raise InputError(f"There is no run folder or weights file at {source}, {shipped.unknown(str(source))}")
+    if path.suffix.lower() == ".onnx":
+        raise InputError(f"{source} is an exported file, for predict and evaluate only; name the network it came from.")
     if is_pretrained(path) and not Run.is_run(path):
         return Classifier.from_pretrained(path, device=device)
     run = Run.open(path) if path.is_dir() else None

@@ -16,6 +16,11 @@ def started() -> bool:
     return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
 
 
+def processes_here() -> int:
+    """How many processes of this machine train together"""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if started() else 1
+
+
 def follows() -> bool:
     """Whether this process is a worker, which prints nothing"""
     return started() and int(os.environ["RANK"]) > 0

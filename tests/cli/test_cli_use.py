@@ -167,6 +167,13 @@ def test_list_runs_survives_a_run_it_cannot_read(run, tmp_path, monkeypatch):
 # ── help ──
 
 
+def test_all_files_are_searched_for_a_command_that_has_no_file_of_its_name(monkeypatch):
+    searched = []
+    monkeypatch.setattr(sys.modules["wcapsnet.cli.app"], "load_commands", lambda name=None: searched.append(name))
+    assert "No such command" in call("two-words").err
+    assert searched[:2] == ["two-words", None]
+
+
 def test_every_command_explains_itself_with_examples():
     cli.load_commands()
     for command in cli.app.registered_commands:

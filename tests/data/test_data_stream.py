@@ -143,3 +143,12 @@ def test_other_sources_stream_too(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_stream_must_be_one_of_three_words() -> None:
     with pytest.raises(InputError, match=r"data\.stream"):
         DataConfig(stream="sometimes")
+
+
+def test_processes_on_one_machine_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_memory, "free", lambda: 1000.0)
+    assert host_memory.fits(500)
+    for name, value in (("RANK", "1"), ("WORLD_SIZE", "8"), ("LOCAL_WORLD_SIZE", "4")):
+        monkeypatch.setenv(name, value)
+    assert host_memory.fits(125)
+    assert not host_memory.fits(126)

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from training_helpers import CtrlC, begin, go_on, toy_dataset, toy_experiment, trained
+from training_helpers import CPU, CtrlC, begin, go_on, toy_dataset, toy_experiment, trained
 
 from wcapsnet.classifier import load_tensors
 from wcapsnet.data import Dataset, Split
+from wcapsnet.data.device_data import DeviceData
 from wcapsnet.data.reader import Reader
 from wcapsnet.data.stream import Rows
 from wcapsnet.training.run_folder import Run
@@ -72,3 +73,12 @@ def test_every_training_batch_was_read_ahead(tmp_path: Path, monkeypatch: pytest
     assert isinstance(trainer.train_data.reader, Reader)
     trainer.fit()
     assert late == [13, 13]  # validation
+
+
+def test_a_part_of_streamed_images_is_that_part_and_stays_unread(tmp_path: Path) -> None:
+    memory = DeviceData(toy_dataset(), "unit", CPU).validation.part(5, 11)
+    part = DeviceData(in_a_file(toy_dataset(), tmp_path), "unit", CPU).validation.part(5, 11)
+    assert isinstance(part.images, Rows)
+    assert len(part) == 6
+    for mine, other in zip(part.batches(4), memory.batches(4), strict=True):
+        assert all(map(torch.equal, mine, other))

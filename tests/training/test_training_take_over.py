@@ -10,6 +10,7 @@ from twins.tiny import tiny
 from wcapsnet.classifier import Classifier, weights_checksum
 from wcapsnet.errors import InputError
 from wcapsnet.experiment import Start
+from wcapsnet.sweeps.on_ray import receive, to_send
 from wcapsnet.training.console import Progress
 from wcapsnet.training.run_folder import Run
 from wcapsnet.training.take_over import take_over
@@ -160,3 +161,15 @@ def test_weights_with_another_checksum_are_refused(tmp_path, weights):
 def test_a_run_from_scratch_keeps_no_copy(tmp_path):
     assert not trained(tmp_path / "run", toy_experiment(epochs=1)).file("start.safetensors").exists()
     assert begin(tmp_path / "other", toy_experiment()).taken_over is None
+
+
+def test_a_worker_of_a_cluster_gets_the_weights_to_start_from(tmp_path, weights):
+    run = Run.at(tmp_path / "run", starting(weights, epochs=1))
+    run.starts_from = weights
+    far = Run(tmp_path / "far", run.experiment)
+    receive(far.path, to_send(run))
+    weights.unlink()
+    trainer = Trainer(far, toy_dataset(), CPU, Progress())
+    assert torch.equal(trainer.network.projection, source(channels=1).network.projection)
+    trainer.fit()
+    assert "start.safetensors" not in to_send(far)  # a resumed run does not need them

@@ -135,3 +135,24 @@ def test_without_the_extra_a_repository_is_refused_with_the_command_to_install_i
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(InputError, match=r"wcapsnet\[hub\]"):
         Classifier.from_pretrained("me/digits")
+
+
+@pytest.mark.slow
+def test_a_saved_folder_can_be_exported(model, saved, tmp_path):
+    pytest.importorskip("onnxscript")
+    done = wcapsnet.export(saved, out=tmp_path / "digits.onnx")
+    assert done.comparison.same == done.comparison.images
+    image = torch.rand(1, 8, 8)
+    found = wcapsnet.predict(done.path, image)
+    assert found.probability == pytest.approx(model.predict(image).probability, abs=1e-4)
+
+
+def test_an_exported_file_is_refused_where_weights_or_another_device_are_needed(tmp_path):
+    file = tmp_path / "digits.onnx"
+    file.write_bytes(b"")
+    with pytest.raises(InputError, match="exported"):
+        wcapsnet.load(file)
+    with pytest.raises(InputError, match="CPU"):
+        wcapsnet.evaluate(file, device="cuda")
+    with pytest.raises(InputError, match="bf16"):
+        wcapsnet.evaluate(file, precision="bf16")

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from .. import shipped
 from ..atomic import replacing
 from ..classifier import Classifier
 from ..console import warn
@@ -128,7 +129,7 @@ def _page(
 
 def _data_facts(source: str | Path, classifier: Classifier) -> dict[str, Any]:
     """The dataset by name and the checksum of its test images; nothing about a folder, whose path is private"""
-    if Path(source).is_dir():
+    if source not in shipped.names() and Run.is_run(Path(source)):
         run = Run.open(Path(source))
         name, digests = run.experiment.data.source, run.recorded_data() if run.file("data.json").exists() else {}
     else:

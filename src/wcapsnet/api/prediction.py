@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import InputError
-from ..exports.runtime import OnnxNetwork, is_onnx
+from ..exports.runtime import OnnxNetwork, check_device, is_onnx
 from ..prediction import Prediction
 
 if TYPE_CHECKING:
@@ -37,6 +37,9 @@ def evaluate(
     if is_onnx(source):
         from ..exports.evaluation import evaluate_onnx
 
+        check_device(device)
+        if precision != "fp32":
+            raise InputError(f"ONNX files are computed as they were exported, not in {precision}.")
         return evaluate_onnx(source, data, split, data_dir, download, quiet)
     return _evaluate(source, data, split, data_dir, download, device, precision, quiet)
 
@@ -87,6 +90,7 @@ def predict(
     """Class, probability and routing of one picture, or of each in a list, by a run, a shipped network, a .safetensors
     or an ONNX file. To predict often, call `load` once."""
     if is_onnx(source):
+        check_device(device)
         return OnnxNetwork(source).predict(pictures, top)
     from ..hub import load
 

@@ -23,6 +23,8 @@ class Commands(TyperGroup):
     def get_command(self, ctx: Any, name: str) -> Any:
         load_commands(name)
         self.commands = typer.main.get_group(app).commands
+        if name not in self.commands:  # it has a file of another name, or is a mistake, for which typer looks at all
+            self.list_commands(ctx)
         return super().get_command(ctx, name)
 
     def list_commands(self, ctx: Any) -> list[str]:

@@ -13,7 +13,7 @@ import typer
 from ..console import err
 from ..data.decode import image_files, read_image, read_stream
 from ..errors import InputError
-from ..exports.runtime import OnnxNetwork, is_onnx
+from ..exports.runtime import OnnxNetwork, check_device, is_onnx
 from ..prediction import Prediction
 from . import console
 from .app import USE, app, examples
@@ -64,8 +64,7 @@ def predict(
 
 def _load(run: str, device: str) -> Classifier | OnnxNetwork:
     if is_onnx(run):
-        if device not in ("auto", "cpu"):
-            raise InputError(f"ONNX files run on the CPU, not on {device}.")
+        check_device(device)
         return OnnxNetwork(run)
     from ..device import choose_device
     from ..hub import load

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -29,9 +28,6 @@ from .formats import (
 from .huggingface import is_hugging_face, load_hugging_face
 from .stream import Images, chunks, picked, streams
 from .types import DataConfig, Dataset, Split
-
-if TYPE_CHECKING:  # test images can be read without torch
-    pass
 
 __all__ = [
     "DATASETS",

@@ -46,7 +46,12 @@ class DeviceSplit:
     def part(self, begin: int, end: int) -> DeviceSplit:
         """The images `begin` … `end` − 1"""
         some = copy.copy(self)
-        some.images, some.labels = self.images[begin:end], self.labels[begin:end]
+        some.labels = self.labels[begin:end]
+        if self.reader:
+            some.images = self.reader.rows.some(torch.arange(len(self))[begin:end])
+            some.reader = Reader(some.images, self.reader.device)
+        else:
+            some.images = self.images[begin:end]
         return some
 
     def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:

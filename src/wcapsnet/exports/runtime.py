@@ -62,6 +62,12 @@ def is_onnx(source: object) -> bool:
     return isinstance(source, (str, Path)) and Path(source).suffix.lower() == ".onnx"
 
 
+def check_device(device: str) -> None:
+    """Refuse a device that ONNX files do not run on here."""
+    if device not in ("auto", "cpu"):
+        raise InputError(f"ONNX files run on the CPU, not on {device}.")
+
+
 def session(content: bytes, name: str, threads: int = 0) -> Any:
     """An onnxruntime session on the CPU, with this many threads (0: all cores)"""
     try:

@@ -144,6 +144,14 @@ def _changed(folder: Path, sent: dict[str, tuple[int, int]]) -> dict[str, bytes]
 # ── on the machine that started the sweep ────────────────────────────────────────────────────────────────────────────
 
 
+def to_send(run: Run) -> dict[str, bytes]:
+    """The files that a worker needs to start or resume the run"""
+    files = {name: run.file(name).read_bytes() for name in SENT if run.file(name).exists()}
+    if run.experiment.start and "state.safetensors" not in files:
+        files["start.safetensors"] = run.starting_weights().read_bytes()
+    return files
+
+
 def receive(folder: Path, files: dict[str, bytes]) -> None:
     """Write the files of a run; each is replaced at once, and those that others depend on come last."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -232,7 +240,7 @@ def train_on_ray(
         used = (Path(one.path) for one in plugins(to_dict(run.experiment)))
         job = Job(
             experiment=to_dict(run.experiment),
-            files={name: run.file(name).read_bytes() for name in SENT if run.file(name).exists()},
+            files=to_send(run),
             plugins=tuple((file.name, file.read_bytes()) for file in used),
             fingerprint=dataset_for(run).fingerprint("train", "validation", "test"),
             data_dir=str(data_dir.resolve()) if data_dir else None,
