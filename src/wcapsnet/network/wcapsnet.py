@@ -271,12 +271,10 @@ class WCapsNet(nn.Module):
         """The initial convolution, and the stem if there is one: the input of the first level."""
         images = self._checked(images)
         # Channels last is faster on CPUs, though not for strided convolutions of many narrow capsules.
-        channels_last = self.training and images.is_cpu and self.config.max_pooling
-        if channels_last:
-            images = images.contiguous(memory_format=torch.channels_last)
-        x: Tensor = self.init_conv(images)
-        if channels_last:  # images of a single channel have no layout to keep
-            x = x.contiguous(memory_format=torch.channels_last)
+        faster = self.training and images.is_cpu and self.config.max_pooling
+        layout = torch.channels_last if faster else torch.contiguous_format
+        x = self.init_conv(images.contiguous(memory_format=layout))
+        x = x.contiguous(memory_format=layout)  # images of a single channel have no layout to keep
         for layer, (_, _, pool) in zip(self.stem, self.config.stem_layers(), strict=True):
             x = F.max_pool2d(x, pool, ceil_mode=True) if pool > 1 else x
             x = layer(x.unsqueeze(1)).squeeze(1)
