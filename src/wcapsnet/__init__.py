@@ -6,22 +6,24 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from .api import Trained, evaluate, explain, predict, report, sweep, train
-    from .classifier import Classifier, Prediction
+    from .api import Exported, Trained, evaluate, explain, export, predict, report, sweep, train
+    from .classifier import Classifier
     from .errors import InputError
     from .experiment import Experiment
     from .hub import load
     from .models import create, list_models
     from .network import Level, Output, Routing, RoutingConfig, WCapsNet, WCapsNetConfig
     from .plugins import load_plugin
+    from .prediction import Prediction
 
 _PLACES = {
     "Classifier": "classifier",
     "Experiment": "experiment",
+    "Exported": "api",
     "InputError": "errors",
     "Level": "network",
     "Output": "network",
-    "Prediction": "classifier",
+    "Prediction": "prediction",
     "Routing": "network",
     "RoutingConfig": "network",
     "Trained": "api",
@@ -30,6 +32,7 @@ _PLACES = {
     "create": "models",
     "evaluate": "api",
     "explain": "api",
+    "export": "api",
     "list_models": "models",
     "load": "hub",
     "load_plugin": "plugins",
@@ -41,6 +44,7 @@ _PLACES = {
 __all__ = [
     "Classifier",
     "Experiment",
+    "Exported",
     "InputError",
     "Level",
     "Output",
@@ -53,6 +57,7 @@ __all__ = [
     "create",
     "evaluate",
     "explain",
+    "export",
     "list_models",
     "load",
     "load_plugin",

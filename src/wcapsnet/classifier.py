@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias, overload
 
@@ -25,36 +24,16 @@ from .data import read_image
 from .data.device_data import normalize
 from .device import arithmetic
 from .errors import InputError
-from .formatting import percent
 from .memory import built
 from .network import Output, WCapsNet, WCapsNetConfig
-from .network.routing import winners
 from .plugins import plugins, recorded_plugins, require
+from .prediction import Prediction, best_first
 from .settings import model_from_dict, to_dict
 
 METADATA = "wcapsnet"  # the key of our metadata in a safetensors file
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 Picture: TypeAlias = "str | Path | bytes | BinaryIO | Image.Image | np.ndarray[Any, Any] | Tensor"
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """The prediction for one picture"""
-
-    label: str  # the most probable class
-    probability: float
-    top: tuple[tuple[str, float], ...]  # the most probable classes with their probabilities, best first
-    routing: tuple[Tensor, ...]  # the weights b of each level: (n,), and (n, i, j) for the last
-    source: str | None = None  # the file name, if it was a file
-
-    @property
-    def winners(self) -> tuple[tuple[int, ...], ...]:
-        """The winning blocks of each level, counted from 0: all whose weight is within 1 % of the largest (D31)"""
-        return winners(self.routing)
-
-    def __str__(self) -> str:
-        return f"{self.label} ({percent(self.probability, 1)}%)"
 
 
 class Classifier(nn.Module):
@@ -78,6 +57,11 @@ class Classifier(nn.Module):
     @property
     def config(self) -> WCapsNetConfig:
         return self.network.config
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of its images"""
+        return self.config.channels, self.config.height, self.config.width
 
     def forward(self, images: Tensor) -> Output:
         return self.network(images)
@@ -131,19 +115,13 @@ class Classifier(nn.Module):
         """The network's output in evaluation mode for normalised images, in fp32 like the test-set results."""
         with arithmetic("fp32", images.device):
             output = self(images)
-        probabilities, order = self.probabilities(output).cpu().sort(descending=True, stable=True)
+        probabilities = self.probabilities(output).cpu().numpy()
         weights = [r.weights.float().cpu() for r in getattr(output, "routings", ())]
-        top = max(1, min(top, len(self.classes)))
-        return [
-            Prediction(
-                label=self.classes[int(order[m, 0])],
-                probability=float(probabilities[m, 0]),
-                top=tuple((self.classes[int(order[m, r])], float(probabilities[m, r])) for r in range(top)),
-                routing=tuple(b[m] for b in weights),
-                source=name,
-            )
-            for m, name in enumerate(names)
-        ]
+        return best_first(probabilities, weights, self.classes, top, names)
+
+    def classify(self, pixels: np.ndarray, top: int, names: Sequence[str | None]) -> list[Prediction]:
+        """Predictions for pictures as `read_image` returns them: uint8 (m, ch, h, w)"""
+        return self.answer(normalize(torch.from_numpy(pixels).to(self.mean.device), self.mean, self.std), top, names)
 
     def description(self) -> dict[str, Any]:
         """Everything except the weights that is needed to build it."""

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -15,26 +15,13 @@ from ..device import choose_device
 from ..errors import InputError
 from ..experiment import Experiment
 from ..hub import moved, remembered
-from ..network import MIN_SIDE
+from ..limits import MIN_SIDE
 from ..recipes import RECIPES, quick, recipe, suggest
 from ..settings import with_setting
 from ..training.run_folder import Run, read_experiment
+from .options import ExperimentOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-class ExperimentOptions(TypedDict, total=False):
-    """Changes to an experiment: options of `experiment_for` that `train` and `sweep` share."""
-
-    epochs: int | None
-    batch_size: int | None
-    lr: float | None
-    size: str | int | None
-    exclude: str | Sequence[str]
-    model: str
-    precision: str
-    kernels: str
-    settings: str | Iterable[str]
 
 
 def experiment_for(

@@ -1,20 +1,20 @@
-"""`wcapsnet.evaluate` and `wcapsnet.predict`."""
+"""`wcapsnet.evaluate` and `wcapsnet.predict`. For ONNX files they need no torch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ..classifier import Picture, Prediction
-from ..data import load_labelled
-from ..data.device_data import DeviceSplit
-from ..device import choose_device
 from ..errors import InputError
-from ..experiment import PRECISIONS
-from ..hub import check_part, load, load_with_data, tell_skipped
-from ..training.evaluate import Evaluation
-from ..training.evaluate import evaluate as measure
+from ..exports.runtime import OnnxNetwork, is_onnx
+from ..prediction import Prediction
+
+if TYPE_CHECKING:
+    from ..classifier import Picture
+    from ..exports.evaluation import OnnxEvaluation
+    from ..training.evaluate import Evaluation
 
 
 def evaluate(
@@ -27,12 +27,37 @@ def evaluate(
     device: str = "auto",
     precision: str = "fp32",
     quiet: bool = False,
-) -> Evaluation:
-    """Measure a run's best weights, or a shipped network, on a part of its own dataset, or on a folder of pictures.
+) -> Evaluation | OnnxEvaluation:
+    """Measure a run's best weights, a shipped network or an exported ONNX file on a part of its own dataset, or on a
+    folder of pictures.
 
-    `data` is such a folder, with one subfolder per class. Classes are matched by name: pictures of classes that the
-    network does not know are left out, and named in `Evaluation.unknown`.
+    `data` is such a folder, with one subfolder per class; for an ONNX file also the name of a dataset. Classes are
+    matched by name: pictures of classes that the network does not know are left out, and named in `unknown`.
     """
+    if is_onnx(source):
+        from ..exports.evaluation import evaluate_onnx
+
+        return evaluate_onnx(source, data, split, data_dir, download, quiet)
+    return _evaluate(source, data, split, data_dir, download, device, precision, quiet)
+
+
+def _evaluate(
+    source: str | Path,
+    data: str | Path | None,
+    split: str,
+    data_dir: Path | None,
+    download: bool,
+    device: str,
+    precision: str,
+    quiet: bool,
+) -> Evaluation:
+    from ..data.device_data import DeviceSplit
+    from ..data.folder import load_labelled
+    from ..device import choose_device
+    from ..experiment import PRECISIONS
+    from ..hub import check_part, load, load_with_data, tell_skipped
+    from ..training.evaluate import evaluate as measure
+
     if precision not in PRECISIONS:
         raise InputError(f"--precision must be {' or '.join(PRECISIONS)}, not {precision!r}.")
     check_part(split)
@@ -41,10 +66,12 @@ def evaluate(
     if data is not None:
         classifier = load(source, device=str(chosen))
         config = classifier.config
-        shape = (config.channels, config.height, config.width)
-        images, unknown, skipped = load_labelled(Path(data), classifier.classes, shape, split, quiet)
+        labelled = load_labelled(
+            Path(data), classifier.classes, (config.channels, config.height, config.width), split, quiet
+        )
+        images, unknown = labelled.split, labelled.unknown
         if not quiet:
-            tell_skipped(skipped)
+            tell_skipped(labelled.skipped)
     else:
         classifier, dataset = load_with_data(
             source, split, device=chosen, data_dir=data_dir, download=download, quiet=quiet
@@ -57,5 +84,10 @@ def evaluate(
 def predict(
     source: str | Path, pictures: Picture | Sequence[Picture], *, top: int = 3, device: str = "cpu"
 ) -> Prediction | list[Prediction]:
-    """Class, probability and routing of one picture, or of each in a list. To predict often, call `load` once."""
+    """Class, probability and routing of one picture, or of each in a list, by a run, a shipped network, a .safetensors
+    or an ONNX file. To predict often, call `load` once."""
+    if is_onnx(source):
+        return OnnxNetwork(source).predict(pictures, top)
+    from ..hub import load
+
     return load(source, device=device).predict(pictures, top)

@@ -11,7 +11,8 @@ from ..device import choose_device
 from ..experiment import Experiment
 from ..recipes.ablations import rows_of
 from ..sweeps import Sweep, product, train_all, with_seeds
-from .experiments import ExperimentOptions, experiment_for, one_or_several, shows_options
+from .experiments import experiment_for, one_or_several, shows_options
+from .options import ExperimentOptions
 
 
 @shows_options

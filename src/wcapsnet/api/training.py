@@ -16,7 +16,7 @@ from ..classifier import Classifier
 from ..data import DATASETS, Dataset, default_data_dir
 from ..data.device_data import DeviceSplit
 from ..device import choose_device
-from ..errors import InputError
+from ..errors import Diverged, InputError, Interrupted
 from ..experiment import Experiment
 from ..explanations import Survey, has_routing, survey
 from ..formatting import plural
@@ -29,8 +29,9 @@ from ..settings import from_dict, to_dict
 from ..training.console import make_progress
 from ..training.evaluate import Evaluation
 from ..training.run_folder import Run, describe_environment
-from ..training.trainer import Diverged, Interrupted, Trainer
-from .experiments import ExperimentOptions, experiment_for, shows_options
+from ..training.trainer import Trainer
+from .experiments import experiment_for, shows_options
+from .options import ExperimentOptions
 from .reporting import missing_report, report_of
 
 GLANCE = 500  # validation images in the report of a stopped run

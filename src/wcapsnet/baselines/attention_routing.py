@@ -87,7 +87,7 @@ class Attention(nn.Module):
 
     def forward(self, children: Tensor, parents: Tensor | None) -> tuple[Tensor, Tensor]:
         """(m, i, d, h, w), and the parents' states (m, j, d, h', w') or None → their new states, r"""
-        m, (height, width) = len(children), self.map(*children.shape[3:])
+        m, (height, width) = children.shape[0], self.map(*children.shape[3:])
         pose = self.weight.shape[-1]
         seen = windows(children, self.kernel, self.stride, 0).flatten(0, 1).unflatten(2, (pose, pose))  # (p, i, √d, √d)
         if parents is None:  # needs no votes

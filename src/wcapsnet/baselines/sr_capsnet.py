@@ -145,7 +145,7 @@ class SRCapsNet(Baseline):
                 nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
 
     def forward(self, images: Tensor) -> SROutput:
-        m, n, d = len(images), self.config.capsules, self.config.dimension
+        m, n, d = images.shape[0], self.config.capsules, self.config.dimension
         x = self.blocks(F.relu(self.norm(self.conv(images))))  # (m, 64, 8, 8)
         a = self.activation_norm(self.activation_conv(x)).float().sigmoid()[:, :, None]  # (m, n, 1, 8, 8)
         u = self.pose_norm(self.pose_conv(x)).unflatten(1, (n, d))  # (m, n, d, 8, 8)

@@ -12,6 +12,7 @@ from ..baselines import DenseNetConfig
 from ..engine import Engine
 from ..errors import InputError
 from ..experiment import PRECISIONS, Experiment
+from ..exports.onnx_model import needs_onnx
 from ..objective import Objective
 from ..parts import suggestion
 from .loop import looped
@@ -25,6 +26,7 @@ class Formulation:
     graph: bool = True  # on CUDA: recorded once and replayed
     loop: bool = False
     baseline: bool = False
+    onnx: str | None = None  # an exported file, in this precision; inference on a CPU only
 
 
 FORMULATIONS = {
@@ -33,6 +35,8 @@ FORMULATIONS = {
     "compiled": Formulation("the same through torch.compile", compiled=True),
     "eager": Formulation("plain without the CUDA graph", graph=False),
     "loop": Formulation("a Python loop over capsules, without a CUDA graph", graph=False, loop=True),
+    "onnx": Formulation("the exported ONNX file on onnxruntime; CPU, inference only", onnx="fp32"),
+    "onnx-int8": Formulation("the same in 8 bits", onnx="int8"),
     "densenet": Formulation("DenseNet-BC-100-12; on a GPU in a CUDA graph", baseline=True),
     "densenet-compiled": Formulation("the same through torch.compile", compiled=True, baseline=True),
 }
@@ -52,6 +56,10 @@ class Contender:
         """Raises an error with the reason if it is known that it cannot run there."""
         if self.name == "eager" and device.type == "cpu":
             raise InputError("On a CPU, eager is the same as plain.")
+        if self.how.onnx:
+            if device.type != "cpu":
+                raise InputError("ONNX files run on the CPU.")
+            needs_onnx()
         if self.how.compiled:
             _check_compiler(device)
 
@@ -65,6 +73,10 @@ class Contender:
         model = DenseNetConfig(shape.classes, shape.channels, shape.height, shape.width)
         return replace(experiment, model=model, objective=Objective(cross_entropy=1.0))
 
+    def check_infers(self, what: str) -> None:
+        if self.how.onnx and what != "infer":
+            raise InputError("ONNX files only infer; use bench infer.")
+
     def engine(self, experiment: Experiment, device: torch.device) -> Engine:
         torch.manual_seed(0)
         experiment = self.of(experiment)
@@ -76,9 +88,10 @@ class Contender:
         return kernels.choose(network, experiment, device)
 
 
-def parse(names: str | None, precision: str) -> list[Contender]:
-    """`fused,plain,loop:fp32` → contenders; None means all of them."""
-    asked = list(FORMULATIONS) if names is None else [name.strip() for name in names.split(",") if name.strip()]
+def parse(names: str | None, precision: str, what: str = "infer") -> list[Contender]:
+    """`fused,plain,loop:fp32` → contenders; None means all that do `what`: train, infer or level."""
+    every = [name for name, how in FORMULATIONS.items() if what == "infer" or not how.onnx]
+    asked = every if names is None else [name.strip() for name in names.split(",") if name.strip()]
     if not asked:
         raise InputError(f"--against needs at least one of {', '.join(FORMULATIONS)}.")
     contenders = []
@@ -88,7 +101,9 @@ def parse(names: str | None, precision: str) -> list[Contender]:
             raise InputError(f"There is no contender {name!r}{suggestion(name, FORMULATIONS)}")
         if colon and own not in PRECISIONS:
             raise InputError(f"A contender's precision must be one of {', '.join(PRECISIONS)}, not {own!r}.")
-        contenders.append(Contender(name, own or precision, label))
+        if colon and FORMULATIONS[name].onnx:
+            raise InputError(f"{name} has its own precision; leave out {colon}{own}.")
+        contenders.append(Contender(name, FORMULATIONS[name].onnx or own or precision, label))
     return contenders
 
 

@@ -52,6 +52,7 @@ def run(request: Request) -> dict[str, Any]:
     contenders = []
     for contender in request.contenders:
         try:
+            contender.check_infers(request.what)
             contender.check(device)
             contenders.append(contender)
         except InputError as error:

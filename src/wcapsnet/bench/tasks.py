@@ -6,12 +6,16 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache, partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..baselines.common import LogitsOutput
+from ..classifier import Classifier
 from ..data import DATASETS, Split
 from ..data.augment import augment
 from ..data.device_data import DeviceSplit, epoch_order
@@ -20,6 +24,10 @@ from ..device import arithmetic
 from ..engine import Engine
 from ..errors import InputError
 from ..experiment import Experiment
+from ..exports.graph import Graph
+from ..exports.int8 import quantized
+from ..exports.onnx_model import onnx_bytes
+from ..exports.runtime import session
 from ..kernels import FusedEngine
 from ..network import WCapsNet
 from ..training.step import GraphedStep, Step, make_optimizer
@@ -100,15 +108,19 @@ def inference(contender: Contender, experiment: Experiment, batch: int, device: 
     model = experiment.model
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(batch, model.channels, model.height, model.width, generator=generator).to(device)
-    engine = contender.engine(experiment, device)
-    engine.network.eval()
+    call: Any
+    if contender.how.onnx:
+        call = partial(_logits_by_onnx, _exported(experiment, contender.how.onnx == "int8"), images.numpy())
+    else:
+        engine = contender.engine(experiment, device)
+        engine.network.eval()
 
-    @torch.no_grad()
-    def answer() -> Any:
-        with arithmetic(contender.precision, device):
-            return engine.forward(images)
+        @torch.no_grad()
+        def answer() -> Any:
+            with arithmetic(contender.precision, device):
+                return engine.forward(images)
 
-    call = recorded(answer, device) if contender.how.graph else answer
+        call = recorded(answer, device) if contender.how.graph else answer
 
     def facts() -> dict[str, Any]:
         if contender.how.baseline:
@@ -116,10 +128,30 @@ def inference(contender: Contender, experiment: Experiment, batch: int, device: 
         with torch.no_grad():
             plain = Contender("plain", "fp32", "plain").engine(experiment, device).network.eval()
             expected = plain(images[:64]).logits
-        answered: Any = call()
-        return {"largest_error_of_logits": float((answered.logits[:64] - expected).abs().max())}
+        return {"largest_error_of_logits": float((call().logits[:64] - expected).abs().max())}
 
     return Job(call, facts)
+
+
+@cache  # exporting takes much longer than a measurement
+def _exported(experiment: Experiment, int8: bool) -> Any:
+    """An onnxruntime session of the untrained network that the other contenders compute, on as many threads"""
+    model = experiment.model
+    network = Contender("plain", "fp32", "plain").engine(experiment, torch.device("cpu")).network
+    zero, one = (0.0,) * model.channels, (1.0,) * model.channels  # the images are normalised
+    graph = Graph(Classifier(network, tuple(map(str, range(model.classes))), zero, one).eval(), input="float")
+    content = onnx_bytes(graph, {})
+    if int8:
+        shape = (64, model.channels, model.height, model.width)
+        pixels = np.random.default_rng(0).integers(0, 256, shape, np.uint8)  # what is measured is speed
+        content = quantized(content, pixels, {"input": "float"})
+    return session(content, "the exported network", torch.get_num_threads())
+
+
+def _logits_by_onnx(network: Any, images: np.ndarray) -> LogitsOutput:
+    names = [one.name for one in network.get_outputs()]  # all, as the other contenders compute them
+    answers = dict(zip(names, network.run(names, {"images": images}), strict=True))
+    return LogitsOutput(torch.from_numpy(answers["logits"]))
 
 
 # ── levels ──────────────────────────────────────────────────────────────────────────────────────────────────────────

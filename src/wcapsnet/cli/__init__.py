@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 import sys
 from typing import NoReturn
 
-from .app import app
+from .app import app, load_commands
 from .exit import in_a_sentence
 
-for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f".{_module.name}", __name__)
-
-__all__ = ["app", "main"]
+__all__ = ["app", "load_commands", "main"]
 
 
 def main() -> NoReturn:

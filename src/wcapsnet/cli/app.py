@@ -2,14 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import importlib
+import pkgutil
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
+from pathlib import Path
+from typing import Annotated, Any
 
-import torch
 import typer
+from typer.core import TyperGroup
 
 from .. import __version__
 
+
+class Commands(TyperGroup):
+    """Imports the file of a command when it is called: most load torch, which takes seconds and may be missing."""
+
+    def get_command(self, ctx: Any, name: str) -> Any:
+        load_commands(name)
+        self.commands = typer.main.get_group(app).commands
+        return super().get_command(ctx, name)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        load_commands()
+        self.commands = typer.main.get_group(app).commands
+        return super().list_commands(ctx)
+
+
+def load_commands(name: str | None = None) -> None:
+    """Import the file of this command, or all files in this folder."""
+    package = __name__.rpartition(".")[0]
+    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
+        if name in (None, module.name):
+            try:
+                importlib.import_module(f"{package}.{module.name}")
+            except ModuleNotFoundError as error:
+                if name or error.name != "torch":
+                    raise  # a list has the commands that work here
+
+
 app = typer.Typer(
+    cls=Commands,
     name="wcapsnet",
     help="Wasserstein Routed Capsule Networks: train, evaluate, look inside.",
     epilog="Start with [bold]wcapsnet demo[/], or with your own pictures: [bold]wcapsnet train FOLDER[/].",
@@ -29,5 +62,9 @@ def examples(*lines: str) -> str:
 @app.callback(invoke_without_command=True)
 def root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
     if version:
-        typer.echo(f"wcapsnet {__version__} (torch {torch.__version__})")
+        try:
+            torch = f"torch {version_of('torch')}"
+        except PackageNotFoundError:
+            torch = "without torch"
+        typer.echo(f"wcapsnet {__version__} ({torch})")
         raise typer.Exit

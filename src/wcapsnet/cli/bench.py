@@ -111,7 +111,7 @@ def bench(
         request = Request(
             what.value,
             experiment,
-            parse(against or ("fused,plain" if scaling or parts else None), precision),
+            parse(against or ("fused,plain" if scaling or parts else None), precision, what.value),
             batches,
             chosen,
             repeats,

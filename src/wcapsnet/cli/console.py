@@ -7,32 +7,22 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 from rich.table import Column, Table
 
-from .. import shipped
-from ..api import Trained
-from ..classifier import Classifier, Prediction
 from ..console import command, err, out
-from ..data import DATASETS
 from ..errors import InputError
 from ..formatting import mean_and_deviation, percent, plural, printable
-from ..models import list_models, parameter_count
-from ..network import WCapsNetConfig
-from ..network.routing import EQUAL
-from ..parts import architecture, augmentation, fitness, loss_term, model, nonlinearity, weighting
-from ..plugins import plugin_options
-from ..recipes import PAPER, ROWS, SMALL, TABLE_V
-from ..recipes.published import PAPER_TABLES
-from ..reports import ablation as report_ablation
-from ..reports import tables as report
-from ..settings import to_dict
-from ..sweeps import Sweep
-from ..training.console import clock
-from ..training.evaluate import Evaluation, beside_figures
-from ..training.run_folder import Run
+from ..limits import EQUAL
+
+if TYPE_CHECKING:  # what needs torch is imported where it is used: predict and evaluate work without
+    from ..api import Trained
+    from ..prediction import Prediction
+    from ..reports import ablation as report_ablation
+    from ..reports import tables as report
+    from ..sweeps import Sweep
 
 
 def say(text: str) -> None:
@@ -58,6 +48,12 @@ def print_table(columns: Sequence[str | Column], rows: Iterable[Sequence[str]], 
 
 def trained(run: Trained, quiet: bool) -> None:
     """The result of a run, and what to do with it"""
+    from ..network import WCapsNetConfig
+    from ..plugins import plugin_options
+    from ..settings import to_dict
+    from ..training.console import clock
+    from ..training.evaluate import beside_figures
+
     found, patience = run.results, run.run.experiment.training.patience
     if found["epochs"] < run.run.experiment.training.epochs and patience:
         say(f"Stopped early: validation has not improved for {plural(patience, 'epoch')}.")
@@ -103,6 +99,8 @@ def sweep(sweep: Sweep, table_name: str | None = None) -> None:
 
 
 def _figures(result: dict[str, Any]) -> list[str]:
+    from ..training.console import clock
+
     if result["state"] != "finished":
         return ["", result["state"], "", ""]
     accuracies = [_percent(result["validation_accuracy"]), _percent(result["test_accuracy"])]
@@ -117,6 +115,10 @@ def _means(mean: dict[str, Any]) -> list[str]:
 
 def ablation(sweep: Sweep, table_name: str) -> None:
     """Means over seeds, the paper's figures if this is its experiment, and whether the differences are significant."""
+    from ..recipes.published import PAPER_TABLES
+    from ..reports import ablation as report_ablation
+    from ..reports import tables as report
+
     rows, numeral = report_ablation.rows(sweep, table_name), report_ablation.numeral_of(table_name)
     paper = PAPER_TABLES[numeral]
     fair = any(row.paper for row in rows)
@@ -147,6 +149,8 @@ def _percent(value: float | None, deviation: float | None = None) -> str:
 
 
 def paper_tables(tables: list[report.Table]) -> None:
+    from ..reports import tables as report
+
     for one in tables:
         _grid(report.grid(one), one.title)
         _notes(one.notes)
@@ -179,9 +183,9 @@ def mean_weights(run: Trained) -> None:
     out.print(shown)
 
 
-def accuracy_by_class(result: Evaluation, classes: tuple[str, ...]) -> None:
+def accuracy_by_class(confusion: list[list[int]], classes: tuple[str, ...]) -> None:
     def cells(r: int) -> list[str]:
-        counts = result.confusion[r].tolist()
+        counts = confusion[r]
         total, right, others = sum(counts), counts[r], [*counts[:r], 0, *counts[r + 1 :]]
         worst = f"{classes[others.index(max(others))]} ({max(others)})" if max(others) else ""
         return [classes[r], str(total), _percent(right / total) if total else "", worst]
@@ -219,12 +223,11 @@ def _ranges(numbers: Sequence[int]) -> str:
     return " ".join(f"{run[0]}–{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
-def predictions_csv(answers: list[Prediction], classifier: Classifier, top: int) -> None:
+def predictions_csv(answers: list[Prediction], classes: int, levels: int, top: int) -> None:
     rows = csv.writer(sys.stdout, lineterminator="\n")
-    ranks = range(1, min(top, len(classifier.classes)) + 1)
-    levels = range(1, len(classifier.config.levels) + 1)
+    ranks = range(1, min(top, classes) + 1)
     ranked = [column for rank in ranks for column in (f"class_{rank}", f"probability_{rank}")]
-    rows.writerow(["source", *ranked, *(f"capsule_{level}" for level in levels)])
+    rows.writerow(["source", *ranked, *(f"capsule_{level}" for level in range(1, levels + 1))])
     for answer in answers:
         cells = [cell for name, p in answer.top for cell in (name, f"{p:.6f}")]
         row = [answer.source or "", *cells, *(" ".join(map(str, winners)) for winners in answer.winners)]
@@ -243,6 +246,9 @@ def as_json(answer: Prediction) -> dict[str, Any]:
 
 
 def recipes() -> None:
+    from ..models import parameter_count
+    from ..recipes import PAPER, ROWS, SMALL, TABLE_V
+
     found = {name: (function(), function.__doc__ or "") for name, function in {**PAPER, **SMALL, **TABLE_V}.items()}
     print_table(
         ["recipe", "epochs", "parameters", "what"],
@@ -256,6 +262,9 @@ def recipes() -> None:
 
 
 def parts() -> None:
+    from .. import baselines, experiment  # noqa: F401 - registers them
+    from ..parts import architecture, augmentation, fitness, loss_term, nonlinearity, weighting
+
     exchangeable = (weighting, fitness, nonlinearity, loss_term, augmentation, architecture)
     rows = ([kind.name, kind.field, ", ".join(kind)] for kind in exchangeable)
     print_table(["part", "field", "names"], rows, "Exchangeable parts (docs/extending.md)")
@@ -263,6 +272,9 @@ def parts() -> None:
 
 
 def models() -> None:
+    from ..models import list_models, parameter_count
+    from ..parts import model
+
     def cells(name: str, text: str) -> list[str]:
         sizes = (parameter_count(model[name](10, *shape)) for shape in ((1, 28, 28), (3, 32, 32)))
         return [name, *(f"{size:,}" for size in sizes), text]
@@ -272,6 +284,9 @@ def models() -> None:
 
 
 def weights() -> None:
+    from .. import shipped
+    from ..data import DATASETS
+
     def cells(name: str) -> list[str]:
         try:
             facts = shipped.describe(name)
@@ -291,6 +306,8 @@ def weights() -> None:
 
 
 def datasets() -> None:
+    from ..data import DATASETS
+
     rows = (
         [
             name,
@@ -305,6 +322,8 @@ def datasets() -> None:
 
 
 def runs(folder: Path) -> None:
+    from ..training.run_folder import Run
+
     sweeps = [path.parent for path in folder.glob("*/sweep.json")]
     found = sorted(path for place in (folder, *sweeps) for path in place.glob("[!.]*") if Run.is_run(path))
     if not found:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Any, Optional
 
 import typer
 from rich.markup import escape
 
-from .. import api, shipped
-from ..console import out, warn
+from .. import api
+from ..console import few, out, warn
 from ..errors import InputError
-from ..formatting import percent, some
-from ..training.run_folder import Run
+from ..exports.runtime import is_onnx
+from ..formatting import percent, plural, some
 from . import console
 from .app import USE, app, examples
-from .options import AsJson, DataDir, Device, Download, Plugin, RunOrName, SplitName
+from .options import AsJson, DataDir, Device, Download, Network, Plugin, SplitName
 
 
 @app.command(
@@ -25,15 +25,18 @@ from .options import AsJson, DataDir, Device, Download, Plugin, RunOrName, Split
         "wcapsnet evaluate runs/demo",
         "wcapsnet evaluate runs/photos new-photos/                classes are matched by name",
         "wcapsnet evaluate runs/demo --split validation --json",
+        "wcapsnet evaluate photos.onnx new-photos/                an exported file; needs no torch",
         "wcapsnet evaluate wcapsnet-cifar10 --data-dir ~/data     reproduces its model card exactly",
     ),
 )
 def evaluate(
-    run: RunOrName,
+    run: Network,
     folder: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Argument(
-            metavar="FOLDER", help="Pictures to evaluate on instead, one folder per class.", show_default=False
+            metavar="FOLDER",
+            help="Pictures to evaluate on instead, one folder per class; for an ONNX file also a dataset.",
+            show_default=False,
         ),
     ] = None,
     split: Annotated[SplitName, typer.Option(help="Part of the dataset.")] = SplitName.test,
@@ -45,7 +48,7 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Test a run's best weights, or a shipped network, on its own data or on a folder of labelled pictures."""
-    if folder and (data_dir or download):
+    if folder and (data_dir or download) and not is_onnx(run):
         raise InputError(f"--data-dir and --download find a network's own data; {folder} is evaluated instead.")
     result = api.evaluate(
         run,
@@ -68,16 +71,28 @@ def evaluate(
         lacking = f"there are no pictures of {some(map(repr, missing))}" if missing else ""
         if sentence := "; ".join(filter(None, (unknown, lacking))):
             warn(f"Not evaluated: {sentence}.")
+    if skipped := getattr(result, "skipped", ()):
+        warn(f"{plural(len(skipped), 'file was', 'files were')} skipped:")
+        few(skipped)
     what = escape(str(folder)) if folder else split.value
     out.print(
         f"{what} accuracy [bold]{percent(result.accuracy)}%[/] on {len(result.labels):,} images{result.beside()}, "
         f"cross entropy {result.loss:.4f}",
         soft_wrap=True,
     )
+    if not is_onnx(run):
+        _say_more(run, result, own_test=folder is None and split == SplitName.test and precision == "fp32")
+    console.accuracy_by_class(result.confusion.tolist(), result.names)
+
+
+def _say_more(run: str, result: Any, own_test: bool) -> None:
+    """Whether the run is finished; whether a shipped network is as good as its model card says"""
+    from .. import shipped
+    from ..training.run_folder import Run
+
     if Run.is_run(Path(run)) and not (begun := Run.open(Path(run))).finished:
         done, epochs = len(begun.metrics()), begun.experiment.training.epochs
         out.print(f"The run is not finished: these are the best weights after {done} of {epochs} epochs.")
-    if folder is None and split == SplitName.test and precision == "fp32" and run in shipped.names():
+    if own_test and run in shipped.names():
         right, said = int(result.confusion.diag().sum()), shipped.describe(run)["test"]["correct"]
         out.print(f"{right:,} images correct; its model card says {said:,}.")
-    console.accuracy_by_class(result, result.names)

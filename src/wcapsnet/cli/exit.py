@@ -7,12 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-import torch
-
 from ..console import command, err, out
-from ..errors import InputError
-from ..training.run_folder import program
-from ..training.trainer import Diverged, Interrupted
+from ..errors import Diverged, InputError, Interrupted
 
 
 @contextmanager
@@ -30,6 +26,8 @@ def in_a_sentence(short_of_memory: str = "close other programs that use it") -> 
         _fail(str(error), 1)
     except Interrupted as interruption:
         _say_report(interruption)
+        from ..training.run_folder import program
+
         # the same command unless the interruption names another; a script keeps the path it was called by
         called = ["wcapsnet"] if program() == ["wcapsnet"] else ["python", sys.argv[0]]
         command("Stopped and saved. Resume with:", *called, *(interruption.args or sys.argv[1:]))
@@ -38,12 +36,17 @@ def in_a_sentence(short_of_memory: str = "close other programs that use it") -> 
         if isinstance(end, KeyboardInterrupt) or end.code == 130:
             _fail("Interrupted; what was saved before is kept.", 130)
         raise
-    except torch.OutOfMemoryError:
-        _fail(f"The device is out of memory; {short_of_memory}.", 1)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        _fail("This command needs PyTorch, which is not installed; install it with pip install torch.", 1)
     except BrokenPipeError:  # the reader of our output has closed the pipe
         sys.stderr.close()
         sys.exit(1)
     except RuntimeError as error:
+        torch = sys.modules.get("torch")
+        if torch and isinstance(error, torch.OutOfMemoryError):
+            _fail(f"The device is out of memory; {short_of_memory}.", 1)
         if "allocate memory" not in str(error):
             raise
         _fail(f"There is not enough memory; {short_of_memory}.", 1)

@@ -10,11 +10,10 @@ from typing import Annotated, Any, Optional, TypeVar
 
 import typer
 
-from ..api import ExperimentOptions
-from ..data import MAX_SIDE
-from ..network import MIN_SIDE
+from ..api.options import ExperimentOptions
+from ..data.types import MAX_SIDE
+from ..limits import MAX_LANES, MIN_SIDE
 from ..plugins import load_plugin
-from ..training.parallel import MAX_LANES
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -96,6 +95,9 @@ Parallel = Annotated[
 RunOrName = Annotated[str, typer.Argument(metavar="RUN|NAME", help="A run folder or a shipped network.")]
 Weights = Annotated[
     str, typer.Argument(metavar="RUN|NAME", help="A run folder, a shipped network or a .safetensors file.")
+]
+Network = Annotated[
+    str, typer.Argument(metavar="RUN|NAME|FILE", help="A run folder, a shipped network, a .safetensors or .onnx file.")
 ]
 
 

@@ -5,21 +5,22 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
+import numpy as np
 import typer
 
-from ..classifier import Classifier, Prediction
 from ..console import err
-from ..data import image_files
-from ..data.decode import read_stream
-from ..device import choose_device
+from ..data.decode import image_files, read_image, read_stream
 from ..errors import InputError
-from ..hub import load
+from ..exports.runtime import OnnxNetwork, is_onnx
+from ..prediction import Prediction
 from . import console
 from .app import USE, app, examples
-from .options import AsJson, Device, Plugin, Weights
+from .options import AsJson, Device, Network, Plugin
+
+if TYPE_CHECKING:  # an ONNX file needs no torch
+    from ..classifier import Classifier
 
 
 @app.command(
@@ -28,11 +29,12 @@ from .options import AsJson, Device, Plugin, Weights
         "wcapsnet predict runs/demo digit.png",
         "wcapsnet predict wcapsnet-cifar10 photo.jpg            a shipped network",
         "wcapsnet predict runs/photos holiday/ --csv > answers.csv",
+        "wcapsnet predict photos.onnx holiday/                  an exported file; needs no torch",
         "cat cat.jpg | wcapsnet predict runs/photos - --json",
     ),
 )
 def predict(
-    run: Weights,
+    run: Network,
     pictures: Annotated[list[str], typer.Argument(metavar="IMAGE", help="Files, folders, or - for standard input.")],
     top: Annotated[int, typer.Option(min=1, help="Number of classes to show.")] = 3,
     device: Device = "auto",
@@ -43,20 +45,32 @@ def predict(
     """Classify pictures: class, probability, and the winning blocks of each level."""
     if as_csv and as_json:
         raise InputError("Use either --csv or --json, not both.")
-    classifier = load(run, device=str(choose_device(device)))
+    classifier = _load(run, device)
     sources, empty = _sources(pictures)
     answers, unreadable = _predict_all(classifier, sources, top)
     failures = empty + unreadable
     if as_json:
         typer.echo(json.dumps([console.as_json(a) for a in answers], ensure_ascii=False, indent=2))
     elif as_csv:
-        console.predictions_csv(answers, classifier, top)
+        levels = len(answers[0].routing) if answers else 0
+        console.predictions_csv(answers, len(classifier.classes), levels, top)
     elif answers:
         console.predictions(answers)
     for failure in failures:
         err.print(f"error: {failure}", style="red", soft_wrap=True, markup=False)
     if failures:
         raise typer.Exit(1)
+
+
+def _load(run: str, device: str) -> Classifier | OnnxNetwork:
+    if is_onnx(run):
+        if device not in ("auto", "cpu"):
+            raise InputError(f"ONNX files run on the CPU, not on {device}.")
+        return OnnxNetwork(run)
+    from ..device import choose_device
+    from ..hub import load
+
+    return load(run, device=str(choose_device(device)))
 
 
 def _sources(pictures: list[str]) -> tuple[list[str], list[str]]:
@@ -71,18 +85,22 @@ def _sources(pictures: list[str]) -> tuple[list[str], list[str]]:
     return sources, empty
 
 
-def _predict_all(classifier: Classifier, sources: list[str], top: int) -> tuple[list[Prediction], list[str]]:
+def _predict_all(
+    classifier: Classifier | OnnxNetwork, sources: list[str], top: int
+) -> tuple[list[Prediction], list[str]]:
     """Predictions for every picture that can be read, and errors for the rest"""
     answers: list[Prediction] = []
     failures: list[str] = []
+    channels, height, width = classifier.shape
     for start in range(0, len(sources), 64):
         images, names = [], []
         for source in sources[start : start + 64]:
             try:
-                images.append(classifier.preprocess([read_stream(sys.stdin.buffer, "-") if source == "-" else source]))
+                picture = read_stream(sys.stdin.buffer, "-") if source == "-" else source
+                images.append(read_image(picture, channels=channels, height=height, width=width))
                 names.append(source)
             except InputError as error:
                 failures.append(str(error))
         if images:
-            answers += classifier.answer(torch.cat(images), top, names)
+            answers += classifier.classify(np.stack(images), top, names)
     return answers, failures

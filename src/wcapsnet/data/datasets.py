@@ -8,15 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ..errors import InputError
 from ..parts import dataset
 from .download import download as fetch
-from .folder import load_folder
+from .folder import as_split, load_folder
 from .formats import (
     CIFAR10_FILES,
     CIFAR100_FILES,
@@ -28,6 +27,9 @@ from .formats import (
     read_svhn,
 )
 from .types import DataConfig, Dataset, Split
+
+if TYPE_CHECKING:  # test images can be read without torch
+    from torch import Tensor
 
 __all__ = [
     "DATASETS",
@@ -87,16 +89,14 @@ def load_dataset(
                 "only folders of images can be resized."
             )
 
-    root = default_data_dir() if data_dir is None else data_dir
-    raw = _read(config.source, info, root, download=download, quiet=quiet)
-    classes = info.classes if raw.classes is None else raw.classes
-    _check("training", raw.train, info.train_images, classes, info, root)
-    _check("test", raw.test, info.test_images, classes, info, root)
+    raw, classes = read_dataset(config.source, data_dir=data_dir, download=download, quiet=quiet)
 
     m = len(raw.train.labels)
     count = int(config.validation) if config.validation >= 1 else max(1, round(config.validation * m))
     if count >= m:
         raise InputError(f"data.validation must leave images to train on: {config.source} has {m} training images.")
+    import torch
+
     order = torch.randperm(m, generator=torch.Generator().manual_seed(config.split_seed)).numpy()
     return Dataset(
         name=config.source,
@@ -107,11 +107,25 @@ def load_dataset(
     )
 
 
+def read_dataset(
+    name: str, *, data_dir: Path | None = None, download: bool = False, quiet: bool = False
+) -> tuple[RawData, tuple[str, ...]]:
+    """The images of a named dataset as arrays, and its class names. Needs no torch."""
+    info, root = DATASETS[name], default_data_dir() if data_dir is None else data_dir
+    raw = _read(name, info, root, download=download, quiet=quiet)
+    classes = info.classes if raw.classes is None else raw.classes
+    _check("training", raw.train, info.train_images, classes, info, root)
+    _check("test", raw.test, info.test_images, classes, info, root)
+    return raw, classes
+
+
 def statistics(train: Tensor, normalization: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of each channel of images scaled to [0, 1]; 0 and 1 for "unit".
 
     A channel without variation gets 1, to avoid division by zero.
     """
+    import torch
+
     channels = train.shape[1]
     if normalization == "unit":
         return (0.0,) * channels, (1.0,) * channels
@@ -176,7 +190,7 @@ def _check(part: str, arrays: Arrays, expected: int, classes: tuple[str, ...], i
 
 def _split(arrays: Arrays, index: np.ndarray) -> Split:
     # indexing copies, so the tensors own writable memory
-    return Split(torch.from_numpy(arrays.images[index]), torch.from_numpy(arrays.labels[index]))
+    return as_split(Arrays(arrays.images[index], arrays.labels[index]))
 
 
 def _unknown(source: str) -> str:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import re
 import stat
+import sys
 import threading
 import warnings
 from io import BytesIO
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeAlias, TypeGuard
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
-from torch import Tensor
 
 from ..errors import InputError
 from ..formatting import printable
+
+if TYPE_CHECKING:  # pictures can be read without torch
+    from torch import Tensor
 
 IMAGE_SUFFIXES: frozenset[str] = frozenset({".png", ".jpg", ".jpeg", ".jfif", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 # Pillow would also try formats that start external programs (EPS runs Ghostscript).
@@ -33,7 +36,7 @@ _UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 
-ImageSource = str | Path | bytes | BinaryIO | Image.Image | np.ndarray | Tensor
+ImageSource: TypeAlias = "str | Path | bytes | BinaryIO | Image.Image | np.ndarray | Tensor"
 
 
 class UnreadableImageError(InputError):
@@ -152,7 +155,7 @@ def _name(source: ImageSource) -> str:
 def _open(source: ImageSource, name: str) -> Image.Image:
     if isinstance(source, Image.Image):
         return source.copy()  # leave the caller's picture open and unchanged
-    if isinstance(source, (np.ndarray, Tensor)):
+    if isinstance(source, np.ndarray) or is_tensor(source):
         return _from_array(source)
     if isinstance(source, (str, Path)):
         path = Path(source)
@@ -180,9 +183,14 @@ def _open(source: ImageSource, name: str) -> Image.Image:
     return Image.open(source, formats=_FORMATS)
 
 
+def is_tensor(value: object) -> TypeGuard[Tensor]:
+    torch = sys.modules.get("torch")  # where it is not loaded, there are no tensors
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
 def _from_array(source: np.ndarray | Tensor) -> Image.Image:
     """Arrays (h, w) or (h, w, ch), tensors (h, w) or (ch, h, w): bytes, or floats from 0 to 1."""
-    if isinstance(source, Tensor):
+    if is_tensor(source):
         kind, layout, cpu = "A tensor", "(ch, h, w)", source.detach().cpu()
         values = (cpu.float() if cpu.is_floating_point() else cpu).numpy()
         values = values.transpose(1, 2, 0) if cpu.ndim == 3 else values

@@ -8,6 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from .. import scores
 from .datasets import statistics
 from .types import Dataset, Split
 
@@ -75,4 +76,4 @@ def epoch_order(images: int, batch_size: int, seed: int, epoch: int, labels: Ten
 
 def imbalanced(counts: Tensor) -> bool:
     """Whether the largest class has more than 1.5 times as many images as the smallest"""
-    return bool(counts.max() > 1.5 * counts.min())
+    return scores.imbalanced(counts.tolist())

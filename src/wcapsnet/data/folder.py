@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from .. import cache
 from ..errors import InputError
 from ..formatting import plural, printable, some
 from .decode import ImageHeader, UnreadableImageError, read_header
+from .formats import Arrays
 from .layout import Layout, match_classes, read_layout, unusable
 from .pictures import read_pictures
 from .split import stratified_split
@@ -112,7 +112,7 @@ def load_folder(config: DataConfig, *, cache_dir: Path | None = None, quiet: boo
             )
 
     def take(part: str) -> Split:
-        return Split(torch.from_numpy(pictures.images[index[part]]), torch.from_numpy(labels[index[part]]))
+        return as_split(Arrays(pictures.images[index[part]], labels[index[part]]))
 
     return Dataset(
         name=layout.path.resolve().name,
@@ -131,12 +131,22 @@ def load_folder(config: DataConfig, *, cache_dir: Path | None = None, quiet: boo
     )
 
 
+def as_split(arrays: Arrays) -> Split:
+    import torch  # here, so that pictures can be read without it
+
+    return Split(torch.from_numpy(arrays.images), torch.from_numpy(arrays.labels))
+
+
 class Labelled(NamedTuple):
     """Pictures of a folder whose class folders are named as the classes of a network."""
 
-    split: Split
+    arrays: Arrays
     unknown: tuple[str, ...]  # class folders the network does not know; their pictures are left out
     skipped: tuple[str, ...]
+
+    @property
+    def split(self) -> Split:
+        return as_split(self.arrays)
 
 
 def load_labelled(
@@ -148,8 +158,7 @@ def load_labelled(
     if not len(pictures.readable):
         raise InputError(f"None of the pictures in {path} can be read (the first: {pictures.skipped[0]}).")
     labels = np.array([file.label for file in layout.files], np.int64)[pictures.readable]
-    split = Split(torch.from_numpy(pictures.images), torch.from_numpy(labels))
-    return Labelled(split, unknown, (*pictures.skipped, *layout.ignored()))
+    return Labelled(Arrays(pictures.images, labels), unknown, (*pictures.skipped, *layout.ignored()))
 
 
 # --- Warnings -----------------------------------------------------------------------------------------------

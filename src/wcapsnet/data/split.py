@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from ..errors import InputError
 
@@ -38,6 +37,8 @@ def stratified_split(labels: np.ndarray, *, validation: float, test: float, seed
     reserved = low if wanted_validation else np.zeros_like(low)
     from_test = _share(counts, wanted_test, low, free - reserved)
     from_validation = _share(counts, wanted_validation, low, free - from_test)
+
+    import torch
 
     generator = torch.Generator().manual_seed(seed)
     parts: tuple[list[np.ndarray], ...] = ([], [], [])

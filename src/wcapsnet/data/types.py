@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass, field
-from typing import NamedTuple
-
-from torch import Tensor
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import InputError
 from ..parts import augmentation
 from ..settings import Amounts
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 NORMALIZATIONS = ("unit", "standardize")
 MAX_SIDE = 1024

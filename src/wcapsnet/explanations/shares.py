@@ -9,7 +9,7 @@ import math
 
 from torch import Tensor
 
-from ..network.routing import EQUAL
+from ..limits import EQUAL
 
 FACTOR = 2.0  # the scale ends at half the equal share and at twice the equal share
 MOST_OUTLINED = 0.5  # share of all vectors: more outlines than that are not informative

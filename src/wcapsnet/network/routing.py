@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..limits import EQUAL
 from ..parts import weighting
 
 
@@ -31,9 +32,6 @@ def normalized_weights(a: Tensor) -> Tensor:
     # and if nothing is left the ε makes the weights equal.
     a = a.clamp_min(0) + 1e-6
     return a / a.flatten(1).sum(1).view(-1, *[1] * (a.dim() - 1))
-
-
-EQUAL = 0.99  # a weight of at least this share of the largest ties with it
 
 
 def heaviest(b: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from .. import parts
 from ..errors import InputError, shown
+from ..limits import MIN_SIDE
 from ..parts import Kind, architecture, fitness
 from . import nonlinearity  # noqa: F401 - registers them
 from .capsules import CapsuleBlocks
@@ -44,8 +45,6 @@ class RoutingConfig:
     noise_std: float = 0.5  # its standard deviation, in units of the largest fitness (D8)
     dropout: float = 0.1  # on b
 
-
-MIN_SIDE = 8  # pixels; the levels of Table I reduce this to a 2×2 map
 
 # Table I. The CIFAR-10 column is also used for SVHN and MNIST (D11).
 CIFAR10_LEVELS = (Level(16, 8, 16, 2), Level(8, 8, 32, 1), Level(4, 8, 64, 2), Level(2, 8, 8, 1))

@@ -16,9 +16,10 @@ from ..errors import InputError
 from ..hub import check_fit, dataset_of
 from ..kernels import choose as choose_engine
 from ..kernels import compile as compile_kernels
+from ..limits import MAX_LANES
 from ..memory import built
 from ..training.console import Progress, make_board
-from ..training.parallel import MAX_LANES, SharedData, train_together
+from ..training.parallel import SharedData, train_together
 from ..training.run_folder import Run, describe_environment
 from ..training.trainer import Trainer, check_memory
 from .plan import Sweep, adopt, finished_twin

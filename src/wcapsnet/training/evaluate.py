@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..data.device_data import DeviceSplit, imbalanced
+from .. import scores
+from ..data.device_data import DeviceSplit
 from ..device import arithmetic
-from ..formatting import percent
 from ..network import WCapsNet
 from ..network.routing import block_weights, heaviest
 
@@ -36,22 +36,20 @@ class Evaluation:
 
     @property
     def accuracy(self) -> float:
-        return float((self.labels == self.predicted).double().mean())
+        return scores.accuracy(self.confusion.numpy())
 
     @property
     def balanced_accuracy(self) -> float:
         """The mean of the accuracies of all classes that have images"""
-        confusion = self.confusion.double()
-        present = confusion.sum(1) > 0
-        return float((confusion.diag()[present] / confusion.sum(1)[present]).mean())
+        return scores.balanced_accuracy(self.confusion.numpy())
 
     @property
     def majority(self) -> float:
         """The accuracy of always answering the most frequent class"""
-        return int(self.labels.bincount().max()) / len(self.labels)
+        return scores.majority(self.confusion.numpy())
 
     def beside(self) -> str:
-        return beside(self.balanced_accuracy, self.majority, self.confusion.sum(1))
+        return scores.beside(self.balanced_accuracy, self.majority, self.confusion.sum(1).tolist())
 
     @property
     def confusion(self) -> Tensor:
@@ -60,41 +58,16 @@ class Evaluation:
         return cells.bincount(minlength=self.classes**2).view(self.classes, self.classes)
 
     def summary(self, names: tuple[str, ...]) -> dict[str, Any]:
-        confusion = self.confusion
-        right, total = confusion.diag(), confusion.sum(1)
-        return {
-            "images": len(self.labels),
-            "accuracy": self.accuracy,
-            "balanced_accuracy": self.balanced_accuracy,
-            "majority": self.majority,
-            "errors": int((self.labels != self.predicted).sum()),
-            "cross_entropy": self.loss,
-            "per_class": {
-                name: {"accuracy": (right[r] / total[r]).item() if total[r] else None, "images": int(total[r])}
-                for r, name in enumerate(names)
-            },
-            "confusion": confusion.tolist(),
-            "mean_weights": [[[round(w, 6) for w in row] for row in level.tolist()] for level in self.mean_weights],
-        }
+        weights = [level.numpy() for level in self.mean_weights]
+        return scores.summary(self.confusion.numpy(), self.loss, names, weights)
 
 
 def beside_figures(figures: Mapping[str, Any]) -> str:
     """The same for the figures of test.json; runs of earlier versions have none."""
     if "balanced_accuracy" not in figures:
         return ""
-    counts = torch.tensor([one["images"] for one in figures["per_class"].values()])
-    return beside(figures["balanced_accuracy"], figures["majority"], counts)
-
-
-def beside(balanced: float, majority: float, counts: Tensor) -> str:
-    """What to print after an accuracy on images of which a class has `counts`; nothing if they are balanced.
-
-    Only classes with images are compared. A single class is not balanced: a constant answer is always right.
-    """
-    present = counts[counts > 0]
-    if len(present) > 1 and not imbalanced(present):
-        return ""
-    return f"; balanced accuracy {percent(balanced)}%, majority class {percent(majority)}%"
+    counts = [one["images"] for one in figures["per_class"].values()]
+    return scores.beside(figures["balanced_accuracy"], figures["majority"], counts)
 
 
 def evaluate(

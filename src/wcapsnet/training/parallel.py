@@ -22,12 +22,12 @@ import torch
 from ..data import DataConfig, Dataset
 from ..data.device_data import DeviceData
 from ..data.types import Augmentations
-from ..errors import InputError
+from ..errors import Diverged, InputError, Interrupted
+from ..limits import MAX_LANES
 from .console import Board, Progress
 from .run_folder import Run
-from .trainer import Diverged, Interrupted, Trainer, signals
+from .trainer import Trainer, signals
 
-MAX_LANES = 32  # size of PyTorch's stream pool; more lanes would share streams
 # Steps of a run that may be queued on the device, so that it stays busy while another run is validated and saved. Low
 # at first, because Ctrl-C waits for them; raised when the queue runs empty.
 AHEAD, MOST_AHEAD = 4, 64

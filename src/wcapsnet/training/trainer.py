@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from types import FrameType
 from typing import Any, TypeAlias
 
@@ -22,7 +21,7 @@ from ..atomic import write_text
 from ..classifier import Classifier, load_tensors, not_finite, save_tensors
 from ..data import Dataset
 from ..data.device_data import DeviceData, DeviceSplit, epoch_order, imbalanced
-from ..errors import InputError
+from ..errors import Diverged, InputError, Interrupted
 from ..experiment import Experiment, TrainingConfig
 from ..memory import built, check_training
 from ..network import WCapsNet
@@ -36,18 +35,6 @@ from .step import Average, GraphedStep, Step, decayed_parameters, make_optimizer
 from .tensorboard import event_writer
 
 Measure: TypeAlias = Callable[[WCapsNet, DeviceSplit], Evaluation]
-
-
-class Interrupted(Exception):
-    """Training was stopped by a signal; everything has been saved."""
-
-    report: Path | None = None  # about what there is so far
-
-
-class Diverged(Exception):
-    """The loss is not finite, or far above chance. The message is one sentence."""
-
-    report: Path | None = None
 
 
 @dataclass

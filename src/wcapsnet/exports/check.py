@@ -1,0 +1,91 @@
+"""Compare an exported file with the network it came from, on the same images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from ..classifier import Classifier
+from ..data.device_data import normalize
+from ..errors import InputError
+from ..training.evaluate import evaluating, good_batch
+
+Answers = dict[str, np.ndarray]
+Run = Callable[[np.ndarray], Answers]  # pixels (m, ch, h, w) uint8 → the file's outputs
+
+CLOSE = 1e-3  # the largest difference of a probability, weight or pixel that rounding explains
+SAME_PLACES = 0.95  # share of images whose best capsule must be the same; the others are ties (D31)
+SAME_INT8 = 0.9  # share of images whose class must survive int8
+
+
+class Images(NamedTuple):
+    """Images to compare on."""
+
+    pixels: np.ndarray  # (m, ch, h, w) uint8
+    what: str  # such as "100 test images of mnist"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    images: int
+    what: str  # which images
+    largest: float  # difference of a probability
+    same: int  # images with the same class
+
+    def __str__(self) -> str:
+        classes = "identical classes" if self.same == self.images else f"{self.same} of {self.images} classes identical"
+        return f"largest difference of a probability {self.largest:.1e}, {classes} on {self.what}"
+
+
+def compared(classifier: Classifier, run: Run, images: Images, int8: bool = False) -> Comparison:
+    """How far the file's answers are from the network's; an `InputError` if rounding does not explain it."""
+    largest, same, places, others = 0.0, 0, 0, 0.0
+    for pixels in _batches(images.pixels, good_batch(classifier.network, torch.device("cpu"))):
+        expected, found = reference(classifier, pixels), run(pixels)
+        missing = expected.keys() - found.keys()
+        if missing:
+            raise InputError(f"The exported file has no output {', '.join(sorted(missing))}.")
+        difference = np.abs(expected["probabilities"] - found["probabilities"])
+        largest = max(largest, float(difference.max()) if np.isfinite(difference).all() else np.inf)
+        same += int((expected["probabilities"].argmax(1) == found["probabilities"].argmax(1)).sum())
+        alike = np.ones(len(pixels), bool)
+        if "best_capsule" in expected:
+            alike = (expected["best_capsule"] == found["best_capsule"]).all(1)
+            places += int((~alike).sum())
+        for name in expected.keys() - {"probabilities", "logits", "best_capsule"}:
+            chosen = alike if name == "reconstruction" else slice(None)
+            gap = np.abs(expected[name][chosen] - found[name][chosen])
+            others = max(others, float(gap.max(initial=0)) if np.isfinite(gap).all() else np.inf)
+    count = len(images.pixels)
+    result = Comparison(count, images.what, largest, same)
+    if int8:
+        good = same >= SAME_INT8 * count and np.isfinite(largest)
+    else:
+        good = same == count and max(largest, others) <= CLOSE and places <= (1 - SAME_PLACES) * count
+    if not good:
+        raise InputError(f"The exported file differs from the network ({result}), so it was removed; report this.")
+    return result
+
+
+@torch.no_grad()
+def reference(classifier: Classifier, pixels: np.ndarray) -> Answers:
+    """The network's own answers, under the names of `Graph`"""
+    images = torch.from_numpy(np.ascontiguousarray(pixels)).to(classifier.mean.device)
+    with evaluating(classifier):
+        output: Any = classifier(normalize(images, classifier.mean, classifier.std))
+    answers = {"probabilities": classifier.probabilities(output), "logits": output.logits}
+    answers |= {f"weights_{level}": one.weights for level, one in enumerate(getattr(output, "routings", ()), 1)}
+    if (best := getattr(output, "best", None)) is not None:
+        answers["best_capsule"] = best.place
+    if (image := getattr(output, "reconstruction", None)) is not None:
+        answers["reconstruction"] = classifier.pixels(image)
+    return {name: value.float().cpu().numpy() for name, value in answers.items()}
+
+
+def _batches(pixels: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    for start in range(0, len(pixels), size):
+        yield pixels[start : start + size]

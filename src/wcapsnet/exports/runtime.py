@@ -1,0 +1,83 @@
+"""An exported ONNX file on onnxruntime: needs neither torch nor onnx."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..data.decode import ImageSource, read_image
+from ..errors import InputError
+from ..prediction import Prediction, best_first
+from .sealed import facts_from, read_sealed
+
+BATCH = 64  # images
+NEEDED = {"classes", "channels", "height", "width", "input", "outputs", "levels"}
+
+
+class OnnxNetwork:
+    """The network in an ONNX file that `wcapsnet export` wrote; `facts` is its description."""
+
+    def __init__(self, path: str | Path, threads: int = 0):
+        self.path = Path(path)
+        self._session = session(read_sealed(self.path), str(self.path), threads)
+        self.facts: dict[str, Any] = facts_from(self._session.get_modelmeta().custom_metadata_map, self.path)
+        if missing := NEEDED - self.facts.keys():
+            raise InputError(f"{self.path} does not describe its {', '.join(sorted(missing))}; export it again.")
+        self.classes: tuple[str, ...] = tuple(map(str, self.facts["classes"]))
+        self.shape: tuple[int, int, int] = (self.facts["channels"], self.facts["height"], self.facts["width"])
+        self.levels: int = self.facts["levels"]
+
+    def run(self, pixels: np.ndarray) -> dict[str, np.ndarray]:
+        """uint8 images (m, ch, h, w) → the named outputs"""
+        images = pixels if self.facts["input"] == "uint8" else pixels.astype(np.float32) / np.float32(255)
+        names = [one.name for one in self._session.get_outputs()]
+        keep = {one.name: np.ones(one.shape, bool) for one in self._session.get_inputs()[1:]}  # all blocks on
+        return dict(zip(names, self._session.run(names, {"images": images, **keep}), strict=True))
+
+    def classify(self, pixels: np.ndarray, top: int, names: Sequence[str | None]) -> list[Prediction]:
+        """Predictions for pictures as `read_image` returns them: uint8 (m, ch, h, w)"""
+        answers = self.run(pixels)
+        weights = [answers[f"weights_{level}"] for level in range(1, self.levels + 1)]
+        return best_first(answers["probabilities"], weights, self.classes, top, names)
+
+    def predict(self, pictures: ImageSource | Sequence[ImageSource], top: int = 3) -> Prediction | list[Prediction]:
+        """Class, probability and routing of one picture, or of each in a list, as `Classifier.predict` returns them."""
+        several = isinstance(pictures, (list, tuple))
+        sources: list[Any] = list(pictures) if isinstance(pictures, (list, tuple)) else [pictures]
+        channels, height, width = self.shape
+        answers: list[Prediction] = []
+        for start in range(0, len(sources), BATCH):
+            batch = sources[start : start + BATCH]
+            pixels = np.stack([read_image(one, channels=channels, height=height, width=width) for one in batch])
+            names = [str(one) if isinstance(one, (str, Path)) else None for one in batch]
+            answers += self.classify(pixels, top, names)
+        return answers if several else answers[0]
+
+
+def is_onnx(source: object) -> bool:
+    """Whether a network is named by an ONNX file"""
+    return isinstance(source, (str, Path)) and Path(source).suffix.lower() == ".onnx"
+
+
+def session(content: bytes, name: str, threads: int = 0) -> Any:
+    """An onnxruntime session on the CPU, with this many threads (0: all cores)"""
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise InputError(
+            "onnxruntime, which runs ONNX files, is not installed; install it with pip install 'wcapsnet[onnx]'."
+        ) from error
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3  # errors only
+    try:
+        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its exceptions have no common base class
+        raise InputError(f"onnxruntime {onnxruntime.__version__} cannot load {name} ({_line(error)}).") from error
+
+
+def _line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -1,0 +1,57 @@
+"""The prediction for one picture. Needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .formatting import percent
+from .limits import EQUAL
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The prediction for one picture"""
+
+    label: str  # the most probable class
+    probability: float
+    top: tuple[tuple[str, float], ...]  # the most probable classes with their probabilities, best first
+    routing: tuple[Tensor | np.ndarray, ...]  # the weights b of each level: (n,), and (n, i, j) for the last
+    source: str | None = None  # the file name, if it was a file
+
+    @property
+    def winners(self) -> tuple[tuple[int, ...], ...]:
+        """The winning blocks of each level, counted from 0: all whose weight is within 1 % of the largest (D31)"""
+        blocks = (np.asarray(b).reshape(len(b), -1).sum(1) for b in self.routing)
+        return tuple(tuple(np.flatnonzero(b >= EQUAL * b.max()).tolist()) for b in blocks)
+
+    def __str__(self) -> str:
+        return f"{self.label} ({percent(self.probability, 1)}%)"
+
+
+def best_first(
+    probabilities: np.ndarray,
+    weights: Sequence[Tensor] | Sequence[np.ndarray],
+    classes: tuple[str, ...],
+    top: int,
+    names: Sequence[str | None],
+) -> list[Prediction]:
+    """Predictions from probabilities (m, N) and the weights of each level (m, n, …)"""
+    order = np.argsort(-probabilities, axis=1, kind="stable")
+    top = max(1, min(top, len(classes)))
+    return [
+        Prediction(
+            label=classes[order[m, 0]],
+            probability=float(probabilities[m, order[m, 0]]),
+            top=tuple((classes[r], float(probabilities[m, r])) for r in order[m, :top]),
+            routing=tuple(b[m] for b in weights),
+            source=name,
+        )
+        for m, name in enumerate(names)
+    ]
