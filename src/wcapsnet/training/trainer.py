@@ -78,7 +78,7 @@ class Trainer:
         self.step: Step = Step(experiment, self.engine, self.optimizer, self.train_data, self.average)
         if run.file("state.safetensors").exists():
             self._restore()
-        elif run.metrics():  # starting again would overwrite its files
+        elif run.metrics() and run.file("last.safetensors").exists():  # without both, it was killed in its first save
             raise InputError(
                 f"{run.path} cannot be resumed: state.safetensors is missing; restore it, or delete {run.path} and "
                 "train again."
@@ -98,6 +98,7 @@ class Trainer:
     def steps(self) -> Generator[None, None, None]:
         """The loop of `fit` as a generator that pauses after every step: another run can then take a step."""
         self.run.record_data(self.dataset)
+        self._save_last()
         if self.pace and not (self.state.epoch or self.state.step):
             self.pace.plan()
         records = self.run.metrics()[: self.state.epoch]
@@ -233,14 +234,18 @@ class Trainer:
         return test
 
     def save(self) -> None:
-        """`state` is written last, and resuming reads nothing else: a run killed in between loses at most one epoch."""
+        """Resuming reads only `state`. A run killed before it is written repeats its last epoch; one killed after it
+        writes `last` when it resumes."""
         tensors = self._tensors()
         tensors["random.cpu"] = torch.get_rng_state()
         if self.device.type == "cuda":
             tensors["random.cuda"] = torch.cuda.get_rng_state(self.device)
-        if self.state.step == 0:
-            self.classifier.save(self.run.file("last.safetensors"), epoch=self.state.epoch)
         save_tensors(self.run.file("state.safetensors"), tensors, {"state": asdict(self.state)})
+        self._save_last()
+
+    def _save_last(self) -> None:
+        if self.state.epoch and self.state.step == 0:
+            self.classifier.save(self.run.file("last.safetensors"), epoch=self.state.epoch)
 
     def _tensors(self) -> dict[str, Tensor]:
         """What a step changes, by the names in `state`"""
