@@ -16,7 +16,7 @@ test: lint types
 test-all: .venv/dev
 	$(BIN)/pytest -n auto --dist loadfile -m slow
 
-# Rows that the record does not have yet; root also tries a full disk and the rights of another user.
+# Rows of docs/reliability.md that the record does not have in full.
 faults: .venv/dev
 	$(BIN)/python tools/faults.py
 

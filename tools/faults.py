@@ -18,6 +18,8 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # as wcapsnet/_
 
 import argparse
 import contextlib
+import gc
+import importlib
 import json
 import platform
 import sys
@@ -29,10 +31,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from fault_trials import damage, inputs, kills, live_page, photos, places
-from fault_trials.common import Outcome, Sample
 
 import wcapsnet
+from fault_trials import damage, inputs, kills, live_page, photos, places
+from fault_trials.common import Outcome, Sample
 from wcapsnet.atomic import write_text
 from wcapsnet.cli import load_commands
 from wcapsnet.training.run_folder import commit
@@ -121,8 +123,8 @@ def details(record: dict[str, Any]) -> str:
         before, after = one["megabytes"]
         good = ", ".join(f"{name} {value:,.0f} ms" for name, value in one["latency_ms"].items())
         lines.append(
-            f"- Latency of good requests to the live page, with {one['clients']} clients at once: {good}. Memory of the "
-            f"server: {before:,} MB after the first tenth of the requests, {after:,} MB at the end."
+            f"- Latency of good requests to the live page, with {one['clients']} clients at once: {good}. "
+            f"Memory of the server: {before:,} MB after the first tenth of the requests, {after:,} MB at the end."
         )
     return "\n".join(lines)
 
@@ -159,8 +161,11 @@ def main() -> int:
 def _run(asked: argparse.Namespace, record: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     load_commands()
-    with contextlib.suppress(ImportError):
-        import onnxruntime  # noqa: F401 - once, not in every child
+    for module in ("torch._dynamo", "onnxruntime", "jinja2", "tensorboard.summary.writer.event_file_writer"):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)  # once, not in every child
+    gc.collect()
+    gc.freeze()  # a collection in a child would copy the parent's pages
     os.environ["COLUMNS"] = "200"
     with tempfile.TemporaryDirectory(prefix="wcapsnet-faults-") as place:
         os.chdir(place)
@@ -170,12 +175,14 @@ def _run(asked: argparse.Namespace, record: dict[str, Any]) -> None:
             wanted = max(1, round(asked.share * ROWS[name].tries))
             if done and done["asked"] >= wanted and not done["faults"] and not done["lost"] and not asked.again:
                 continue
-            one = record["rows"][name] = run_row(name, sample, asked.share, asked.seed)
+            one = run_row(name, sample, asked.share, asked.seed)
+            record |= recorded(asked.record)  # another process may have added rows
+            record["rows"][name] = one
             write_text(asked.record, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
             trouble = [*one["faults"], *(f"lost: {what}" for what in one["lost"])]
             print(f"{name}: {one['tries']:,} tries in {one['seconds']:.0f} s, {one['outcome']}", flush=True)
-            for line in trouble[:10]:
-                print(f"  {line}", flush=True)
+            for line in trouble[:6]:
+                print(f"  {line[:300]} … {line[-500:]}" if len(line) > 800 else f"  {line}", flush=True)
         os.chdir("/")
 
 

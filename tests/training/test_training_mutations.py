@@ -8,8 +8,8 @@ import os
 import random
 
 import pytest
-from fault_trials.inputs import BASES, base, mutated, text_of, tried
 
+from fault_trials.inputs import BASES, base, mutated, text_of, tried
 from wcapsnet import memory
 
 

@@ -71,9 +71,9 @@ def mutated(content: bytes, chance: random.Random) -> bytes:
 def damaged(sample: Sample, tries: int, seed: int) -> Outcome:
     """`tries` for every file of a run, its ONNX file and its cache"""
     outcome = Outcome()
-    cache = next((sample.place / "cache").glob("folder-*.npz"))
+    cache = sample.cache()
     places = {name: sample.run / name for name in READERS} | {"run.onnx": sample.onnx, "cache": cache}
-    right: dict[str, str] = {}
+    undamaged, right = cache.read_bytes(), dict[str, str]()
     for name, readers in READERS.items():
         chance = random.Random(f"{seed} {name}")
         good = places[name].read_bytes()
@@ -94,7 +94,7 @@ def damaged(sample: Sample, tries: int, seed: int) -> Outcome:
                     if wrong and not reader.startswith("report"):
                         outcome.lost.append(f"{name} of try {number}: {reader} gave a wrong answer")
                 shutil.rmtree(folder)
-        cache.write_bytes(places["cache"].read_bytes() if name != "cache" else good)
+                cache.write_bytes(undamaged)
     outcome.facts["files"] = len(READERS)
     return outcome
 
@@ -300,7 +300,7 @@ def payloads(marker: Path) -> dict[str, bytes]:
 def pickles(sample: Sample, tries: int, seed: int) -> Outcome:
     """A payload in the place of every file that a command reads"""
     outcome, marker = Outcome(), sample.place / "executed"
-    cache = next((sample.place / "cache").glob("folder-*.npz"))
+    cache = sample.cache()
     undamaged = cache.read_bytes()
     every = payloads(marker)
 

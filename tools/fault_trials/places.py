@@ -10,7 +10,9 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from .common import Outcome, Sample, as_nobody, differences, digest, training, wcapsnet
+from .common import Outcome, Sample, differences, digest, training, wcapsnet, without_override
+
+HOW = "modes of files, for a process without CAP_DAC_OVERRIDE"
 
 
 def disk_full(sample: Sample, tries: int, seed: int) -> Outcome:
@@ -102,11 +104,10 @@ def _commands(sample: Sample, run: Path, room: Path) -> dict[str, list[object]]:
 
 
 def read_only(sample: Sample, tries: int, seed: int) -> Outcome:
-    """A run folder, cache and working directory that may be read but not written, as a user other than root."""
-    outcome, runs = Outcome(facts={"how": "another user id" if os.geteuid() == 0 else "file modes"}), []
+    """A run folder, cache and working directory that may be read but not written."""
+    outcome, runs = Outcome(facts={"how": HOW}), []
     for unfinished in (False, True):
         runs.append(sample.copy(unfinished))
-    _open_to_all(sample)
     with _Closed(*(run.parent for run in runs), mode=0o555):
         _each(sample, outcome, runs, tries, seed, lambda run: None)
     return outcome
@@ -114,10 +115,9 @@ def read_only(sample: Sample, tries: int, seed: int) -> Outcome:
 
 def permission_missing(sample: Sample, tries: int, seed: int) -> Outcome:
     """One file or folder of the run, the pictures or the cache after another may not even be read."""
-    outcome = Outcome(facts={"how": "another user id" if os.geteuid() == 0 else "file modes"})
+    outcome = Outcome(facts={"how": HOW})
     chance = random.Random(seed)
     runs = [sample.copy(), sample.copy(unfinished=True)]
-    _open_to_all(sample)
 
     def close(run: Path) -> _Closed:
         places = [
@@ -152,7 +152,7 @@ def _each(
             run = runs[1]
         closed = close(run)
         try:
-            answer = wcapsnet(*_commands(sample, run, room)[name], before=as_nobody, cwd=room)
+            answer = wcapsnet(*_commands(sample, run, room)[name], before=without_override, cwd=room)
         finally:
             if closed:
                 closed.open()
@@ -164,13 +164,6 @@ def _each(
         if digest(*runs, sample.pictures) != kept:
             outcome.lost.append(f"{name} changed files")
             break
-
-
-def _open_to_all(sample: Sample) -> None:
-    """So that another user reaches what is not closed on purpose"""
-    for path in (sample.place, *sample.place.parents):
-        if path != Path("/") and path.stat().st_uid == os.geteuid():
-            path.chmod(path.stat().st_mode | 0o055)
 
 
 class _Closed:
