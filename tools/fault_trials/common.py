@@ -77,7 +77,7 @@ def fault_in(answer: Answer) -> str | None:
     if "Traceback" in answer.out + answer.err:
         return "traceback"
     said = answer.err.strip().splitlines()
-    if answer.code and not (said and (said[-1].startswith("error: ") or "Usage" in answer.err or answer.code == 130)):
+    if answer.code in (1, 2) and not (said and (said[-1].startswith("error: ") or "Usage" in answer.err)):
         return "no sentence"
     return None
 

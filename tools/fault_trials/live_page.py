@@ -195,9 +195,7 @@ class _Load:
         elif kind == "test picture":
             return kind, (200, 400), self._send(connection, "GET", f"/api/test/{chance.randrange(-2, 20)}.png")
         elif kind == "no page":
-            path = chance.choice(
-                ("/../../etc/passwd", "/%2e%2e/x", "/api/test/1e9.png", "//", "/a" * 500, "/api/test/")
-            )
+            path = chance.choice(("/../../etc/passwd", "/%2e%2e/x", "/api/test/1e9.png", "/a" * 500, "/api/test/"))
             return kind, (404, 400), self._send(connection, "GET", path)
         elif kind == "no token":
             headers, body, wanted = {"Content-Type": "application/json"}, json.dumps(image).encode(), (403,)
