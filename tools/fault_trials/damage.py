@@ -24,6 +24,7 @@ from wcapsnet.errors import InputError
 from wcapsnet.memory import built
 from wcapsnet.models import list_models, model_config
 
+from . import inputs
 from .common import Answer, Outcome, Sample, differences, forked, wcapsnet
 
 # File → the commands that read it. "resume" continues a copy whose test is still to come.
@@ -80,6 +81,8 @@ def damaged(sample: Sample, tries: int, seed: int) -> Outcome:
         for number in range(tries):
             reader = readers[number % len(readers)]
             bad = mutated(good, chance)
+            if name.endswith(".json") and number // len(readers) % 2:  # valid JSON with other values
+                bad = inputs.text_of(inputs.mutated(json.loads(good), chance), chance).encode("utf-8", "replace")
             for content in (good, bad) if reader not in right else (bad,):
                 folder, answer = _read(sample, reader, name, content, cache)
                 if content is good:
