@@ -101,6 +101,8 @@ def table(record: dict[str, Any]) -> str:
             ended = ", ".join(f"{count:,} {what}" for what, count in one["outcome"].items())
             lost = len(one["lost"]) or "nothing"
             lines.append(f"| {row.title} | {one['tries']:,} | {ended} | {len(one['faults']) or 'none'} | {lost} |")
+    if missing := [row.title for name, row in ROWS.items() if name not in record["rows"]]:
+        lines += ["", f"Not recorded yet: {'; '.join(missing)}."]
     return "\n".join(lines)
 
 
