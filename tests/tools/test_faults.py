@@ -6,8 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import faults
 import pytest
+
+import faults
 
 
 def test_the_documented_table_is_that_of_the_record():
