@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Idle OpenMP threads sleep instead of spinning: tests stay quick on a busy machine.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test test-all lint types docs dist clean
+.PHONY: demo test test-all faults lint types docs dist clean
 
 demo: .venv/demo
 	$(BIN)/wcapsnet demo --open
@@ -15,6 +15,10 @@ test: lint types
 
 test-all: .venv/dev
 	$(BIN)/pytest -n auto --dist loadfile -m slow
+
+# Rows of docs/reliability.md that the record does not have in full.
+faults: .venv/dev
+	$(BIN)/python tools/faults.py
 
 lint: .venv/dev
 	$(BIN)/ruff format --check .

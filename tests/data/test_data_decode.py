@@ -150,10 +150,13 @@ def test_float_tiff(low: float, high: float, first: int, last: int) -> None:
     assert (pixels[0, 0], pixels[-1, -1]) == (first, last)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
+SIGNALLING = np.array(0x7F800001, np.uint32).view(np.float32)  # a NaN whose conversion is a warning
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, SIGNALLING])
 def test_a_tiff_with_values_that_are_not_finite_is_refused(value: float) -> None:
     values = np.zeros((20, 20), np.float32)
-    values[3, 3] = value
+    values[3:4, 3:4] = value
     with pytest.raises(InputError, match="NaN or infinite"):
         read(saved(Image.fromarray(values), "TIFF"), channels=1)
 

@@ -123,7 +123,7 @@ def test_a_second_ctrl_c_does_not_wait(tmp_path):
 
 
 # The files of an epoch in the order they are written; each test kills the process just before one of them is in place.
-@pytest.mark.parametrize("victim", ["best.safetensors", "metrics.jsonl", "last.safetensors", "state.safetensors"])
+@pytest.mark.parametrize("victim", ["best.safetensors", "metrics.jsonl", "state.safetensors", "last.safetensors"])
 def test_a_kill_between_two_files_leaves_a_run_that_loads_and_resumes_to_the_same_end(
     tmp_path, unbroken, monkeypatch, victim
 ):
@@ -151,7 +151,7 @@ def test_a_kill_between_two_files_leaves_a_run_that_loads_and_resumes_to_the_sam
     Classifier.load(path / "best.safetensors")
     Classifier.load(path / "last.safetensors")
     resumed = go_on(path)
-    assert (resumed.state.epoch, resumed.state.step) == (1, 0)
+    assert (resumed.state.epoch, resumed.state.step) == (2 if victim == "last.safetensors" else 1, 0)
     resumed.fit()
     resumed.finish()
     assert same_tensors(path / "last.safetensors", unbroken.file("last.safetensors"))

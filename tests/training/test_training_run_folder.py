@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from training_helpers import CPU, begin, go_on, toy_dataset, toy_experiment, trained
+from training_helpers import CPU, begin, go_on, same_tensors, toy_dataset, toy_experiment, trained
 
 from wcapsnet import __version__
 from wcapsnet.atomic import replacing, write_text
@@ -52,7 +52,7 @@ def table(path):
 
 
 def test_a_finished_run_holds_every_file_and_nothing_else(unbroken):
-    assert {file.name for file in unbroken.path.iterdir()} == FILES
+    assert {file.name for file in unbroken.path.iterdir()} - {".lock"} == FILES
 
 
 def test_the_documentation_of_the_run_folder_lists_exactly_its_files():
@@ -289,6 +289,43 @@ def test_a_run_that_stopped_before_its_first_epoch_ended_may_start_again_with_ot
         with pytest.raises(InputError, match="--out"):
             refused()
     assert "first" in first.file("environment.json").read_text()
+
+
+@pytest.mark.parametrize("written", [0, 1, 2])
+def test_a_run_that_was_killed_while_it_started_may_start_again(tmp_path, written):
+    path = tmp_path / "run"
+    killed = Run.create(path, toy_experiment(), {})
+    for name in ("environment.json", "experiment.json")[written:]:
+        killed.file(name).unlink()
+    killed.file(".taken").write_text("")
+    killed.file(".environment.json.123.partial").write_text("{")
+    again = Run.create(path, toy_experiment(seed=5), {})
+    assert Run.open(path).experiment.training.seed == 5
+    assert {file.name for file in again.path.iterdir()} == {".lock", "environment.json", "experiment.json"}
+
+
+@pytest.mark.parametrize("name", ["state", "last"])
+def test_a_run_that_was_killed_in_its_first_save_ends_as_the_unbroken_one(tmp_path, monkeypatch, name):
+    class Killed(BaseException):
+        pass
+
+    def killed(path, *args):
+        if path.name == f"{name}.safetensors":
+            raise Killed
+        save_tensors(path, *args)
+
+    experiment = toy_experiment(epochs=1, milestones=())
+    with monkeypatch.context() as patch:
+        patch.setattr("wcapsnet.training.trainer.save_tensors", killed)
+        patch.setattr("wcapsnet.classifier.save_tensors", killed)
+        with pytest.raises(Killed):
+            begin(tmp_path / "killed", experiment).fit()
+    resumed = go_on(tmp_path / "killed")
+    resumed.fit()
+    resumed.finish()
+    whole = trained(tmp_path / "whole", experiment)
+    for kind in ("best", "last", "state"):
+        assert same_tensors(resumed.run.file(f"{kind}.safetensors"), whole.file(f"{kind}.safetensors"))
 
 
 def test_default_names_take_the_next_free_number(tmp_path):

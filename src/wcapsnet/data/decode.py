@@ -265,9 +265,9 @@ def _from_16_bit(values: np.ndarray) -> Image.Image:
 
 def _from_float(values: np.ndarray) -> Image.Image:
     """Floats have no fixed scale: [0, 1] and [0, 255] are used as they are; any other range is stretched."""
-    values = values.astype(np.float64)
-    if not np.isfinite(values).all():
+    if not np.isfinite(values).all():  # before the conversion, which warns about some NaNs
         raise ValueError("it holds NaN or infinite values")
+    values = values.astype(np.float64)
     if values.min() < 0 or values.max() > 255:
         return _from_range(values)
     scale = 255.0 if values.max() <= 1 else 1.0

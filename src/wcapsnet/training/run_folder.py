@@ -49,6 +49,7 @@ from ..settings import differing, to_dict
 
 PARTS = ("train", "validation", "test")
 PROGRESS = ("metrics.jsonl", "state.safetensors", "best.safetensors", "last.safetensors", "test.json")
+STARTING = (".taken", ".lock", "environment.json")  # what is written before experiment.json
 LEFT = ("data.json", "failed.json", "report.html", "survey.safetensors")  # what a run without progress may leave
 COUNTS, MEASURES = ("images", "errors", "epochs", "best_epoch"), ("accuracy", "validation_accuracy", "seconds")
 
@@ -65,6 +66,7 @@ class Run:
     def create(path: Path, experiment: Experiment, environment: dict[str, Any]) -> Run:
         run = Run.at(path, experiment)
         run.begin(environment)
+        run.release()
         return run
 
     @staticmethod
@@ -88,8 +90,11 @@ class Run:
         return run
 
     def _without_progress(self) -> bool:
-        started = Run.is_run(self.path) and self.file("environment.json").exists()
-        return started and not any(self.file(name).exists() for name in PROGRESS)
+        """Whether the folder holds what a run leaves that was killed before its first epoch ended."""
+        if Run.is_run(self.path):
+            return self.file("environment.json").exists() and not any(self.file(name).exists() for name in PROGRESS)
+        names = os.listdir(self.path) if self.path.is_dir() else []
+        return bool(names) and all(name in STARTING or name.endswith(".partial") for name in names)
 
     def begin(self, environment: dict[str, Any]) -> None:
         """Claim the folder (only one of several runs starting at once can) and write the experiment."""
@@ -116,11 +121,13 @@ class Run:
     def _take(self) -> bool:
         self.path.mkdir(parents=True, exist_ok=True)
         try:
+            self.hold()  # ends with this process, whereas a killed one would leave .taken behind
             os.close(os.open(self.file(".taken"), os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
+        except (FileExistsError, InputError):
             return False
         if Run.is_run(self.path) and not (self._again and self._without_progress()):  # started since the check
             self.file(".taken").unlink()
+            self.release()
             return False
         for name in LEFT if self._again else ():
             self.file(name).unlink(missing_ok=True)
@@ -222,8 +229,8 @@ class Run:
         except (NotImplementedError, OSError):  # the file system does not support locks
             return
         self._lock = lock
-        for partial in self.path.glob(".*.partial"):  # of a process that was killed while it wrote
-            partial.unlink(missing_ok=True)
+        for left in (*self.path.glob(".*.partial"), self.file(".taken")):  # by a process that was killed
+            left.unlink(missing_ok=True)
 
     def release(self) -> None:
         if self._lock:

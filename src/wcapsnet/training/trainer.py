@@ -105,7 +105,7 @@ class Trainer:
             pass
         elif not new:
             self._restore()
-        elif run.metrics():  # starting again would overwrite its files
+        elif run.metrics() and run.file("last.safetensors").exists():  # without both, it was killed in its first save
             raise InputError(
                 f"{run.path} cannot be resumed: state.safetensors is missing; restore it, or delete {run.path} and "
                 "train again."
@@ -142,6 +142,7 @@ class Trainer:
         writes = self.ranks.first
         if writes:
             self.run.record_data(self.dataset)
+            self._save_last()
         if self.pace and not (self.state.epoch or self.state.step):
             self.pace.plan()
         records = self.run.metrics()[: self.state.epoch] if writes else []
@@ -291,14 +292,18 @@ class Trainer:
         return test
 
     def save(self) -> None:
-        """`state` is written last, and resuming reads nothing else: a run killed in between loses at most one epoch."""
+        """Resuming reads only `state`. A run killed before it is written repeats its last epoch; one killed after it
+        writes `last` when it resumes."""
         tensors = self._tensors()
         tensors["random.cpu"] = torch.get_rng_state()
         if (random := random_state(self.device)) is not None:
             tensors[f"random.{self.device.type}"] = random
-        if self.state.step == 0:
-            self.classifier.save(self.run.file("last.safetensors"), epoch=self.state.epoch)
         save_tensors(self.run.file("state.safetensors"), tensors, {"state": asdict(self.state)})
+        self._save_last()
+
+    def _save_last(self) -> None:
+        if self.state.epoch and self.state.step == 0:
+            self.classifier.save(self.run.file("last.safetensors"), epoch=self.state.epoch)
 
     def _tensors(self) -> dict[str, Tensor]:
         """What a step changes, by the names in `state`"""

@@ -1,0 +1,1 @@
+"""What tools/faults.py tries, one file per kind of trouble."""
