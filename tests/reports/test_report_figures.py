@@ -308,5 +308,5 @@ def test_outlines_of_the_page_are_the_tied_vectors(facts, page_text):
 def test_class_names_are_text_in_every_file(facts):
     drawn = dict(export.run_figures(facts))
     assert not any("<script" in drawing.file() for drawing in drawn.values())
-    for name in ("confusion", "classes", "calibration", "routing-level-1", "mistakes", "reconstructions"):
+    for name in ("confusion", "classes", "routing-level-1", "mistakes", "reconstructions"):
         assert any(word.startswith("<script>") for word in words(drawn[name]) if word), name
