@@ -60,14 +60,22 @@ def planned(wanted: str, precision: str, settings: list[str]) -> list[Planned]:
 @contextmanager
 def stopped_after(minutes: float | None) -> Iterator[None]:
     """As if Ctrl-C were pressed then: every run is saved."""
-    timer = threading.Timer(60 * (minutes or 0), os.kill, (os.getpid(), signal.SIGINT))
-    timer.daemon = True
+    done = threading.Event()
+
+    def stop() -> None:
+        wait = 60 * (minutes or 0)
+        while not done.wait(wait):
+            wait = 0.05
+            if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # else the signal would be lost
+                os.kill(os.getpid(), signal.SIGINT)
+                return
+
     if minutes is not None:
-        timer.start()
+        threading.Thread(target=stop, daemon=True).start()
     try:
         yield
     finally:
-        timer.cancel()
+        done.set()
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ a row found a fault or a loss. Nothing outside a temporary folder is touched, an
 from __future__ import annotations
 
 import os
+import signal
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded: the networks are tiny, and children are forked
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # as wcapsnet/__main__.py does, and for its reason
@@ -161,6 +162,7 @@ def main() -> int:
 
 
 def _run(asked: argparse.Namespace, record: dict[str, Any]) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # children inherit what a parent ignores
     torch.set_num_threads(1)
     load_commands()
     for module in ("torch._dynamo", "onnxruntime", "jinja2", "tensorboard.summary.writer.event_file_writer"):
