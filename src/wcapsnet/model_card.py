@@ -1,18 +1,15 @@
 """The model card of a saved network: what it is, how to use it, what it was measured on. Facts that its file does not
-hold are left out."""
+hold are left out. Takes a `Classifier`, which is above this module."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .data import DATASETS
 from .experiment import Experiment, stored_experiment
 from .formatting import percent
 from .recipes.repeat import rebuild
-
-if TYPE_CHECKING:
-    from .classifier import Classifier
 
 DATA_LICENCES = {
     "mnist": "MNIST (Y. LeCun, C. Cortes, C. J. C. Burges): CC BY-SA 3.0",
@@ -27,7 +24,7 @@ HUB_DATASETS |= {"cifar10": "cifar10", "cifar100": "cifar100"}  # their names on
 MOST_CLASSES = 100  # listed by name
 
 
-def card(classifier: Classifier, name: str, license: str | None = None) -> str:
+def card(classifier: Any, name: str, license: str | None = None) -> str:
     """README.md for a folder written by `save_pretrained`"""
     facts = classifier.facts
     experiment = stored_experiment(facts["experiment"]) if "experiment" in facts else None
@@ -90,7 +87,7 @@ def _front_matter(name: str, experiment: Experiment | None, facts: dict[str, Any
     return ["---", *(f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in fields.items()), "---", ""]
 
 
-def _summary(classifier: Classifier, experiment: Experiment | None) -> list[str]:
+def _summary(classifier: Any, experiment: Experiment | None) -> list[str]:
     config, facts = classifier.config, classifier.facts
     parameters = sum(p.numel() for p in classifier.network.parameters())
     on = f" on {title_of(experiment)}" if experiment else ""
