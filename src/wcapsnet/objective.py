@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .network import Output, Routing
+from .network.routing import block_weights
 from .parts import loss_term
 from .settings import Amounts
 
@@ -79,6 +80,16 @@ def centred_wasserstein(output: Output, images: Tensor, labels: Tensor) -> Tenso
     return torch.stack([wasserstein_loss(routing, cos) for routing in centred]).mean()
 
 
+@loss_term("information")
+def information(output: Output, images: Tensor, labels: Tensor) -> Tensor:
+    """−I(image; block) in nats, the mean over levels (D40):  I = H(mean_m b) − mean_m H(b)
+
+    The minimum is −ln N: every image is routed to a single block, and all N blocks get equally many images. Weights
+    that ignore the image give 0.
+    """
+    return -torch.stack([information_of(block_weights(routing.weights)) for routing in output.routings]).mean()
+
+
 @loss_term("reconstruction")
 def reconstruction(output: Any, images: Tensor, labels: Tensor) -> Tensor:
     """L_R: mean squared error against the network's input (D12)"""
@@ -111,6 +122,15 @@ def wasserstein_loss(routing: Routing, cos: Tensor) -> Tensor:
     expected_h = ((1 - cos) * selected).sum() / (2 * n_h) + (cos * not_selected).sum() / (2 * n_p)
     expected_p = (cos * selected).sum() / n_p
     return expected_h - expected_p
+
+
+def information_of(b: Tensor) -> Tensor:
+    """H(mean_m b) − mean_m H(b),  H(b) = −Σ_n b_n ln b_n,  for b (m, n)"""
+
+    def entropy(b: Tensor) -> Tensor:
+        return -(b * b.clamp_min(TINY).log()).sum(-1)
+
+    return entropy(b.mean(0)) - entropy(b).mean()
 
 
 def l2(parameters: Iterable[Tensor]) -> Tensor:

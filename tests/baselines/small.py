@@ -32,6 +32,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "sr-capsnet-2": _SELF_ROUTING,
     "vgg-19": {"widths": (6, 8, 8, 10, 10), "layers": (1, 1, 1, 1, 1)},
     "wcapsnet": _WCAPSNET,
+    "wcapsnet-plus": _WCAPSNET,
     "wcapsnet-quick": _WCAPSNET,
     "wcapsnet-small": _WCAPSNET,
 }

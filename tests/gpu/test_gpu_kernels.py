@@ -16,6 +16,7 @@ from wcapsnet.data.types import Augmentations
 from wcapsnet.device import arithmetic
 from wcapsnet.experiment import Experiment, TrainingConfig
 from wcapsnet.kernels.optimizer import FusedNesterov
+from wcapsnet.models import model_config
 from wcapsnet.network import CIFAR100_LEVELS, Level, RoutingConfig, WCapsNet, WCapsNetConfig
 from wcapsnet.objective import PAPER, Objective
 from wcapsnet.training.step import GraphedStep, Step, make_optimizer, summed
@@ -27,6 +28,7 @@ pytestmark = [
 
 CUDA = torch.device("cuda")
 QUIET = {"critic_dropout": 0.0, "projection_dropout": 0.0, "routing": RoutingConfig(noise_share=0.0, dropout=0.0)}
+PLUS = model_config("wcapsnet-plus", classes=10, channels=3, height=32, width=32)
 NETWORKS = {
     "CIFAR-10": (64, WCapsNetConfig(**QUIET)),
     "MNIST": (64, WCapsNetConfig(channels=1, height=28, width=28, **QUIET)),
@@ -48,6 +50,8 @@ NETWORKS = {
         ),
     ),
     "wide": (8, WCapsNetConfig(height=40, width=72, **QUIET)),
+    "plus": (64, replace(PLUS, routing=replace(PLUS.routing, sharpness=(1.0, 1.0, 3.0, 5.0)))),
+    "plus, weights per position": (64, replace(PLUS, routing=replace(PLUS.routing, per_position=True))),
 }
 
 
@@ -285,6 +289,44 @@ def test_a_replayed_step_learns_as_the_eager_one_does_with_chance_in_it():
     print(f"losses at the end: eager {last[0]:.3f}, replayed {last[1]:.3f}")
     assert abs(last[0] - last[1]) < 0.25 * max(last)
     assert last[1] < 0.9 * statistics.mean(replayed[:5])
+
+
+EVERY_TERM = Objective(
+    cross_entropy=1.0, centred_wasserstein=0.2, reconstruction=0.01, label_smoothing=0.1, information=0.1
+)
+
+
+@pytest.mark.parametrize("name", ["plus", "plus, weights per position"])
+def test_a_replayed_step_of_wcapsnet_plus_is_the_eager_one_with_every_loss_term(name):
+    _, config = NETWORKS[name]
+    eager, replayed = (losses(stepper(config, graph, 0.02, None, EVERY_TERM), 6) for graph in (False, True))
+    torch.testing.assert_close(replayed, eager, rtol=3e-2, atol=0)
+
+
+def test_wcapsnet_plus_learns_from_mixed_images_in_a_graph():
+    data = {"mirror": True, "shift": 2, "augment": Augmentations(cutmix=0.5)}
+    step = stepper(PLUS, True, 0.02, None, EVERY_TERM, **data)
+    assert step.engine.description == "fused kernels; augmentation cutmix in PyTorch"
+    found = losses(step, 200)
+    assert statistics.mean(found[-20:]) < 0.9 * statistics.mean(found[:5])
+
+
+def test_a_replayed_step_follows_a_growing_sharpness():
+    config = replace(PLUS, routing=replace(PLUS.routing, sharpness=(20.0,)))
+    training = TrainingConfig(precision="bf16", lr=1e-12)
+    experiment = Experiment("gpu", DataConfig(source="cifar10"), config, EVERY_TERM, training)
+    network = WCapsNet(config).to(CUDA)
+    network.sharpen(0.0)
+    engine = kernels.choose(network, experiment, CUDA)
+    data = DeviceSplit(pictures(64), (0.25,) * 3, (0.2,) * 3, CUDA)
+    step = GraphedStep(Step(experiment, engine, make_optimizer(engine, experiment, CUDA), data), 64)
+    information = []
+    for share in (0.0, 1.0):
+        network.sharpen(share)
+        step.sums.zero_()
+        step(torch.arange(64, device=CUDA))
+        information.append(-step.means()["information"])
+    assert information[1] > 5 * information[0]
 
 
 def test_no_random_draw_repeats_between_replays():

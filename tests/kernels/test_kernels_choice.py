@@ -368,10 +368,10 @@ def test_every_combination_of_registered_parts_is_computed_as_pytorch_does(
 
 
 @pytest.mark.slow
-def test_weights_per_position_are_computed_by_pytorch_between_the_kernels(emulator, batch):
-    network = WCapsNet(replace(QUIET, routing=replace(QUIET.routing, per_position=True, sharpness=(6.0,))))
-    assert "weights per position" in str(unsupported_routing(network))
-    assert "routing in PyTorch" in assert_computed_as_pytorch_does(network, batch)
+@pytest.mark.parametrize("fitness", ["critic", "constant"])
+def test_weights_per_position_are_computed_as_pytorch_does(fitness, emulator, batch):
+    routing = replace(QUIET.routing, per_position=True, sharpness=(6.0,), fitness=fitness)
+    assert assert_computed_as_pytorch_does(WCapsNet(replace(QUIET, routing=routing)), batch) == "fused kernels"
 
 
 def assert_computed_as_pytorch_does(network, batch):
@@ -423,6 +423,7 @@ WEIGHTS = {
     "one's own first": {"length": 0.3, **PAPER},
     "one's own alone": {"length": 2.0},
     "smoothed labels": {**PAPER, "label_smoothing": 0.1},
+    "centred, with information": {"cross_entropy": 1.0, "centred_wasserstein": 0.5, "information": 0.3},
 }
 
 
@@ -509,6 +510,26 @@ def test_a_loss_and_an_augmentation_of_ones_own_train_with_the_kernels(monkeypat
     assert means["seven"] == 7
     total = sum(weight * means[name] for name, weight in objective.items())
     assert means["total"] == pytest.approx(total, rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["centred, with information", "smoothed labels", "one's own", "one's own alone"])
+def test_the_loss_of_mixed_images_is_computed_as_pytorch_does(name, emulator, batch, monkeypatch):
+    register(monkeypatch, parts.loss_term, "length", length)
+    weights, (images, labels), share = Objective(WEIGHTS[name]), batch, torch.tensor(0.3)
+    network = WCapsNet(QUIET)
+    engine = OnCpu(network, weights, {})
+    with served():
+        output = engine.forward(images)
+        answers = []
+        for one in (engine, Engine(network)):
+            sums = torch.zeros(len(summed(weights)), dtype=torch.float64)
+            terms = one.terms(output, images, labels, weights, sums, share)
+            answers.append((terms, sums))
+    (terms, sums), (expected, expected_sums) = answers
+    assert tuple(terms.named) == tuple(expected.named) == tuple(weights)
+    torch.testing.assert_close(terms.total, expected.total, rtol=2e-3, atol=2e-4)
+    torch.testing.assert_close(sums, expected_sums, rtol=2e-3, atol=2e-4)
 
 
 def test_mixed_images_train_with_the_kernels(emulator):

@@ -10,6 +10,7 @@ from kernel_helpers import Report, bf16, error, one_of_five, rounded, three
 from wcapsnet.kernels.forward import FusedNetwork
 from wcapsnet.kernels.objective import objective as fused_objective
 from wcapsnet.kernels.optimizer import FusedNesterov
+from wcapsnet.models import model_config
 from wcapsnet.network import Level, RoutingConfig, WCapsNet, WCapsNetConfig
 from wcapsnet.network.routing import heaviest
 from wcapsnet.objective import PAPER, objective
@@ -28,6 +29,7 @@ SMALL = WCapsNetConfig(
     decoder_channels=(8, 16),
     routing=QUIET,
 )
+PLUS = replace(model_config("wcapsnet-plus", classes=10, channels=3, height=8, width=8), dense_layers=3)
 NETWORKS = {
     "three levels": (4, SMALL),
     "squash, Eq. 7, stopped, gray, odd": (
@@ -57,6 +59,11 @@ NETWORKS = {
     "constant, a decoder of odd widths": (
         3,
         replace(SMALL, height=8, width=8, decoder_channels=(5, 6), routing=replace(QUIET, fitness="constant")),
+    ),
+    "wcapsnet-plus, small": (4, replace(PLUS, routing=replace(PLUS.routing, sharpness=(1.0, 1.0, 3.0, 5.0)))),
+    "wcapsnet-plus, small, weights per position": (
+        4,
+        replace(PLUS, routing=replace(PLUS.routing, per_position=True, sharpness=(6.0,))),
     ),
     "more capsules than a router knows": (
         3,

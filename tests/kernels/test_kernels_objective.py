@@ -9,7 +9,7 @@ from kernel_helpers import error
 from wcapsnet.kernels.objective import objective as fused_objective
 from wcapsnet.kernels.optimizer import FusedNesterov
 from wcapsnet.network import BestCapsule, Output, Routing
-from wcapsnet.objective import PAPER, Objective, objective
+from wcapsnet.objective import PAPER, Objective, Terms, objective
 from wcapsnet.training.step import summed
 
 
@@ -34,17 +34,21 @@ def tensors(output):
     return [output.logits, output.reconstruction, *(x for routing in output.routings for x in routing)]
 
 
-def both(monkeypatch, output, labels, config, dtype=torch.float64, factor=1.0):
+def both(monkeypatch, output, labels, config, dtype=torch.float64, factor=1.0, share=None):
     """Terms and gradients by the kernel and by objective.py, all of it in float64."""
     images = torch.randn_like(output.reconstruction)
     fused, truth = leaves_of(output, torch.float32), leaves_of(output, dtype)
-    sums = torch.zeros(len(summed(PAPER)), dtype=torch.float64)
-    terms = fused_objective(fused, images, labels, config, output.logits.shape[1] - 1, sums)
+    sums = torch.zeros(len(summed(config)), dtype=torch.float64)
+    terms = fused_objective(fused, images, labels, config, output.logits.shape[1] - 1, sums, share)
     (terms.total * factor).backward()
     with monkeypatch.context() as patch:
         if dtype is torch.float64:
             patch.setattr(torch.Tensor, "float", torch.Tensor.double)
         expected = objective(truth, images.to(dtype), labels, config)
+        if share is not None:
+            other = objective(truth, images.to(dtype), labels.roll(1), config)
+            mean = {name: share * term + (1 - share) * other.named[name] for name, term in expected.named.items()}
+            expected = Terms(share * expected.total + (1 - share) * other.total, mean)
         (expected.total * factor).backward()
     return terms, expected, tensors(fused), tensors(truth), sums
 
@@ -74,6 +78,36 @@ def test_terms_and_gradients_are_those_of_objective(monkeypatch, m, outputs, cap
     config = Objective({"cross_entropy": 1.0, ws: 0.7, "reconstruction": 0.3})
     terms, expected, fused, truth, _ = both(monkeypatch, output, labels, config, factor=1.7)
     agree(terms, expected, fused, truth)
+
+
+EVERY_TERM = {
+    "label_smoothing": 0.2,
+    "cross_entropy": 1.0,
+    "information": 0.4,
+    "reconstruction": 0.3,
+    "centred_wasserstein": 0.7,
+}
+
+
+@pytest.mark.usefixtures("guarded")
+@pytest.mark.parametrize("share", [None, 0.3, 1.0])
+@pytest.mark.parametrize("left_out", [None, "centred_wasserstein", "information"])
+@pytest.mark.parametrize(
+    ("m", "outputs", "capsules"), [(6, 5, ((3,), (2, 2, 3))), (70, 41, ((16,), (4, 3, 5), (1,), (2, 8, 8)))]
+)
+def test_smoothed_labels_information_and_mixed_images_are_those_of_objective(
+    monkeypatch, m, outputs, capsules, left_out, share
+):
+    output, labels = example(m, outputs, capsules), torch.randint(0, outputs - 1, (m,))
+    config = Objective({name: value for name, value in EVERY_TERM.items() if name != left_out})
+    share = None if share is None else torch.tensor(share)
+    terms, expected, fused, truth, sums = both(monkeypatch, output, labels, config, factor=1.7, share=share)
+    agree(terms, expected, fused, truth)
+    predicted = output.logits[:, :-1].argmax(1)
+    right, other = ((predicted == of).double().mean() for of in (labels, labels.roll(1)))
+    accuracy = right if share is None else share * right + (1 - share) * other
+    reported = [terms.total, *(terms.named[name] for name in config), accuracy, torch.tensor(1.0)]
+    torch.testing.assert_close(sums, torch.stack([one.detach().double() for one in reported]), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.usefixtures("guarded")

@@ -23,24 +23,37 @@ from kernel_helpers import (
 
 from wcapsnet.kernels.critic import FusedRouter, routed
 from wcapsnet.kernels.level import to_chunks
-from wcapsnet.network.critic import BlockCritic
-from wcapsnet.network.routing import Router, normalized_weights, route, softmax_weights
+from wcapsnet.network.critic import BlockCritic, VectorCritic
+from wcapsnet.network.routing import (
+    Router,
+    Routing,
+    at_each_position,
+    normalized_weights,
+    route,
+    sharpen,
+    softmax_weights,
+)
 
 SEED = torch.tensor([0x123456789ABCDEF])
-# images, capsules, k, height, width, critic's channels, weighting, stop_gradient, sharpness
+# images, capsules, k, height, width, critic's channels, weighting, stop_gradient, sharpness, weights per position
 ROUTERS = [
-    (3, 2, 16, 8, 8, 8, softmax_weights, False, 1.0),
-    (2, 4, 8, 16, 16, 16, softmax_weights, False, 5.0),
-    (5, 3, 24, 7, 5, 8, normalized_weights, False, 1.0),
-    (4, 2, 40, 4, 3, 8, softmax_weights, True, 3.0),
-    (3, 5, 8, 1, 1, 8, normalized_weights, True, 0.5),
-    (7, 1, 8, 3, 18, 24, softmax_weights, False, 1.0),
+    (3, 2, 16, 8, 8, 8, softmax_weights, False, 1.0, False),
+    (2, 4, 8, 16, 16, 16, softmax_weights, False, 5.0, False),
+    (5, 3, 24, 7, 5, 8, normalized_weights, False, 1.0, False),
+    (4, 2, 40, 4, 3, 8, softmax_weights, True, 3.0, False),
+    (3, 5, 8, 1, 1, 8, normalized_weights, True, 0.5, False),
+    (7, 1, 8, 3, 18, 24, softmax_weights, False, 1.0, False),
+    (2, 4, 48, 16, 16, 16, softmax_weights, False, 6.0, True),  # several thread blocks per image
+    (3, 3, 24, 7, 5, 8, normalized_weights, False, 1.0, True),
+    (4, 2, 16, 3, 4, 8, softmax_weights, True, 3.0, True),
+    (2, 1, 8, 1, 3, 8, softmax_weights, False, 1.0, True),
 ]
 
 
 def name_of(case):
-    m, n, k, height, width, base, weighting, detach, sharpness = case
-    return f"{m}x{n}x{k}x{height}x{width}-{base}-{weighting.__name__}-{sharpness}" + ("-stopped" if detach else "")
+    m, n, k, height, width, base, weighting, detach, sharpness, per_position = case
+    words = ["stopped"] * detach + ["per-position"] * per_position
+    return "-".join([f"{m}x{n}x{k}x{height}x{width}-{base}-{weighting.__name__}-{sharpness}", *words])
 
 
 class Fused:
@@ -55,12 +68,14 @@ class Fused:
         """c (m, n, position, k) in bf16 → routing, x (m, k, i, j), its sums"""
         self.spectral.forward(training)
         routing, x, sums = routed(self.router, c, training, seed)
+        if self.router.per_position:
+            routing = Routing(*(one.unflatten(2, self.size) for one in routing))
         return routing, from_chunks(x, *self.size), sums
 
 
-def make(k, height, width, base, weighting, dropout=0.0, share=0.0, std=0.5, sharpness=1.0):
-    critic = shaken(BlockCritic(k, height, width, base, dropout))
-    return Router(critic, weighting, share, std, sharpness)
+def make(k, height, width, base, weighting, dropout=0.0, share=0.0, std=0.5, sharpness=1.0, per_position=False):
+    critic = VectorCritic(k, base, dropout) if per_position else BlockCritic(k, height, width, base, dropout)
+    return Router(shaken(critic), weighting, share, std, sharpness, per_position)
 
 
 def plain(router, c, detach):
@@ -69,8 +84,9 @@ def plain(router, c, detach):
 
 
 def play(case):
-    m, n, k, height, width, base, weighting, detach, sharpness = case
-    fused = Fused(make(k, height, width, base, weighting, sharpness=sharpness), height, width, detach)
+    m, n, k, height, width, base, weighting, detach, sharpness, per_position = case
+    router = make(k, height, width, base, weighting, sharpness=sharpness, per_position=per_position)
+    fused = Fused(router, height, width, detach)
     c = torch.zeros(m, n, height * width, k, dtype=torch.bfloat16).requires_grad_()
     fused(c)[1].float().sum().backward()
     fused(c, training=False)
@@ -85,15 +101,16 @@ def compiled(emulator):
 @pytest.mark.parametrize("case", ROUTERS, ids=name_of)
 @one_of_five
 def test_critic_and_routing_agree_with_their_modules(case):
-    m, n, k, height, width, base, weighting, detach, sharpness = case
-    router, truth, half = three(make(k, height, width, base, weighting, sharpness=sharpness))
+    m, n, k, height, width, base, weighting, detach, sharpness, per_position = case
+    router = make(k, height, width, base, weighting, sharpness=sharpness, per_position=per_position)
+    router, truth, half = three(router)
     fused = Fused(router, height, width, detach)
     c = rounded(m, n, k, height, width)
     report = Report()
 
     exact = c.double().requires_grad_()
     expected, expected_x = plain(truth, exact, detach)
-    dx, da, db = rounded(m, k, height, width), probe(expected.fitness), torch.randn(m, n)
+    dx, da, db = rounded(m, k, height, width), probe(expected.fitness), torch.randn_like(expected.weights).float()
     leaf = to_vectors(c).bfloat16().requires_grad_()
     routing, x, sums = fused(leaf)
     torch.autograd.backward([x, routing.fitness, routing.weights], [dx.bfloat16(), da, db])
@@ -137,6 +154,25 @@ def test_critic_and_routing_agree_with_their_modules(case):
 
 
 # ── chance ──
+
+
+@pytest.mark.usefixtures("guarded")
+@pytest.mark.parametrize("per_position", [False, True])
+def test_a_growing_sharpness_is_read_at_every_step_of_training(per_position):
+    router = make(8, 2, 2, 8, softmax_weights, sharpness=5.0, per_position=per_position)
+    fused, c = Fused(router, 2, 2), to_vectors(rounded(4, 3, 8, 2, 2)).bfloat16()
+
+    def agrees(routing, sharpness):
+        a = routing.fitness.detach() * sharpness
+        expected = at_each_position(softmax_weights, a) if per_position else softmax_weights(a)
+        assert error(routing.weights, expected) < 1e-5
+
+    for share, sharpness in ((0.0, 1.0), (0.5, 3.0)):
+        sharpen(router, share, c.device)
+        agrees(fused(c.clone().requires_grad_())[0], sharpness)
+    router.eval()
+    with torch.no_grad():
+        agrees(fused(c, training=False)[0], 5.0)
 
 
 @pytest.fixture
@@ -245,6 +281,41 @@ def test_backward_meets_the_noise_and_the_dropout_of_forward(weighting):
     torch.autograd.backward([expected, a, weights], [dx.double(), da.double(), db.double()])
     torch.autograd.backward([x, routing.fitness, routing.weights], [dx.bfloat16(), da, db])
     assert error(routing.weights, weights) < 0.03
+    assert error(x, expected) < 0.03
+    assert error(leaf.grad, to_vectors(exact.grad)) < 0.03
+    for (name, p), q in zip(router.named_parameters(), truth.parameters(), strict=True):
+        if q.grad.norm() > 1e-6:
+            assert error(p.grad, q.grad) < 0.08, name
+
+
+@pytest.mark.usefixtures("guarded")
+@one_of_five
+def test_backward_meets_the_noise_and_the_dropout_of_forward_at_every_position():
+    m, n, k, height, width, keep = 16, 4, 16, 5, 3, 0.7
+    router, truth, _ = three(make(k, height, width, 8, softmax_weights, share=0.3, std=0.8, per_position=True))
+    fused = Fused(router, height, width, dropout=1 - keep)
+    c = rounded(m, n, k, height, width)
+    leaf = to_vectors(c).bfloat16().requires_grad_()
+    routing, x, _ = fused(leaf)
+
+    # What chance did, from what came out: b̃ of a position solves x = Σ_n b̃_n c_n, and log b is a with its noise.
+    exact = c.double().requires_grad_()
+    a = truth.critic(exact)
+    assert error(routing.fitness, a) < 0.02
+    b = routing.weights.detach().double() * height * width
+    vectors = c.double().permute(0, 3, 4, 2, 1)  # (m, i, j, k, n)
+    b_applied = torch.linalg.lstsq(vectors, x.detach().double().permute(0, 2, 3, 1)[..., None])[0][..., 0].movedim(3, 1)
+    kept = b_applied.abs() > 0.1 * b
+    assert_drawn_apart(kept, keep)
+    moved = b.log() - routing.fitness.detach().double()
+    spread = moved - moved.median(1, keepdim=True)[0]
+    assert 0.1 < (spread.abs() > 1e-3).double().mean() < 0.6  # noise on 3 of 10
+    weights = softmax_weights((a + moved).movedim(1, 3).flatten(0, 2)).view(m, height, width, n).movedim(3, 1)
+    expected = torch.einsum("mnij,mnkij->mkij", weights * kept / keep, exact)
+    dx, da, db = rounded(m, k, height, width), probe(a), torch.randn(m, n, height, width)
+    torch.autograd.backward([expected, a, weights / (height * width)], [dx.double(), da.double(), db.double()])
+    torch.autograd.backward([x, routing.fitness, routing.weights], [dx.bfloat16(), da, db])
+    assert error(b, weights) < 0.03
     assert error(x, expected) < 0.03
     assert error(leaf.grad, to_vectors(exact.grad)) < 0.03
     for (name, p), q in zip(router.named_parameters(), truth.parameters(), strict=True):

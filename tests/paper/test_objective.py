@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import tensor
 
-from twins import centred_twin, close, correctness_twin, objective_twin, wasserstein_twin
+from twins import centred_twin, close, correctness_twin, information_twin, objective_twin, wasserstein_twin
 from wcapsnet.network import BestCapsule, Output, Routing
 from wcapsnet.network.routing import normalized_weights, softmax_weights
 from wcapsnet.objective import (
@@ -18,6 +18,7 @@ from wcapsnet.objective import (
     centred_wasserstein,
     correctness,
     cross_entropy,
+    information,
     l2,
     label_smoothing,
     objective,
@@ -330,6 +331,57 @@ def test_on_a_centred_fitness_both_losses_agree():
     level = level._replace(fitness=level.fitness - level.fitness.mean(0))
     answer, labels = output(torch.randn(6, 3), level), torch.randint(0, 3, (6,))
     close(centred_wasserstein(answer, None, labels), wasserstein(answer, None, labels), 1e-4, 1e-6)
+
+
+# D40
+
+
+def told(*weights):
+    return information(output(torch.zeros(len(weights[0]), 2), *(Routing(b, b) for b in weights)), None, None)
+
+
+def test_the_information_of_a_level_worked_by_hand():
+    # mean b = (½, ½): ln 2, less H(¾, ¼) = ¾ ln 4/3 + ¼ ln 4
+    b = tensor([[0.75, 0.25], [0.25, 0.75]])
+    close(told(b), tensor(0.75 * math.log(4 / 3) + 0.25 * math.log(4) - math.log(2)), 1e-6)
+
+
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_one_block_for_each_image_and_all_blocks_in_use_has_the_most_information(n):
+    b = torch.eye(n).repeat(3, 1).requires_grad_()
+    loss = told(b)
+    loss.backward()
+    close(loss, tensor(-math.log(n)), 1e-6, 1e-6)
+    assert b.grad.isfinite().all()
+
+
+@given(st.integers(0, 99), st.integers(2, 6), st.integers(2, 5))
+def test_weights_that_ignore_the_image_have_no_information_and_no_gradient(seed, m, n):
+    torch.manual_seed(seed)
+    a = torch.rand(n, requires_grad=True)
+    loss = told(softmax_weights(a.expand(m, n)))
+    loss.backward()
+    close(loss, tensor(0.0), atol=1e-6)
+    close(a.grad, torch.zeros(n), atol=1e-6)
+
+
+@given(st.integers(0, 99), st.integers(1, 5), st.integers(1, 5))
+def test_the_information_term_is_the_mean_over_levels_of_its_twin_with_positions_added_up(seed, m, n):
+    torch.manual_seed(seed)
+    levels = [routing(m, n).weights, routing(m, n, 2, 3).weights]
+    twins = [information_twin(levels[0].tolist()), information_twin(levels[1].sum((2, 3)).tolist())]
+    close(told(*levels), tensor(-sum(twins) / 2), 1e-4, 1e-5)
+
+
+def test_following_the_gradient_makes_weights_depend_on_the_image_and_keeps_all_blocks_in_use():
+    torch.manual_seed(0)
+    a = (0.1 * torch.randn(12, 3)).requires_grad_()
+    for _ in range(200):
+        (slope,) = torch.autograd.grad(told(softmax_weights(a)), a)
+        a = (a - 5 * slope).detach().requires_grad_()
+    b = softmax_weights(a)
+    assert b.amax(1).min() > 0.8
+    assert b.mean(0).min() > 0.15
 
 
 # Eq. 15

@@ -20,6 +20,7 @@ from wcapsnet.network.routing import (
     normalized_weights,
     predict,
     route,
+    sharpen,
     softmax_weights,
     winners,
 )
@@ -178,12 +179,28 @@ def test_without_noise_training_weights_are_the_clean_ones():
     assert torch.equal(Router(Says(a), softmax_weights, 0.0, 0.5)(a).weights, softmax_weights(a))
 
 
+@pytest.mark.parametrize(("share", "sharpness"), [(0.0, 1.0), (0.5, 3.0), (1.0, 5.0)])
+def test_a_sharpness_of_5_that_has_grown_by_half_is_3_in_training_and_5_in_evaluation(share, sharpness):
+    a = torch.rand(3, 4)
+    router = Router(Says(a), softmax_weights, 0.0, 0.5, sharpness=5.0)
+    sharpen(router, share, a.device)
+    close(router(a).weights, softmax_weights(sharpness * a), 1e-6)
+    close(router.eval()(a).weights, softmax_weights(5 * a), 1e-6)
+
+
 @pytest.mark.parametrize("weighting", [softmax_weights, normalized_weights])
 def test_the_router_weighs_the_fitness_times_the_sharpness(weighting):
     a = torch.rand(3, 4)
     routing = Router(Says(a), weighting, 0.0, 0.5, sharpness=6.0)(a)
     assert torch.equal(routing.fitness, a)
     close(routing.weights, weighting(6 * a), 1e-6)
+
+
+def test_the_sharpness_of_every_level_grows_to_its_own_value():
+    network = WCapsNet(tiny(routing=RoutingConfig(sharpness=tuple(range(1, len(tiny().levels) + 1)))))
+    for share in (0.0, 0.5):
+        network.sharpen(share)
+    assert [float(router.growing) for router in network.routers] == [1 + n / 2 for n in range(len(tiny().levels))]
 
 
 def test_sharpness_is_one_number_for_all_levels_or_one_for_each():

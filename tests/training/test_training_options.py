@@ -27,6 +27,7 @@ from wcapsnet.errors import InputError
 from wcapsnet.experiment import TrainingConfig
 from wcapsnet.network import WCapsNet
 from wcapsnet.objective import Objective
+from wcapsnet.recipes import recipe
 from wcapsnet.training import pace
 from wcapsnet.training.step import Average, undone
 from wcapsnet.training.trainer import State, Trainer, parameter_copies
@@ -183,6 +184,45 @@ def test_steps_that_are_undone_leave_no_trace(tmp_path):
     assert torch.equal(random, torch.get_rng_state())
 
 
+# ── growing sharpness ──
+
+
+def growing(epochs=3, sharpening=2):
+    experiment = toy_experiment(epochs=epochs, sharpening=sharpening)
+    routing = replace(experiment.model.routing, sharpness=(5.0,))
+    return replace(experiment, model=replace(experiment.model, routing=routing))
+
+
+def test_the_sharpness_grows_by_epochs_to_its_value_also_in_a_resumed_run(tmp_path, monkeypatch):
+    seen, train = [], Trainer._train_epoch
+
+    def watched(self):
+        yield from train(self)
+        seen.append({float(router.growing) for router in self.network.routers})
+
+    monkeypatch.setattr(Trainer, "_train_epoch", watched)
+    begin(tmp_path / "whole", growing()).fit()
+    assert seen == [{1.0}, {3.0}, {5.0}]
+    assert interrupted(begin(tmp_path / "stopped", growing(), progress=CtrlC(0)))
+    go_on(tmp_path / "stopped").fit()
+    assert seen[3:] == [{1.0}, {3.0}, {5.0}]
+
+
+def test_the_place_of_the_sharpness_in_memory_stays_the_same(tmp_path):
+    """A recorded step reads it there."""
+    trainer = begin(tmp_path / "run", growing())
+    places = [router.growing.data_ptr() for router in trainer.network.routers]
+    trainer.fit()
+    assert places == [router.growing.data_ptr() for router in trainer.network.routers]
+
+
+def test_a_growing_sharpness_scales_with_the_epochs_and_needs_a_routing():
+    assert TrainingConfig(epochs=10, milestones=(), sharpening=5).with_epochs(20).sharpening == 10
+    experiment = recipe("cifar10-plus-densenet")
+    with pytest.raises(InputError, match=r"training\.sharpening is 3"):
+        with_training(experiment, sharpening=3)
+
+
 # ── mixed labels ──
 
 
@@ -256,6 +296,12 @@ def test_a_run_of_n_minutes_uses_its_time_and_no_more(tmp_path, monkeypatch, min
     recorded = json.loads(trainer.run.file("experiment.json").read_text())["training"]
     assert recorded["epochs"] == trainer.state.epoch
     assert recorded["minutes"] == minutes
+
+
+def test_the_measurement_before_a_long_run_takes_seconds(tmp_path, monkeypatch):
+    trainer, clock = planned(tmp_path, monkeypatch, minutes=600, step=0.5)
+    trainer.pace.plan()
+    assert clock.now < 10  # not 3 % of ten hours
 
 
 def test_a_plan_scales_everything_that_depends_on_the_number_of_epochs(tmp_path, monkeypatch):

@@ -39,6 +39,13 @@ def centred_twin(a: list[list[float]]) -> list[list[float]]:
     return [[value - mean for value, mean in zip(row, means, strict=True)] for row in a]
 
 
+def information_twin(b: list[list[float]]) -> float:
+    """I(image; block) of one level (D40) as the mean over images of Σ_n b_n ln (b_n / mean_m b_n)"""
+    means = [sum(column) / len(b) for column in zip(*b, strict=True)]
+    told = [sum(one * math.log(one / mean) for one, mean in zip(row, means, strict=True) if one > 0) for row in b]
+    return sum(told) / len(told)
+
+
 def objective_twin(logits, labels, fitness, weights, reconstruction, images, lambda_ws, lambda_r):
     """Eq. 15 without L₂. Nested lists; `fitness` and `weights` have one (m, n) list for each level.
 

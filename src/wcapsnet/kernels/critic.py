@@ -271,19 +271,35 @@ class FusedRouter:
         self.zeros = zeros or (critic.zeros if critic else Zeros())
         self.detach, self.dropout, self.salt = detach, dropout, salt
         self.normalized = NORMALIZED[router.weighting]
+        self.per_position = router.per_position
 
     def parameters(self) -> list[nn.Parameter]:
         return [] if self.critic is None else self.critic.all_parameters()
 
+    def _weights(self, positions: int) -> int:
+        """Number of weights per block"""
+        return positions if self.per_position else 1
+
+    def _parts(self, c: Tensor) -> int:
+        """Thread blocks per image; weights per position are kept in shared memory."""
+        m, n, positions, k = c.shape
+        parts = max(1, min(-(-positions * k // 2048), 8 * MULTIPROCESSORS // m))
+        return max(parts, -(-n * positions // 2048)) if self.per_position else parts
+
+    def _shared(self, c: Tensor, parts: int) -> int:
+        """Bytes of shared memory for the weights per position"""
+        return 4 * c.shape[1] * -(-c.shape[2] // parts)
+
     def forward(
         self, c: Tensor, training: bool, seed: Tensor, prepared: Prepared | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Any]:
-        """c (m, n, position, k) → a, b (m, n), x (chunk, m, position, 8) and Σx, Σx²"""
+        """c (m, n, position, k) → a, b (m, n) or (m, n, position), x (chunk, m, position, 8) and Σx, Σx²"""
         m, n, positions, k = c.shape
         sums = self.zeros(16 + 2 * k, c.device)
         of_raw = SumsAt(sums.data_ptr(), sums.data_ptr() + 32, 0)
         said, saved = judged(self.router, self.critic, c, training, seed, of_raw, prepared)
-        a, b, applied, noisy = torch.empty((4, m, n), device=c.device)
+        shape = (m, n, positions) if self.per_position else (m, n)
+        a, b, applied, noisy = torch.empty((4, *shape), device=c.device)
         x = torch.empty((k // 8, m, positions, 8), dtype=torch.bfloat16, device=c.device)
         facts = {
             **said,
@@ -299,12 +315,13 @@ class FusedRouter:
             "running": not training,
             "normalized": self.normalized,
             "sharpness": self.router.sharpness,
+            "growing": 0 if self.router.growing is None or not training else self.router.growing,
             "detach": self.detach,
             "keep": 1 - self.dropout if training else 1.0,
             "seed": seed,
             "salt": self.salt,
             "statistics": STRUCTURES["route.cu"]["Statistics"](*of_raw.addresses()),
-            "count": m * n,
+            "count": m * n * self._weights(positions),
         }
         x_sums = sums[16:].view(2, k)
         arguments = build(
@@ -317,14 +334,18 @@ class FusedRouter:
             share=self.router.noise_share if training else 0.0,
             std=self.router.noise_std,
         )
-        parts = max(1, min(-(-positions * k // 2048), 8 * MULTIPROCESSORS // m))
-        Kernel("route.cu", "route_forward")((m, parts, 1), 256, 4 * (128 + 256 * 16), arguments)
+        parts = self._parts(c)
+        if self.per_position:
+            shared = 4 * 256 * 16 + self._shared(c, parts)
+            Kernel("route.cu", "positions_forward")((m, parts, 1), 256, shared, arguments)
+        else:
+            Kernel("route.cu", "route_forward")((m, parts, 1), 256, 4 * (128 + 256 * 16), arguments)
         return a, b, x, x_sums, (saved, facts, sums)
 
     def backward(self, saved: Any, da: Tensor | None, db: Tensor | None, dx: Tensor) -> tuple[Tensor, list[Tensor]]:
         of_critic, facts, _sums = saved
         c = facts["c"]
-        m, n, positions, k = c.shape
+        m, n, positions, _ = c.shape
         dc = torch.empty_like(c)
         gradient = self.zeros(m * n + 2, c.device)
         dgamma, dbeta = gradient[m * n], gradient[m * n + 1]
@@ -341,12 +362,17 @@ class FusedRouter:
             dgamma=dgamma,
             dbeta=dbeta,
         )
-        parts = max(1, min(-(-positions * k // 2048), 8 * MULTIPROCESSORS // m))
-        Kernel("route.cu", "route_backward")((m, parts, 1), 256, 4 * 8 * 64, arguments)
+        parts = self._parts(c)
+        if self.per_position:
+            shared = 128 + self._shared(c, parts)
+            Kernel("route.cu", "positions_backward")((m, parts, 1), 256, shared, arguments)
+        else:
+            Kernel("route.cu", "route_backward")((m, parts, 1), 256, 4 * 8 * 64, arguments)
         if self.critic is None or g is None:
             return dc, []
-        Kernel("route.cu", "weights_backward")((-(-m * n // 256), 1, 1), 256, 128, arguments)
-        d_raw = self.critic.through_norm(facts, g, facts["raw"], dgamma, dbeta, m, n)
+        if not self.per_position:
+            Kernel("route.cu", "weights_backward")((-(-m * n // 256), 1, 1), 256, 128, arguments)
+        d_raw = self.critic.through_norm(facts, g, facts["raw"], dgamma, dbeta, m, n * self._weights(positions))
         return dc, [*self.critic.backward(of_critic, d_raw), dgamma.view(1), dbeta.view(1)]
 
 
@@ -389,7 +415,7 @@ class _Routed(torch.autograd.Function):
 def routed(
     router: FusedRouter, c: Tensor, training: bool, seed: Tensor, prepared: Prepared | None = None
 ) -> tuple[Routing, Tensor, Tensor]:
-    """c (m, n, position, k) → routing, x (chunk, m, position, 8) and its sums"""
+    """c (m, n, position, k) → routing, (m, n) or (m, n, position); x (chunk, m, position, 8) and its sums"""
     if training:
         a, b, x, x_sums = _Routed.apply(router, c, seed, prepared, *router.parameters())
     else:

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from ..data.augment import Mixed, augment, random_mirror, random_shift
 from ..data.device_data import DeviceSplit
-from ..engine import Engine
+from ..engine import Engine, mixed
 from ..network import Output
 from ..objective import Objective, Terms
 from ..parts import augmentation, loss_term
 from .forward import FusedNetwork
 from .images import take
-from .objective import FUSED_TERMS, SUMMED_ORDERS, objective
+from .objective import FUSED_TERMS, objective
 from .optimizer import FusedNesterov
 
 
@@ -42,21 +42,24 @@ class FusedEngine(Engine):
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Output:
         return self.fused(self.network, images)
 
-    def terms(self, output: Output, images: Tensor, labels: Tensor, weights: Objective, sums: Tensor) -> Terms:
+    def terms(
+        self, output: Output, images: Tensor, labels: Tensor, weights: Objective, sums: Tensor,
+        share: Tensor | None = None,
+    ) -> Terms:  # fmt: skip
         others = _without_kernel(weights)
         if len(others) == len(weights):
-            return super().terms(output, images, labels, weights, sums)
-        classes = self.network.config.classes
-        if not others and tuple(weights) in SUMMED_ORDERS:
-            return objective(output, images, labels, weights, classes, sums)
+            return super().terms(output, images, labels, weights, sums, share)
         fused = {name: value for name, value in weights.items() if name not in others}
-        total, named = objective(output, images, labels, fused, classes)
-        named = {name: named[name] if name in fused else loss_term[name](output, images, labels) for name in weights}
+        total, named = objective(
+            output, images, labels, fused, self.network.config.classes, sums, share, order=tuple(weights)
+        )
         for name in others:
+            named[name] = mixed(loss_term[name], output, images, labels, share)
             total = total + weights[name] * named[name]
-        terms = Terms(total, named)
-        self.count(terms, output, labels, sums)
-        return terms
+            with torch.no_grad():
+                sums[0] += weights[name] * named[name]
+                sums[1 + list(weights).index(name)] += named[name]
+        return Terms(total, {name: named[name] for name in weights})
 
     def backward(self, total: Tensor) -> None:
         self.fused.aside.enabled = True  # only the optimizer reads gradients, and there are none before

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..network import BestCapsule, Output, WCapsNet
 from ..network.critic import Critic
 from ..network.decoder import best_capsule
-from ..network.routing import predict, route
+from ..network.routing import Routing, predict, route
 from .compile import Unavailable, rehearse
 from .critic import FusedCritic, FusedRouter, Spectral, routed
 from .decoder import FusedDecoder, decoded
@@ -168,6 +168,8 @@ class FusedNetwork:
         for level, router in zip(self.levels, self.routers, strict=False):
             c = capsule_blocks(level, x, sums, training, prepared)  # (m, n, position, k)
             routing, x, sums = routed(router, c, training, seed, prepared)
+            if router.per_position:  # (m, n, position) → (m, n, i, j)
+                routing = Routing(*(one.unflatten(2, (level.height, level.width)) for one in routing))
             capsules.append(_as_maps(c, level))
             routings.append(routing)
         c = capsule_blocks(self.levels[-1], x, sums, training, prepared)

@@ -64,6 +64,7 @@ class FusedHead:
             "running": not training,
             "normalized": self.normalized,
             "sharpness": self.router.sharpness,
+            "growing": 0 if self.router.growing is None or not training else self.router.growing,
             "detach": self.detach,
             "keep": 1 - self.dropout if training else 1.0,
             "keep_c": 1 - self.projection_dropout if training else 1.0,

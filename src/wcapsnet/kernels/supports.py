@@ -42,9 +42,8 @@ def unsupported_routing(network: WCapsNet) -> str | None:
             exactly(router, Router)
             if router.weighting not in NORMALIZED:
                 raise Unavailable(f"no kernel for the weighting {_name(router.weighting)}")
-            if router.per_position:
-                raise Unavailable("no kernel for weights per position")
-            exactly(router.critic, *CRITICS, *GIVEN)
+            single = router.per_position or router is routers[-1]
+            exactly(router.critic, VectorCritic if single else BlockCritic, *GIVEN)
             if isinstance(router.critic, CRITICS):
                 _check_norm(router.critic.norm)
                 for layer in router.critic.layers:

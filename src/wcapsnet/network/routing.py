@@ -96,6 +96,7 @@ class Router(nn.Module):
         self.weighting = weigh
         self.noise_share, self.noise_std = noise_share, noise_std
         self.sharpness = sharpness
+        self.growing: Tensor | None = None  # the sharpness in training, while it grows
         self.per_position = per_position
 
     def forward(self, c: Tensor, keep: Tensor | None = None) -> Routing:
@@ -105,9 +106,16 @@ class Router(nn.Module):
 
     def weights(self, a: Tensor, keep: Tensor | None = None) -> Tensor:
         """b, over the kept capsules: Eq. 6 or 7 of the fitness times the sharpness (D37)"""
-        a = a * self.sharpness
+        a = a * (self.sharpness if self.growing is None or not self.training else self.growing)
         b = at_each_position(self.weighting, a) if self.per_position else self.weighting(a)
         return b if keep is None else kept(b, keep, self.per_position)
+
+
+def sharpen(router: Router, share: float, device: torch.device) -> None:
+    """Set the sharpness in training to  s_t = 1 + share · (s − 1)  (D42). A recorded step reads it from memory."""
+    if router.growing is None:
+        router.growing = torch.empty((), device=device)
+    router.growing.fill_(1 + share * (router.sharpness - 1))
 
 
 def route(b: Tensor, c: Tensor) -> Tensor:

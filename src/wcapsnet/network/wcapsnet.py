@@ -20,7 +20,7 @@ from . import nonlinearity  # noqa: F401 - registers them
 from .capsules import CapsuleBlocks, ConvPlus
 from .critic import BlockCritic, ConstantFitness, RandomFitness, VectorCritic
 from .decoder import BestCapsule, Decoder, best_capsule
-from .routing import Router, Routing, predict, route
+from .routing import Router, Routing, predict, route, sharpen
 
 
 @dataclass(frozen=True)
@@ -308,6 +308,11 @@ class WCapsNet(nn.Module):
     def dropped(self, c: Tensor) -> Tensor:
         """c with the dropout before W (D15)."""
         return F.dropout(c, self.config.projection_dropout, self.training)
+
+    def sharpen(self, share: float) -> None:
+        """Set the sharpness in training to this share of the way from 1 to the configured value (D42)."""
+        for _, _, router in self.levels():
+            sharpen(router, share, self.projection.device)
 
     @property
     def class_projection(self) -> Tensor:

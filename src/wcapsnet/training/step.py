@@ -46,24 +46,12 @@ class Step:
         images, share = batch if isinstance(batch, Mixed) else (batch, None)
         with arithmetic(experiment.training.precision, images.device):
             output = engine.forward(images, labels)
-            if share is None:
-                total = engine.terms(output, images, labels, experiment.objective, self.sums).total
-            else:
-                total = self._mixed_loss(output, images, labels, share)
+            total = engine.terms(output, images, labels, experiment.objective, self.sums, share).total
         self.optimizer.zero_grad(set_to_none=True)
         engine.backward(total)
         self.optimizer.step()
         if self.average:
             self.average.update()
-
-    def _mixed_loss(self, output: Any, images: Tensor, labels: Tensor, share: Tensor) -> Tensor:
-        """share · L(labels) + (1 − share) · L(labels of the image before)"""
-        total = torch.zeros((), device=labels.device)
-        for weight, of in ((share, labels), (1 - share, labels.roll(1))):
-            sums = torch.zeros_like(self.sums)
-            total = total + weight * self.engine.terms(output, images, of, self.experiment.objective, sums).total
-            self.sums += weight * sums
-        return total
 
     def tensors(self) -> list[Tensor]:
         """Everything that a step changes, except random states"""
@@ -161,7 +149,8 @@ class Average:
         averaged = [name for name, _ in network.named_parameters()]
         averaged += [name for name, _ in network.named_buffers() if name.endswith(("running_mean", "running_var"))]
         self._averaged = [own[name] for name in averaged], [other[name].detach() for name in averaged]
-        self._copied = [(own[name], other[name]) for name in own if name not in set(averaged)]
+        copied = [name for name in own if name not in set(averaged)]
+        self._copied = [own[name] for name in copied], [other[name] for name in copied]
 
     @torch.no_grad()
     def update(self) -> None:
@@ -171,8 +160,8 @@ class Average:
         difference = torch._foreach_sub(values, averages)
         torch._foreach_mul_(difference, rate)
         torch._foreach_add_(averages, difference)
-        for copied, value in self._copied:
-            copied.copy_(value)
+        if self._copied[0]:
+            torch._foreach_copy_(*self._copied)
 
     def tensors(self) -> list[Tensor]:
         return [*self.network.state_dict().values(), self.steps]

@@ -19,8 +19,13 @@ device_function float fitness_of(const Said& a, long long place, float mean, flo
     return sigmoid((low_half(*(const unsigned*)(a.raw + place * 8)) - mean) * rstd * *a.gamma + *a.beta);
 }
 
+template <class Said>
+device_function float sharpness_of(const Said& a) {
+    return a.growing ? *a.growing : a.sharpness;
+}
+
 // Eq. 6 or 7 before the division by the sum over capsules; `most` is the largest fitness.
 template <class Said>
 device_function float unnormalised(const Said& a, float fitness, float most) {
-    return a.normalized ? at_least_none(fitness * a.sharpness) : __expf((fitness - most) * a.sharpness);
+    return a.normalized ? at_least_none(fitness * sharpness_of(a)) : __expf((fitness - most) * sharpness_of(a));
 }

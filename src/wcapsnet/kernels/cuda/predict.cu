@@ -33,6 +33,7 @@ struct Predict {
     int update;
     int normalized;  // Eq. 7, else Eq. 6
     float sharpness;  // multiplies the fitness before that
+    const float* growing;  // current sharpness while it grows in training; else null
     int detach;
     float share;
     float std;
@@ -52,17 +53,6 @@ struct Predict {
 
 device_function float dropped(float x, float keep, const Predict& a, unsigned salt, unsigned place) {
     return keep < 1 ? (uniform(hashed(*a.seed, a.salt + salt, place)) < keep ? x / keep : 0.f) : x;
-}
-
-device_function float largest_of_block(float x, float* kept) {
-#pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2) x = max(x, shuffle_xor(x, distance));
-    if (threadIdx.x % 32 == 0) kept[threadIdx.x / 32] = x;
-    __syncthreads();
-    x = kept[0];
-    for (int i = 1; i < (int)blockDim.x / 32; i++) x = max(x, kept[i]);
-    __syncthreads();
-    return x;
 }
 
 // The index of the largest value of a block, the first if tied; 0 if no value is finite.
@@ -228,7 +218,7 @@ KERNEL(256, 4) predict_backward(ARGUMENTS(Predict) a) {
         if (a.db) db += a.db[row + v];
         weight[v] = db;
         along += b * db;
-        total += at_least_none(a.noisy[row + v] * a.sharpness);
+        total += at_least_none(a.noisy[row + v] * sharpness_of(a));
     }
     if (a.given) return;
     along = over_block(along, kept);
@@ -236,7 +226,7 @@ KERNEL(256, 4) predict_backward(ARGUMENTS(Predict) a) {
     float dbeta = 0, dgamma = 0;
     for (int v = threadIdx.x; v < a.vectors; v += blockDim.x) {
         float d = a.normalized ? (a.noisy[row + v] >= 0 ? (weight[v] - along) / total : 0.f) : a.b[row + v] * (weight[v] - along);
-        d = d * a.sharpness + (a.da ? a.da[row + v] : 0.f);
+        d = d * sharpness_of(a) + (a.da ? a.da[row + v] : 0.f);
         float fitness = a.a[row + v];
         d *= fitness * (1 - fitness);
         float raw = low_half(*(const unsigned*)(a.raw + (row + v) * 8));

@@ -232,6 +232,18 @@ device_function float over_block(float x, float* kept) {
     return x;
 }
 
+// The same for the maximum.
+device_function float largest_of_block(float x, float* kept) {
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) x = max(x, shuffle_xor(x, distance));
+    if (threadIdx.x % 32 == 0) kept[threadIdx.x / 32] = x;
+    __syncthreads();
+    x = kept[0];
+    for (int i = 1; i < (int)blockDim.x / 32; i++) x = max(x, kept[i]);
+    __syncthreads();
+    return x;
+}
+
 device_function float sigmoid(float x) { return 1 / (1 + __expf(-x)); }
 
 // Eq. 7 for a fitness that noise may have pushed below zero (normalized_weights in routing.py).

@@ -1,0 +1,77 @@
+"""Beyond the paper: `wcapsnet-plus` with a modern training recipe (D41), equal weights, and DenseNet-BC-100-12.
+
+The three recipes for a dataset share data, schedule and number of epochs. Names: cifar10-plus, cifar10-plus-uniform,
+cifar10-plus-densenet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ..data import DATASETS, DataConfig
+from ..data.types import Augmentations
+from ..experiment import Experiment, TrainingConfig
+from ..models import model_config
+from ..objective import Objective
+
+_TERMS = {"cross_entropy": 1.0, "centred_wasserstein": 0.2, "reconstruction": 0.01, "label_smoothing": 0.1}
+_CIFAR = DataConfig(
+    validation=5000, normalization="standardize", mirror=True, shift=4, augment=Augmentations(cutmix=0.5)
+)
+_GRAY = DataConfig(validation=10000, normalization="standardize", shift=2)
+_DATA = {
+    "cifar10": replace(_CIFAR, source="cifar10"),
+    "cifar100": replace(_CIFAR, source="cifar100"),
+    "fashion-mnist": replace(_GRAY, source="fashion-mnist", mirror=True, augment=Augmentations(erase=0.4)),
+    "mnist": replace(_GRAY, source="mnist", augment=Augmentations(rotate=10, zoom=0.1)),
+}
+_EPOCHS = {"cifar10": 400, "cifar100": 400, "fashion-mnist": 200, "mnist": 100}
+
+
+def _plus(dataset: str, model: str = "wcapsnet-plus") -> Experiment:
+    info, epochs = DATASETS[dataset], _EPOCHS[dataset]
+    return Experiment(
+        name=f"{dataset}-plus",
+        data=_DATA[dataset],
+        model=model_config(model, len(info.classes), info.channels, info.height, info.width),
+        objective=Objective(_TERMS),
+        training=TrainingConfig(
+            epochs=epochs,
+            batch_size=128,
+            milestones=(),
+            schedule="cosine",
+            warmup=epochs // 40,
+            weight_decay=5e-4,
+            averaging=0.999,
+        ),
+    )
+
+
+def _uniform(dataset: str) -> Experiment:
+    one = _plus(dataset)
+    model = replace(one.model, routing=replace(one.model.routing, fitness="constant"))
+    objective = Objective({**_TERMS, "centred_wasserstein": None})
+    return replace(one, name=f"{dataset}-plus-uniform", model=model, objective=objective)
+
+
+def _densenet(dataset: str) -> Experiment:
+    objective = Objective({name: _TERMS[name] for name in ("cross_entropy", "label_smoothing")})
+    return replace(_plus(dataset, "densenet-bc-100-12"), name=f"{dataset}-plus-densenet", objective=objective)
+
+
+def _recipe(make: Callable[[str], Experiment], dataset: str, text: str) -> Callable[[], Experiment]:
+    def experiment() -> Experiment:
+        return make(dataset)
+
+    experiment.__doc__ = f"{DATASETS[dataset].title} with {text}. {_EPOCHS[dataset]} epochs. Not trained yet."
+    return experiment
+
+
+PLUS: dict[str, Callable[[], Experiment]] = {}
+for _dataset in _DATA:
+    PLUS[f"{_dataset}-plus"] = _recipe(_plus, _dataset, "wcapsnet-plus")
+    PLUS[f"{_dataset}-plus-uniform"] = _recipe(_uniform, _dataset, "wcapsnet-plus and equal weights")
+    PLUS[f"{_dataset}-plus-densenet"] = _recipe(
+        _densenet, _dataset, "DenseNet-BC-100-12 and the recipe of wcapsnet-plus"
+    )

@@ -1,0 +1,154 @@
+"""Candidates for `wcapsnet-plus` (D41), most promising first, and their results on validation images.
+
+    python tools/campaign.py plus-search --out runs/plus-search --data-dir data     train, several at a time; resumable
+    python tools/plus_search.py runs/plus-search                                    validation accuracies, best first
+    python tools/plus_search.py runs/plus-search --routing --data-dir data          also how much routing matters
+
+Every candidate is `cifar10-plus` with some settings changed, for EPOCHS epochs: 2.7 million images each. If four runs
+at a time reach 40,000 images/s together (the paper's network: 50,800; this one has not been timed), all 24 take 27
+minutes on an H200. With one seed and 5,000 images, differences below 0.7 points are noise, so repeat the best with
+other seeds (`campaign.py plus-search-NAME:1,2`). --routing predicts the validation images again with the mean
+weights and with another image's weights, and measures the information about the class (D29).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import wcapsnet
+from wcapsnet.cli.exit import in_a_sentence
+from wcapsnet.errors import InputError
+from wcapsnet.experiment import Experiment
+from wcapsnet.models import parameter_count
+from wcapsnet.recipes import recipe
+from wcapsnet.settings import with_setting
+from wcapsnet.training.run_folder import Run
+
+EPOCHS = 60
+PREFIX = "plus-search"
+
+_EQUAL = ("model.routing.fitness=constant", "objective.centred_wasserstein=null")
+_DEEPER = "model.routing.sharpness=[1,1,3,5]"
+_SINGLE = ("model.routing.per_position=true", "model.routing.sharpness=[6]")
+_NO_WS = "objective.centred_wasserstein=null"
+
+
+def _levels(*rows: tuple[int, int, int, int]) -> str:
+    names = ("capsules", "growth", "dimension", "stride")
+    return "model.levels=" + json.dumps([dict(zip(names, row, strict=True)) for row in rows])
+
+
+SETTINGS: dict[str, tuple[str, ...]] = {
+    # the recipe, equal weights, and routing that depends more on the image
+    "recipe": (),
+    "uniform": _EQUAL,
+    "position": (*_SINGLE, _NO_WS),
+    "deeper-sharper": (_DEEPER,),
+    "position-centred": _SINGLE,
+    "deeper-sharper-information": (_DEEPER, "objective.information=0.1"),
+    "position-information": (*_SINGLE, _NO_WS, "objective.information=0.1"),
+    "growing": ("model.routing.sharpness=[5]", "training.sharpening=30"),
+    # networks of at most 1.0M parameters
+    "uniform-wider": (
+        *_EQUAL,
+        "model.init_channels=32",
+        _levels((4, 8, 56, 1), (4, 8, 80, 2), (4, 8, 112, 2), (2, 8, 64, 1)),
+    ),
+    "uniform-7-layers": (*_EQUAL, "model.dense_layers=7"),
+    "uniform-two-wide-blocks": (*_EQUAL, _levels((2, 16, 48, 1), (2, 16, 64, 2), (2, 16, 80, 2), (2, 8, 64, 1))),
+    "uniform-5-levels": (*_EQUAL, _levels((4, 8, 48, 1), (4, 8, 48, 1), (4, 8, 64, 2), (4, 8, 96, 2), (2, 8, 64, 1))),
+    # training
+    "uniform-cutmix-always": (*_EQUAL, "data.augment.cutmix=1"),
+    "uniform-without-cutmix": (*_EQUAL, "data.augment.cutmix=null"),
+    "uniform-lr-0.2": (*_EQUAL, "training.lr=0.2"),
+    "uniform-decay-1e-3": (*_EQUAL, "training.weight_decay=1e-3"),
+    "uniform-without-smoothing": (*_EQUAL, "objective.label_smoothing=null"),
+    "uniform-without-decoding": (*_EQUAL, "objective.reconstruction=null"),
+    "uniform-without-average": (*_EQUAL, "training.averaging=0"),
+    # more routing
+    "sharp": ("model.routing.sharpness=[5]",),
+    "sharp-information": ("model.routing.sharpness=[5]", "objective.information=0.1"),
+    "deeper-sharper-without-cutmix": (_DEEPER, "data.augment.cutmix=null"),
+    "deeper-sharper-information-alone": (_DEEPER, _NO_WS, "objective.information=0.3"),
+    "position-sharper": ("model.routing.per_position=true", "model.routing.sharpness=[12]", _NO_WS),
+}
+
+
+def _candidate(name: str, settings: tuple[str, ...]) -> Callable[[], Experiment]:
+    def experiment() -> Experiment:
+        one = recipe("cifar10-plus")
+        one = replace(one, training=one.training.with_epochs(EPOCHS))
+        for setting in (*settings, f"name={name}"):
+            one = with_setting(one, setting)
+        return one
+
+    return experiment
+
+
+CANDIDATES = {f"{PREFIX}-{name}": _candidate(f"{PREFIX}-{name}", settings) for name, settings in SETTINGS.items()}
+
+
+def facts(run: Run) -> dict[str, Any]:
+    """From the epochs so far; the best epoch is the one that the run keeps"""
+    metrics = run.metrics()
+    best = next((one for one in reversed(metrics) if one["best"]), None)
+    return {
+        "run": run.path.name,
+        "epochs": f"{len(metrics)}/{run.experiment.training.epochs}",
+        "parameters": f"{parameter_count(run.experiment.model) / 1000:.0f}k",
+        "validation": 100 * best["validation_accuracy"] if best else float("nan"),
+        "training": 100 * metrics[-1]["train_accuracy"] if best else float("nan"),
+        "images/s": metrics[-1]["images_per_s"] if best else float("nan"),
+    }
+
+
+def routing_facts(run: Run, data_dir: Path | None, images: int | None) -> dict[str, float]:
+    """On validation images: the change in accuracy with other weights, and the information of each level"""
+    inside = wcapsnet.explain(run.path, split="validation", images=images, data_dir=data_dir, quiet=True)
+    found = {}
+    if run.experiment.model.routing.fitness == "critic":
+        rerouted = inside.rerouted()
+        for kind in ("mean", "other"):
+            found[kind] = 100 * rerouted.difference(rerouted.by[kind][0])[0]
+    for level in inside.specialization.levels:
+        found[f"I{level.level + 1}"] = level.information
+    return found
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Markdown, best validation accuracy first"""
+    rows = sorted(rows, key=lambda row: -row["validation"] if row["validation"] == row["validation"] else 0.0)
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+
+    def cell(value: Any) -> str:
+        return "" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)
+
+    lines = [columns, ["---"] * len(columns), *([cell(row.get(name)) for name in columns] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--routing", action="store_true", help="also measure how much the routing matters")
+    parser.add_argument("--images", type=int, help="validation images for --routing (default: all)")
+    parser.add_argument("--data-dir", type=Path)
+    asked = parser.parse_args()
+    with in_a_sentence():
+        runs = [Run.open(path.parent) for path in sorted(asked.folder.glob("[!.]*/experiment.json"))]
+        if not runs:
+            raise InputError(f"There are no runs in {asked.folder}.")
+        rows = []
+        for run in runs:
+            routed = asked.routing and run.metrics() and hasattr(run.experiment.model, "routing")
+            rows.append(facts(run) | (routing_facts(run, asked.data_dir, asked.images) if routed else {}))
+        print(table(rows))
+
+
+if __name__ == "__main__":
+    main()
