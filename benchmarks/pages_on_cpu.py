@@ -140,6 +140,7 @@ def strokes(page: Any) -> dict[str, Any]:
         times.append(page.evaluate("window.answered - window.touched"))
     times.sort()
     return {
+        "shortest_ms": round(times[0], 1),
         "one_of_ten_under_ms": round(times[len(times) // 10], 1),
         "median_ms": round(statistics.median(times), 1),
         "nine_of_ten_under_ms": round(times[len(times) * 9 // 10], 1),

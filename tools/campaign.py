@@ -1,11 +1,12 @@
-"""Every run behind the tables in one go, several at a time on one GPU.
+"""Train every run behind the tables, several at a time on one GPU.
 
     python tools/campaign.py --data-dir data --download               the paper's tables, in the order below
     python tools/campaign.py --data-dir data table-v                  the other systems of Table V
-    python tools/campaign.py --data-dir data cifar10:0,1 vgg-19-cifar10:0   some: RECIPE:SEED,SEED
+    python tools/campaign.py --data-dir data plus-search --out runs/plus-search   candidates for wcapsnet-plus
+    python tools/campaign.py --data-dir data cifar10:0,1 vgg-19-cifar10:0   selected runs, RECIPE:SEED,SEED
 
-Runs are saved after every epoch in --out. Ctrl-C and --minutes save them at once, and the same command goes on; --set
-changes every run, for a short trial. Then: python tools/update_docs.py runs/campaign
+Runs are saved after every epoch in --out. Ctrl-C and --minutes save them at once, and the same command resumes
+them; --set changes every run, for a short trial. Then: python tools/update_docs.py runs/campaign
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from plus_search import CANDIDATES, facts, table
 from wcapsnet.cli import console
 from wcapsnet.cli.exit import in_a_sentence
 from wcapsnet.device import choose_device
@@ -28,6 +30,7 @@ from wcapsnet.recipes import recipe
 from wcapsnet.settings import with_setting
 from wcapsnet.sweeps import Planned, Sweep
 from wcapsnet.sweeps.run import train_all
+from wcapsnet.training.run_folder import Run
 
 OTHER_ROWS = ("normalized", "squash", "ws", "ce", "random")
 ALL = (
@@ -41,12 +44,12 @@ SYSTEMS = (  # the shortest first
     *("sr-capsnet-2-cifar10:0", "deepcaps-fashion-mnist:0", "capsnet-cifar10:0", "densenet-bc-100-cifar100:0"),
     *("attention-routing-cifar10:0", "vgg-19-cifar10:0", "deepcaps-cifar10:0"),
 )
-GROUPS = {"paper": ALL, "table-v": SYSTEMS}
+GROUPS = {"paper": ALL, "table-v": SYSTEMS, "plus-search": tuple(f"{name}:0" for name in CANDIDATES)}
 
 
 def planned(wanted: str, precision: str, settings: list[str]) -> list[Planned]:
     name, _, seeds = wanted.partition(":")
-    experiment, runs = recipe(name), []
+    experiment, runs = CANDIDATES.get(name, lambda: recipe(name))(), []
     for assignment in settings:
         experiment = with_setting(experiment, assignment)
     for seed in seeds.split(","):
@@ -80,7 +83,7 @@ def stopped_after(minutes: float | None) -> Iterator[None]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="*", default=["paper"], metavar="RECIPE:SEED,SEED|paper|table-v")
+    parser.add_argument("runs", nargs="*", default=["paper"], metavar="RECIPE:SEED,SEED|paper|table-v|plus-search")
     parser.add_argument("--out", type=Path, default=Path("runs/campaign"))
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--download", action="store_true")
@@ -96,7 +99,10 @@ def main() -> None:
         sweep, given = Sweep(asked.out, runs), {"data_dir": asked.data_dir, "download": asked.download}
         with stopped_after(asked.minutes):
             sweep.failures = train_all(sweep, device, parallel=asked.parallel, **given)
-        console.sweep(sweep)
+        if {name.partition(":")[0] for name in names} <= set(CANDIDATES):  # still choosing: no test accuracies
+            print(table([facts(run) for run in sweep.runs if Run.is_run(run.path)]))
+        else:
+            console.sweep(sweep)
         if sweep.failures:
             sys.exit(1)
 

@@ -29,7 +29,7 @@ def only(folder: Path, pattern: str) -> Path:
     found = sorted(folder.glob(pattern))
     if len(found) != 1:
         raise SystemExit(f"{folder} must hold exactly one {pattern}, but it holds {len(found)}.")
-    return found[0]
+    return found[0].resolve()  # pip runs in another folder
 
 
 def check_size(wheel: Path) -> str:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from .ship import Measured
 
 LIGHT_ON_DARK = {
-    **dict.fromkeys(("mnist", "sample"), "It knows light digits on dark ground; dark ones on paper must be inverted."),
-    "fashion-mnist": "It knows things lighter than the dark ground they lie on; a photo on white must be inverted.",
+    **dict.fromkeys(("mnist", "sample"), "It expects light digits on a dark background; invert dark digits on paper."),
+    "fashion-mnist": "It expects objects lighter than a dark background; invert photographs on white.",
 }
 
 
@@ -59,7 +59,7 @@ def card(m: Measured) -> str:
             "",
             *_limits(m, experiment),
             "",
-            "## How to rebuild it",
+            "## Training",
             "",
             "```",
             rebuild(experiment),
@@ -69,7 +69,7 @@ def card(m: Measured) -> str:
             "",
             "## Licence",
             "",
-            f"The weights: Apache-2.0, as the package. The data: {licence_of(experiment)}.",
+            f"Weights: Apache-2.0, like the package. Data: {licence_of(experiment)}.",
             "",
         ]
     )
@@ -81,26 +81,27 @@ def _summary(m: Measured, experiment: Experiment) -> list[str]:
     test, validation = m.facts["test"], m.facts["validation"]
     height, width = experiment.model.height, experiment.model.width
     rows = {
-        "what": f"WCapsNet ({levels} capsules, {sum(counts.values()):,} parameters with critics and decoder) on "
-        f"{title_of(experiment)}",
-        "answers": f"one of {len(m.classes)} classes, for {colors(experiment.model)} pictures of {height}×{width}",
-        "trained on": f"{m.images['train']:,} images, {augmentation(experiment)}; {m.images['validation']:,} more for "
-        "validation",
+        "model": f"WCapsNet, {levels} capsules, {sum(counts.values()):,} parameters including critics and decoder",
+        "input": f"{colors(experiment.model)} images of {height}×{width} pixels",
+        "output": f"one of {len(m.classes)} classes",
+        "dataset": f"{title_of(experiment)}: {m.images['train']:,} training and {m.images['validation']:,} validation "
+        "images",
+        "augmentation": augmentation(experiment),
         "test accuracy": f"**{_share(test)}**: {test['correct']:,} of {test['images']:,} images, fp32",
         "validation accuracy": f"{_share(validation)}: {validation['correct']:,} of {validation['images']:,} images",
         **_paper(experiment),
         "weights": f"epoch {m.facts['epoch']} of {experiment.training.epochs}, seed {experiment.training.seed}",
         "file": f"`{m.name}.safetensors`, {m.bytes / 1e6:.2f} MB, {m.facts['stored']}",
-        "checksum": f"`{m.facts['checksum']}` (SHA-256 over weights and metadata, looked at when it is loaded)",
+        "checksum": f"`{m.facts['checksum']}` (SHA-256 of weights and metadata, verified on loading)",
     }
     return ["| | |", "| --- | --- |", *(f"| {name} | {text} |" for name, text in rows.items())]
 
 
 def _paper(experiment: Experiment) -> dict[str, str]:
-    """What the paper reports, if this is its experiment in full length."""
+    """The paper's accuracy, if this is its experiment at full length"""
     dataset, row = row_of(experiment) or ("", "")
     figures = PAPER_TABLES["IV"].rows["WS+CE"] if row == NETWORK else PAPER_FIGURES.get(row, {})
-    return {"the paper's test accuracy": f"{figures[dataset]:.2f}%"} if dataset in figures else {}
+    return {"test accuracy in the paper": f"{figures[dataset]:.2f}%"} if dataset in figures else {}
 
 
 def _share(counts: dict[str, int]) -> str:
@@ -109,7 +110,7 @@ def _share(counts: dict[str, int]) -> str:
 
 def _numbers(m: Measured, experiment: Experiment) -> list[str]:
     text = [
-        "All runs to choose from. The one with the best validation accuracy was taken; the test set had no say.",
+        "All candidate runs. The one with the best validation accuracy was chosen, without regard to test accuracy.",
         "",
         "| seed | validation | test | |",
         "| --- | --- | --- | --- |",
@@ -124,18 +125,18 @@ def _numbers(m: Measured, experiment: Experiment) -> list[str]:
         text += ["", f"Test accuracy over these seeds: {spread} (mean and standard deviation)."]
     counted = m.run.results()["images"] - m.run.results()["errors"]
     if counted != m.facts["test"]["correct"]:
-        text += ["", f"The run itself counted {counted:,} right on the machine that trained it."]
+        text += ["", f"On the machine that trained it, the network classified {counted:,} test images correctly."]
     half = (
-        f"Stored in half precision it would answer {m.half.flips:,} validation and test images differently "
-        f"({m.half.correct:,} test images right), so it is stored in single precision."
+        f"Weights in half precision would change the prediction for {m.half.flips:,} of the validation and test images "
+        f"({m.half.correct:,} test images correct), so the file stores single precision."
         if m.half.flips
-        else "Half-precision storage changes no answer on validation and test images."
+        else "Weights in half precision change no prediction on validation and test images."
     )
     r = m.rounding
     text += [
         "",
         f"{half} On the test images, single and double precision differ by up to {r.error:.1g} in a logit and in "
-        f"{r.flips} answers; the closest answer leads by {r.margin:.1g}.",
+        f"{r.flips} predictions; the smallest margin between the two largest logits is {r.margin:.1g}.",
         "",
         *_by_class(m),
     ]
@@ -148,8 +149,8 @@ def _by_class(m: Measured) -> list[str]:
     seen = [r for r in range(len(m.classes)) if total[r]]
     order = sorted(seen, key=lambda r: (float(right[r] / total[r]), r))
     shown = seen if len(seen) <= 12 else [*order[:5], *order[-5:]]
-    text = [] if len(seen) <= 12 else ["The five classes it finds hardest and the five it finds easiest:", ""]
-    text += ["| class | test images | right | most often taken for |", "| --- | --- | --- | --- |"]
+    text = [] if len(seen) <= 12 else ["The five hardest and the five easiest classes:", ""]
+    text += ["| class | test images | accuracy | most often mistaken for |", "| --- | --- | --- | --- |"]
     for r in shown:
         others = confusion[r].clone()
         others[r] = 0
@@ -161,13 +162,13 @@ def _by_class(m: Measured) -> list[str]:
 def _limits(m: Measured, experiment: Experiment) -> list[str]:
     believed, right = float(m.test.probability.double().mean()), m.test.accuracy
     return [
-        f"- It knows {len(m.classes)} classes and answers with one of them whatever the picture shows.",
-        f"- It was trained and measured on {title_of(experiment)} alone; other pictures of the same things look "
-        "different, and nothing was measured on them.",
-        f"- Its probabilities are not calibrated: on the test images it gives its answers {percent(believed, 1)}% on "
-        f"average, and {percent(right, 1)}% of them are right.",
+        f"- It always predicts one of its {len(m.classes)} classes, whatever the picture shows.",
+        f"- It was trained and tested on {title_of(experiment)} only. Other pictures of the same objects look "
+        "different; its accuracy on them was not measured.",
+        f"- Its probabilities are not calibrated: on the test images, its mean confidence is {percent(believed, 1)}% "
+        f"and its accuracy {percent(right, 1)}%.",
         *([f"- {dark}"] if (dark := LIGHT_ON_DARK.get(experiment.data.source)) else []),
-        "- It is meant for research and teaching.",
+        "- It is intended for research and teaching.",
     ]
 
 
@@ -178,8 +179,8 @@ def _provenance(m: Measured) -> list[str]:
     seconds = clock(m.run.results()["seconds"])
     shared = ", several runs at a time" if runs_at_a_time(environment) > 1 else ""
     return [
-        f"That took {seconds}{f' on {where}' if where else ''}{shared}. On a GPU, sums are taken in another order "
-        "every time, so the same command gives a network much like it, not the same one.",
+        f"This took {seconds}{f' on {where}' if where else ''}{shared}. On a GPU, the order of summation varies "
+        "between runs, so the same command gives a similar network, not an identical one.",
         "",
-        f"The file and this page are made from the run folder by `python tools/ship.py {m.name} RUN`.",
+        f"`python tools/ship.py {m.name} RUN` writes the weights and this page from the run folder.",
     ]

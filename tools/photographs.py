@@ -1,11 +1,15 @@
-"""`wcapsnet train FOLDER` against a plain CNN and against equal weights, on folders of photographs, at equal CPU time.
+"""Compare `wcapsnet train FOLDER` on a CPU with training from scratch, equal weights and a plain CNN.
 
-    python tools/photographs.py CIFAR100_DIR [--seeds 0 1 2] [--folders NAME …]    trains; writes results/photographs/
-    python tools/photographs.py                                                   updates docs/results.md from it
+    python tools/photographs.py DATA_DIR --pretrain RUN    train the recipe small-cifar100 on 80 classes of CIFAR-100
+    python tools/photographs.py DATA_DIR --choose RUN      fine-tune RUN with several learning rates and lengths
+    python tools/photographs.py DATA_DIR --measure RUN     train all systems on all folders
+    python tools/photographs.py                            update docs/results.md from results/photographs/
 
-The folders are built as picture files from the images of CIFAR-100 (`cifar-100-binary`). The classes reported here did
-not serve to choose the defaults. Every run has one thread, and its cost is CPU time: a busy machine matters little.
-The CNN trains for as many epochs as cost the CPU time of the default.
+DATA_DIR holds CIFAR-100 and CIFAR-10, which are written as folders of picture files, and stamps/, the folder
+/usr/share/tuxpaint/stamps of Debian's package tuxpaint-stamps-default (2022.06.04). Folders of CIFAR-100 start from
+RUN, the others from the shipped network; neither has seen the CIFAR classes that it is fine-tuned on. `--choose` uses
+neither the training nor the test pictures of `--measure`. Every run uses one thread. Cost is CPU time, which a busy
+machine hardly affects. The CNN trains for as many epochs as fit into the CPU time of `wcapsnet train`.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import shutil
 import statistics
 import tempfile
 import time
@@ -28,33 +33,94 @@ from PIL import Image
 from torch import Tensor, nn
 
 import wcapsnet
+from wcapsnet.__main__ import keep_freed_memory
 from wcapsnet.api import experiment_for
 from wcapsnet.atomic import write_text
+from wcapsnet.data import DATASETS
 from wcapsnet.experiment import Experiment
 from wcapsnet.models import model_config
 from wcapsnet.objective import PAPER, Objective, objective
 from wcapsnet.parts import architecture
+from wcapsnet.recipes import recipe
+from wcapsnet.training.run_folder import Run
 
 ROOT = Path(__file__).parents[1]
 RECORD = ROOT / "results" / "photographs" / "2026-11-18_two-cpu-cores.json"
 PAGE = ROOT / "docs" / "results.md"
 BEGIN, END = "<!-- photographs: made by tools/photographs.py -->", "<!-- end of photographs -->"
-TEST = 100  # pictures per class in test/, from the test images of CIFAR-100
+CLASSES = np.random.default_rng(0).permutation(100).tolist()  # of CIFAR-100; the defaults were chosen on the first 36
+KNOWN, NEW = sorted(CLASSES[:80]), sorted(CLASSES[80:])  # used by --pretrain, and held out
 
 
 class Folder(NamedTuple):
     title: str
-    classes: slice  # of the shuffled classes; the first 24 served to choose the defaults
-    pictures: int  # per class, of which the loader splits 15 % off for validation
-    side: int  # pixels; CIFAR's 32, or enlarged
+    dataset: str
+    classes: list[int]
+    pictures: int  # per class; the loader splits off 15 % for validation
+    side: int = 32  # pixels; CIFAR has 32
+    new: bool = True  # whether there is a pretrained network that has not seen these classes
+
+    def write(self, place: Path, data_dir: Path, **parts: tuple[str, slice]) -> None:
+        """Write PLACE/part/CLASS/…. `parts`: CIFAR's split, and which of its images of each class to use"""
+        info = DATASETS[self.dataset]
+        raw = info.read(data_dir)
+        names = raw.classes or info.classes
+        for part, (origin, chosen) in parts.items():
+            images, labels = getattr(raw, origin)
+            for label in self.classes:
+                into = place / part / names[label]
+                into.mkdir(parents=True)
+                for number, image in enumerate(images[labels == label][chosen]):
+                    picture = Image.fromarray(image.transpose(1, 2, 0))
+                    if self.side == 32:
+                        picture.save(into / f"{number}.png", compress_level=1)
+                    else:
+                        enlarged = picture.resize((self.side, self.side), Image.Resampling.BICUBIC)
+                        enlarged.save(into / f"{number}.jpg", quality=90)
+
+    def write_measured(self, place: Path, data_dir: Path, seed: int) -> None:
+        if self.dataset != "stamps":
+            self.write(place, data_dir, train=("train", slice(self.pictures)), test=("test", slice(100)))
+            return
+        for name, folder in STAMPS.items():  # each seed tests on a different half of the photographs
+            found = [path for path in sorted((data_dir / "stamps" / folder).rglob("*.png")) if _is_photograph(path)]
+            order = np.random.default_rng(seed).permutation(len(found))
+            for part, chosen in (("train", order[len(found) // 2 :]), ("test", order[: len(found) // 2])):
+                (place / part / name).mkdir(parents=True)
+                for index in chosen:
+                    shutil.copyfile(found[index], place / part / name / found[index].name)
+
+
+STAMPS = {
+    "birds": "animals/birds",
+    "mammals": "animals/mammals",
+    "flowers": "plants/flowers",
+    "fruit": "food/fruit",
+    "vegetables": "food/vegetables",
+}
+
+
+def _is_photograph(stamp: Path) -> bool:
+    drawn = {"cartoon", "plastic"} & set(stamp.parts)
+    return not drawn and not stamp.stem.endswith(("_mirror", "_flip"))
 
 
 FOLDERS = {
-    "small": Folder("12 classes × 60, 32 px PNG", slice(36, 48), 60, 32),
-    "enlarged": Folder("12 classes × 60, enlarged to 96 px JPEG", slice(48, 60), 60, 96),
-    "few": Folder("5 classes × 200, 32 px PNG", slice(60, 65), 200, 32),
+    "held-out": Folder("20 classes of CIFAR-100 × 50", "cifar100", NEW, 50),
+    "cifar10": Folder("10 classes of CIFAR-10 × 60", "cifar10", list(range(10)), 60),
+    "cifar10-enlarged": Folder("the same, enlarged to 96 px JPEG", "cifar10", list(range(10)), 60, 96),
+    "stamps": Folder("5 classes of cut-out photographs × 9 to 33", "stamps", [], 0),
+    "small": Folder("12 classes of CIFAR-100 × 60", "cifar100", CLASSES[36:48], 60, new=False),
+    "enlarged": Folder("12 others × 60, enlarged to 96 px JPEG", "cifar100", CLASSES[48:60], 60, 96, new=False),
+    "few": Folder("5 classes of CIFAR-100 × 200", "cifar100", CLASSES[60:65], 200, new=False),
 }
-SYSTEMS = {"default": "`wcapsnet train`", "cnn": "plain CNN", "uniform": "equal weights"}
+CHOOSING = {"train": ("train", slice(50, 100)), "val": ("train", slice(100, 140)), "test": ("train", slice(140, 141))}
+SYSTEMS = {
+    "fine-tuned": "`wcapsnet train`",
+    "scratch": "`--from none`",
+    "uniform": "`--from none`, equal weights",
+    "cnn": "plain CNN",
+}
 
 
 @dataclass(frozen=True)
@@ -97,52 +163,50 @@ class CNN(nn.Module):
         return [p for p in self.parameters() if p.dim() > 1]
 
 
-def build(name: str, source: Path, place: Path) -> None:
-    """Write the pictures of a folder: train/CLASS/…, test/CLASS/…"""
-    folder = FOLDERS[name]
-    names = (source / "fine_label_names.txt").read_text().split()
-    chosen = np.random.default_rng(0).permutation(100)[folder.classes]
-    for part, count in (("train", folder.pictures), ("test", TEST)):
-        rows = np.fromfile(source / f"{part}.bin", np.uint8).reshape(-1, 3074)
-        for label in chosen:
-            into = place / part / names[label]
-            into.mkdir(parents=True)
-            for number, row in enumerate(rows[rows[:, 1] == label][:count]):
-                picture = Image.fromarray(row[2:].reshape(3, 32, 32).transpose(1, 2, 0))
-                if folder.side == 32:
-                    picture.save(into / f"{number}.png")
-                else:
-                    enlarged = picture.resize((folder.side, folder.side), Image.Resampling.BICUBIC)
-                    enlarged.save(into / f"{number}.jpg", quality=90)
+def pretrain(data_dir: Path, out: Path, epochs: int | None) -> None:
+    """Train the recipe small-cifar100 on the known classes."""
+    whole = recipe("small-cifar100")
+    with tempfile.TemporaryDirectory() as scratch:
+        place = Path(scratch) / "known"
+        Folder("", "cifar100", KNOWN, 0).write(
+            place, data_dir, train=("train", slice(None)), test=("test", slice(None))
+        )
+        data = replace(whole.data, source=str(place), height=32, width=32, channels=3, validation=2000)
+        known = replace(whole, data=data, model=replace(whole.model, classes=len(KNOWN)))
+        wcapsnet.train(known, epochs=epochs, device="cpu", out=out, report=False)
 
 
-def experiments(place: Path, seed: int) -> dict[str, Experiment]:
-    default, _ = experiment_for(place, device=torch.device("cpu"), seed=seed)
-    model = default.model
-    equal = replace(model, routing=replace(model.routing, fitness="constant"))
-    plain = Objective({name: weight for name, weight in default.objective.items() if name != "wasserstein"})
-    cnn = CNNConfig(model.classes, model.channels, model.height, model.width)
-    # its own learning rate, weight decay and smoothing: what suited it best on the classes for choosing
-    recipe = replace(default.training, lr=0.002, weight_decay=0.05)
-    targets = Objective(cross_entropy=1.0, label_smoothing=0.1)
-    return {
-        "default": default,
-        "cnn": replace(default, model=cnn, objective=targets, training=recipe),
-        "uniform": replace(default, model=equal, objective=plain),
-    }
+def experiment_of(place: Path, seed: int, system: str, start: Path | None) -> Experiment:
+    """The experiment of `system` on the pictures in `place`. `start` None: the default of `wcapsnet train`"""
+    begin = start if system == "fine-tuned" else "none"
+    experiment, _ = experiment_for(place, device=torch.device("cpu"), seed=seed, start_from=begin)
+    model = experiment.model
+    if system == "uniform":
+        equal = replace(model, routing=replace(model.routing, fitness="constant"))
+        plain = Objective({name: weight for name, weight in experiment.objective.items() if name != "wasserstein"})
+        return replace(experiment, model=equal, objective=plain)
+    if system == "cnn":
+        # learning rate, weight decay and label smoothing tuned for the CNN on the classes for choosing
+        training = replace(experiment.training, lr=0.002, weight_decay=0.05)
+        cnn = CNNConfig(model.classes, model.channels, model.height, model.width)
+        return replace(
+            experiment, model=cnn, objective=Objective(cross_entropy=1.0, label_smoothing=0.1), training=training
+        )
+    return experiment
 
 
-def measured(experiment: Experiment, out: Path) -> dict[str, Any]:
+def trained(experiment: Experiment, out: Path) -> dict[str, Any]:
+    """Train; return results and cost, including loading and testing."""
     began = time.process_time()
-    trained = wcapsnet.train(experiment, device="cpu", out=out, report=False, quiet=True)
+    done = wcapsnet.train(experiment, device="cpu", out=out, report=False, quiet=True)
     spent = time.process_time() - began
-    network = trained.load().network
     return {
-        "accuracy": trained.accuracy,
-        "images": trained.results["images"],
-        "epochs": trained.results["epochs"],
+        "accuracy": done.accuracy,
+        "images": done.results["images"],
+        "validation_accuracy": done.results["validation_accuracy"],
+        "epochs": done.results["epochs"],
         "cpu_seconds": round(spent, 1),
-        "parameters": sum(p.numel() for p in network.parameters()),
+        "parameters": sum(p.numel() for p in done.load().network.parameters()),
     }
 
 
@@ -150,36 +214,65 @@ def with_epochs(experiment: Experiment, epochs: int) -> Experiment:
     return replace(experiment, training=experiment.training.with_epochs(max(1, epochs)))
 
 
-def measure(source: Path, folders: list[str], seeds: list[int], systems: list[str]) -> None:
-    torch.set_num_threads(1)
+def choose(data_dir: Path, source: Path, factors: list[float], lengths: list[float]) -> None:
+    """Fine-tune with multiples of the default learning rate and number of epochs; record validation results only."""
+    with tempfile.TemporaryDirectory() as scratch:
+        place = Path(scratch) / "choosing"
+        FOLDERS["held-out"].write(place, data_dir, **CHOOSING)
+        for factor in factors:
+            for length in lengths:
+                system = "fine-tuned" if factor else "scratch"
+                experiment = experiment_of(place, 0, system, source)
+                experiment = with_epochs(experiment, round(length * experiment.training.epochs))
+                lr = experiment.training.lr * (factor or 1)
+                experiment = replace(experiment, training=replace(experiment.training, lr=lr))
+                run = trained(experiment, Path(scratch) / f"{factor}-{length}")
+                kept = {"system": system, "lr": lr, **run}
+                del kept["accuracy"], kept["images"], kept["parameters"]
+                print(kept, flush=True)
+                keep(choosing=[*recorded().get("choosing", []), kept])
+
+
+def measure(data_dir: Path, source: Path, folders: list[str], seeds: list[int], systems: list[str]) -> None:
     architecture("plain-cnn")(CNNConfig)
+    if "fine-tuned" in systems:
+        keep(source=described(source))
     done = {(run["folder"], run["seed"], run["system"]): run for run in recorded()["runs"]}
-    costs: dict[
-        str, tuple[float, float]
-    ] = {}  # of the CNN's first epoch, with all that surrounds it, and of the others
+    costs: dict[str, tuple[float, float]] = {}  # CPU seconds of the CNN: a run of one epoch, each further epoch
     for seed in seeds:
-        for folder in folders:
+        for name in folders:
+            folder = FOLDERS[name]
+            start = source if folder.dataset == "cifar100" else None
             with tempfile.TemporaryDirectory() as scratch:
-                place = Path(scratch) / folder
-                build(folder, source, place)
-                for system, experiment in experiments(place, seed).items():
-                    if system not in systems or (folder, seed, system) in done:
+                place = Path(scratch) / name
+                folder.write_measured(place, data_dir, seed)
+                for system in systems:
+                    if (name, seed, system) in done or (system == "fine-tuned" and not folder.new):
                         continue
-                    if system == "cnn":  # as many epochs as cost the same CPU time
-                        if folder not in costs:
+                    experiment = experiment_of(place, seed, system, start)
+                    if system == "cnn":
+                        if name not in costs:
                             short, long = (
-                                measured(with_epochs(experiment, epochs), Path(scratch) / f"{epochs}")["cpu_seconds"]
+                                trained(with_epochs(experiment, epochs), Path(scratch) / f"{epochs}")["cpu_seconds"]
                                 for epochs in (1, 13)
                             )
-                            costs[folder] = short, (long - short) / 12
-                        first, epoch = costs[folder]
-                        wanted = done[folder, seed, "default"]["cpu_seconds"] - first
-                        experiment = with_epochs(experiment, 1 + round(wanted / epoch))
-                    run: dict[str, Any] = {"folder": folder, "system": system, "seed": seed}
-                    run |= measured(experiment, Path(scratch) / system)
+                            costs[name] = short, (long - short) / 12
+                        first, epoch = costs[name]
+                        rival = done[name, seed, "fine-tuned" if folder.new else "scratch"]
+                        experiment = with_epochs(experiment, 1 + round((rival["cpu_seconds"] - first) / epoch))
+                    run: dict[str, Any] = {"folder": name, "system": system, "seed": seed}
+                    run |= trained(experiment, Path(scratch) / system)
                     print(run, flush=True)
-                    done[folder, seed, system] = run
+                    done[name, seed, system] = run
                     keep(run)
+
+
+def described(source: Path) -> dict[str, Any]:
+    """Facts about the network that --pretrain trained"""
+    results = Run.open(source).results()
+    return {"classes": len(KNOWN)} | {
+        name: results[name] for name in ("epochs", "validation_accuracy", "accuracy", "images")
+    }
 
 
 def step(network: nn.Module, images: Tensor, terms: Objective) -> float:
@@ -190,8 +283,7 @@ def step(network: nn.Module, images: Tensor, terms: Objective) -> float:
 
 
 def cost() -> list[dict[str, Any]]:
-    """CPU time of a forward and backward pass per image, and the share of convolutions in it"""
-    torch.set_num_threads(1)
+    """CPU time of a forward and backward pass per image, and the share of it spent in convolutions"""
     rows = []
     for side in (32, 64):
         configs = {name: model_config(name, 12, 3, side, side) for name in ("wcapsnet-quick", "wcapsnet-small")}
@@ -223,11 +315,10 @@ def recorded() -> dict[str, Any]:
 
 
 def keep(*runs: dict[str, Any], **facts: Any) -> None:
-    """Add to the record, to which another process may add as well."""
+    """Add to the record; other processes may add to it at the same time."""
     RECORD.parent.mkdir(exist_ok=True)
     with FileLock(RECORD.with_suffix(".lock")):
-        record = recorded()
-        record |= {
+        record = recorded() | {
             **facts,
             "date": datetime.now(timezone.utc).date().isoformat(),
             "hardware": "two CPU cores, one thread per run",
@@ -237,9 +328,8 @@ def keep(*runs: dict[str, Any], **facts: Any) -> None:
                 "python": platform.python_version(),
             },
         }
-        record["runs"] = sorted(
-            [*record.pop("runs"), *runs], key=lambda one: (one["folder"], one["system"], one["seed"])
-        )
+        kept = [*record.pop("runs"), *runs]
+        record["runs"] = sorted(kept, key=lambda one: (one["folder"], one["system"], one["seed"]))
         write_text(RECORD, json.dumps(record, indent=1) + "\n")
 
 
@@ -251,8 +341,6 @@ def table(record: dict[str, Any]) -> str:
         "| --- |" + " --- |" * len(systems),
     ]
     for name, folder in FOLDERS.items():
-        if not any(run["folder"] == name for run in record["runs"]):
-            continue
         cells = []
         for system in systems:
             runs = [run for run in record["runs"] if (run["folder"], run["system"]) == (name, system)]
@@ -260,13 +348,13 @@ def table(record: dict[str, Any]) -> str:
             spread = f" ± {statistics.stdev(accuracies):.1f}" if len(runs) > 1 else ""
             seconds = round(statistics.fmean(run["cpu_seconds"] for run in runs)) if runs else 0
             cells.append(f"{statistics.fmean(accuracies):.1f}{spread} ({len(runs)}); {seconds} s" if runs else "–")
-        lines.append(f"| {folder.title} | " + " | ".join(cells) + " |")
+        lines += [f"| {folder.title} | " + " | ".join(cells) + " |"] if set(cells) != {"–"} else []
     return "\n".join(lines)
 
 
 def cost_table(record: dict[str, Any]) -> str:
     lines = [
-        "| training step, CPU time per image | 32 px | 64 px | of which convolutions |",
+        "| training step, CPU time per image | 32 px | 64 px | share of convolutions |",
         "| --- | --- | --- | --- |",
     ]
     rows = record.get("cost", [])
@@ -277,24 +365,54 @@ def cost_table(record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def choosing_table(record: dict[str, Any]) -> str:
+    lines = ["| one seed | learning rate | epochs | validation accuracy, % | CPU seconds |", "| --- |" + " --- |" * 4]
+    for run in record.get("choosing", []):
+        accuracy, seconds = f"{100 * run['validation_accuracy']:.1f}", f"{run['cpu_seconds']:.0f}"
+        lines.append(f"| {run['system']} | {run['lr']:g} | {run['epochs']} | {accuracy} | {seconds} |")
+    return "\n".join(lines)
+
+
 def updated(page: str, record: dict[str, Any]) -> str:
     before, rest = page.split(BEGIN)
-    return f"{before}{BEGIN}\n\n{table(record)}\n\n{cost_table(record)}\n\n{END}{rest.split(END)[1]}"
+    tables = "\n\n".join(make(record) for make in (table, choosing_table, cost_table))
+    return f"{before}{BEGIN}\n\n{tables}\n\n{END}{rest.split(END)[1]}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("source", type=Path, nargs="?", help="the folder cifar-100-binary")
+    parser.add_argument("data_dir", type=Path, nargs="?")
+    parser.add_argument("--pretrain", type=Path, metavar="RUN")
+    parser.add_argument("--choose", type=Path, metavar="RUN")
+    parser.add_argument("--measure", type=Path, metavar="RUN")
+    parser.add_argument("--cost", action="store_true", help="measure the cost of a training step")
+    parser.add_argument("--epochs", type=int, help="--pretrain: number of epochs (default: the recipe's)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--folders", nargs="+", default=list(FOLDERS), choices=list(FOLDERS))
     parser.add_argument("--systems", nargs="+", default=list(SYSTEMS), choices=list(SYSTEMS))
-    parser.add_argument("--cost", action="store_true", help="measure the cost of a step instead")
+    parser.add_argument(
+        "--factors",
+        type=float,
+        nargs="+",
+        default=[0, 0.5, 1, 2],
+        help="--choose: factors of the learning rate; 0: from scratch",
+    )
+    parser.add_argument(
+        "--lengths", type=float, nargs="+", default=[0.5, 1], help="--choose: factors of the number of epochs"
+    )
     asked = parser.parse_args()
+    torch.set_num_threads(1)
+    keep_freed_memory()  # as the command does
+    if asked.pretrain:
+        pretrain(asked.data_dir, asked.pretrain, asked.epochs)
+    if asked.choose:
+        choose(asked.data_dir, asked.choose, asked.factors, asked.lengths)
+    if asked.measure:
+        measure(asked.data_dir, asked.measure, asked.folders, asked.seeds, asked.systems)
     if asked.cost:
         keep(cost=cost())
-    if asked.source:
-        measure(asked.source, asked.folders, asked.seeds, asked.systems)
-    write_text(PAGE, updated(PAGE.read_text(), json.loads(RECORD.read_text())))
+    if RECORD.exists():
+        write_text(PAGE, updated(PAGE.read_text(), recorded()))
 
 
 if __name__ == "__main__":

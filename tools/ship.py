@@ -22,6 +22,7 @@ from torch import Tensor
 
 import update_docs
 from model_card import card
+from records import environment_of, history_of
 from wcapsnet import __version__
 from wcapsnet.atomic import replacing, write_text
 from wcapsnet.classifier import Classifier, save_tensors, sealed
@@ -33,7 +34,7 @@ from wcapsnet.experiment import published
 from wcapsnet.parts import model as MODELS
 from wcapsnet.recipes import RECIPES
 from wcapsnet.reports.export import accuracy_figure, write_figure
-from wcapsnet.reports.records import FREE, environment_of, history_of, open_run, runs_in
+from wcapsnet.reports.records import FREE, open_run, runs_in
 from wcapsnet.settings import flat, to_dict
 from wcapsnet.training.evaluate import Evaluation, evaluate, good_batch, on_every_core
 from wcapsnet.training.run_folder import PARTS, Run

@@ -26,6 +26,7 @@ import torch
 from rich.console import Console
 
 from readings import AS_DECIDED, AS_DECIDED_PLAIN, READINGS, experiment_of, that_apply_to
+from records import environment_of
 from wcapsnet.atomic import write_text
 from wcapsnet.cli.exit import in_a_sentence
 from wcapsnet.data import Dataset, default_data_dir, load_dataset
@@ -38,7 +39,7 @@ from wcapsnet.formatting import mean_and_deviation, percent
 from wcapsnet.network import WCapsNet
 from wcapsnet.network.critic import Critic
 from wcapsnet.recipes import recipe
-from wcapsnet.reports.records import environment_of, in_all, open_run, runs_in
+from wcapsnet.reports.records import in_all, open_run, runs_in
 from wcapsnet.reports.significance import LEVEL, apart, between, holm, pooled, spreads
 from wcapsnet.reports.tables import with_correction
 from wcapsnet.settings import differing, flat, to_dict

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from records import keep, records_json
 from wcapsnet.atomic import write_text
 from wcapsnet.bench import compare
 from wcapsnet.classifier import load_tensors
@@ -23,7 +24,7 @@ from wcapsnet.formatting import percent, plural
 from wcapsnet.recipes.published import PAPER_TABLES
 from wcapsnet.reports import tables
 from wcapsnet.reports.export import Panel, accuracy_figure, weight_maps
-from wcapsnet.reports.records import NETWORK, Record, in_order, keep, open_run, read_record, records_json, runs_in
+from wcapsnet.reports.records import NETWORK, Record, in_order, open_run, read_record, runs_in
 from wcapsnet.training.console import clock
 from wcapsnet.training.run_folder import read_json
 
@@ -35,7 +36,7 @@ SHORT = "cifar10"  # the dataset of the short comparison in the README
 PAGES = (Path("README.md"), Path("docs/results.md"), Path("docs/runs.md"), Path("docs/guide.md"))
 LEVEL = 3  # whose weights are shown: as in the paper, the level that specialises
 LOOKED = {  # the figure's panels, and the output of `wcapsnet explain --json` for these networks
-    "softmax, shipped": "2026-11-15_wcapsnet-mnist_two-cpu-cores/explain.json",
+    "softmax, shipped": "2026-11-18_shipped_two-cpu-cores/wcapsnet-mnist.json",
     **{
         f"normalised, seed {seed}": f"2026-11-16_normalized_two-cpu-cores/mnist-normalized-seed-{seed}.json"
         for seed in range(3)

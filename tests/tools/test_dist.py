@@ -27,6 +27,13 @@ def test_a_folder_with_two_wheels_is_refused(tmp_path):
         check_dist.only(tmp_path, "*.whl")
 
 
+def test_a_wheel_in_a_relative_folder_is_found_from_any_other(tmp_path, monkeypatch):
+    (tmp_path / "dist").mkdir()
+    (tmp_path / "dist" / "a.whl").touch()
+    monkeypatch.chdir(tmp_path)
+    assert check_dist.only(Path("dist"), "*.whl") == tmp_path / "dist" / "a.whl"
+
+
 @pytest.mark.slow
 def test_the_wheel_is_under_20_mb_and_recognises_a_digit_in_an_empty_environment(tmp_path):
     pytest.importorskip("build")

@@ -114,7 +114,7 @@ def pictures(sample: Sample, tries: int, seed: int) -> Outcome:
         before = _megabytes()
         for number in range(tries):
             name, content = fuzzed(number, seed, every)
-            os.pwrite(1, f"{number:<12}".encode(), 0)  # for whoever finds this process dead
+            os.pwrite(1, f"{number:<12}".encode(), 0)  # read by the parent if this process dies
             began = time.perf_counter()
             try:
                 answer = network.predict(content)

@@ -1,0 +1,73 @@
+"""Write the records that `wcapsnet.reports.records` reads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from wcapsnet.atomic import write_text
+from wcapsnet.errors import InputError
+from wcapsnet.reports.records import Record, open_run, read_record
+from wcapsnet.settings import to_dict
+from wcapsnet.training.run_folder import Run, file_names_only
+
+
+def records_json(records: list[Record]) -> str:
+    """One line per record."""
+    lines = ",\n".join(json.dumps(to_dict(record)) for record in records)
+    return f"[\n{lines}\n]\n" if lines else "[]\n"
+
+
+def keep(path: Path, results: Path) -> Path:
+    """Write the record of a finished run to its place below `results`."""
+    run, record = open_run(path), read_record(path)
+    place = results / record.place
+    if place.exists() and read_record(place) != record:
+        raise InputError(f"{place} holds another run with the seed {record.seed}; train {path} with another seed.")
+    facts = {"experiment": run.facts("experiment"), "environment": environment_of(run), "test": run.results()}
+    write_record(place, facts, history_of(run))
+    return place
+
+
+def write_record(path: Path, facts: dict[str, Any], metrics: list[dict[str, Any]]) -> None:
+    """One line per fact and per column of the metrics, with null where an epoch has no such value."""
+    names = dict.fromkeys(name for epoch in metrics for name in epoch)
+    columns = {name: [epoch.get(name) for epoch in metrics] for name in names}
+    lines = [f"{_compact(name)}:{_compact(fact)}" for name, fact in facts.items()]
+    lines.append('"metrics":{' + ",".join(f"\n{_compact(name)}:{_compact(column)}" for name, column in columns.items()))
+    write_text(path, "{\n" + ",\n".join(lines) + "}\n}\n")
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def history_of(run: Run) -> list[dict[str, Any]]:
+    """metrics.jsonl, to six digits."""
+    return [{name: _rounded(value) for name, value in epoch.items()} for epoch in run.metrics()]
+
+
+def _rounded(value: Any) -> Any:
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def environment_of(run: Run) -> dict[str, Any]:
+    """environment.json without paths; empty if it is missing."""
+    return _without_paths(run.facts("environment")) if run.file("environment.json").exists() else {}
+
+
+def _without_paths(environment: dict[str, Any]) -> dict[str, Any]:
+    kept: list[str] = []
+    words = iter(environment.get("command", ()))
+    for word in words:
+        option, equals, _ = word.partition("=")
+        if option in ("--data-dir", "--out", "--resume"):
+            if not equals:
+                next(words, None)
+        else:
+            kept.append(word)
+    found = {**environment, "command": file_names_only(kept), "data_dir": None}
+    if "resumed" in environment:
+        found["resumed"] = [_without_paths(again) for again in environment["resumed"]]
+    return found
