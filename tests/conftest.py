@@ -11,9 +11,10 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-sys.path.insert(0, str(Path(__file__).parent))  # `import twins`, the oracles, from every test
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), *(str(path) for path in HERE.iterdir() if path.is_dir())]  # twins and helpers, from any test
 
-torch.set_num_threads(1)  # the networks here are too small for two
+torch.set_num_threads(1)  # the networks here are too small for two; session fixtures may be made before any test
 
 settings.register_profile(
     "repeatable",
@@ -24,6 +25,12 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("repeatable")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Also after a test that chose another number, as the live page does"""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +62,7 @@ SLOW = (
 
 
 def pytest_collection_modifyitems(items):
-    here = Path(__file__).parent
-    assert all((here / name).is_file() for name in SLOW)
+    assert all((HERE / name).is_file() for name in SLOW)
     for item in items:
-        if item.path.relative_to(here).as_posix() in SLOW:
+        if item.path.relative_to(HERE).as_posix() in SLOW:
             item.add_marker(pytest.mark.slow)

@@ -8,7 +8,7 @@ import pytest
 SRC = Path(__file__).parents[1] / "src" / "wcapsnet"
 # Every package may import those in the lines before its own, and nothing else.
 LAYERS = [
-    ["errors", "launched", "limits"],
+    ["errors", "launched", "lazy", "limits"],
     ["atomic", "cache", "console", "device", "formatting", "host_memory"],
     ["parts", "prediction", "scores"],
     ["plugins", "pretrained"],

@@ -141,10 +141,18 @@ def test_memory_is_between_something_and_all_there_is():
     assert 2**20 < available(CPU) < 2**60
 
 
-def test_a_limit_of_a_container_counts(monkeypatch, tmp_path):
-    (tmp_path / "max").write_text("1048576\n")
-    (tmp_path / "none").write_text("max\n")
-    monkeypatch.setattr(
-        host_memory, "CGROUPS", (str(tmp_path / "max"), str(tmp_path / "none"), str(tmp_path / "missing"))
-    )
-    assert available(CPU) == 2**20
+@pytest.mark.parametrize(("limit", "used", "prefix"), [group[1:] for group in host_memory.CGROUPS])
+def test_a_container_has_its_limit_less_what_it_uses_except_for_cached_files(
+    monkeypatch, tmp_path, limit, used, prefix
+):
+    content = {limit: 2**20, used: 2**19, "memory.stat": f"anon 7\n{prefix}active_file 20\n{prefix}inactive_file 30"}
+    for file, text in content.items():
+        (tmp_path / file).write_text(f"{text}\n")
+    unlimited = tmp_path / "unlimited"
+    unlimited.mkdir()
+    (unlimited / limit).write_text("max\n")
+    folders = (tmp_path, unlimited, tmp_path / "missing")
+    monkeypatch.setattr(host_memory, "CGROUPS", [(str(folder), limit, used, prefix) for folder in folders])
+    assert available(CPU) == 2**20 - 2**19 + 50
+    (tmp_path / used).write_text(f"{2**21}\n")  # above its limit for a moment
+    assert available(CPU) == 0

@@ -1,7 +1,8 @@
 """Wasserstein Routed Capsule Networks (Fuchs & Pernkopf, 2020)."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from .lazy import lazy
 
 __version__ = "0.1.0"
 
@@ -16,33 +17,6 @@ if TYPE_CHECKING:
     from .plugins import load_plugin
     from .prediction import Prediction
 
-_PLACES = {
-    "Classifier": "classifier",
-    "Comparison": "api",
-    "Experiment": "experiment",
-    "Exported": "api",
-    "InputError": "errors",
-    "Level": "network",
-    "Output": "network",
-    "Prediction": "prediction",
-    "Routing": "network",
-    "RoutingConfig": "network",
-    "Trained": "api",
-    "WCapsNet": "network",
-    "WCapsNetConfig": "network",
-    "compare": "api",
-    "create": "models",
-    "evaluate": "api",
-    "explain": "api",
-    "export": "api",
-    "list_models": "models",
-    "load": "hub",
-    "load_plugin": "plugins",
-    "predict": "api",
-    "report": "api",
-    "sweep": "api",
-    "train": "api",
-}
 __all__ = [
     "Classifier",
     "Comparison",
@@ -72,11 +46,23 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """The public names, imported on first use: the command line must set options before torch is loaded."""
-    if name not in _PLACES:
-        raise AttributeError(f"module 'wcapsnet' has no attribute {name!r}")
-    return getattr(import_module(f".{_PLACES[name]}", __name__), name)
+__getattr__ = lazy(
+    __name__,
+    {
+        "api": [
+            *("Comparison", "Exported", "Trained"),
+            *("compare", "evaluate", "explain", "export", "predict", "report", "sweep", "train"),
+        ],
+        "classifier": ["Classifier"],
+        "errors": ["InputError"],
+        "experiment": ["Experiment"],
+        "hub": ["load"],
+        "models": ["create", "list_models"],
+        "network": ["Level", "Output", "Routing", "RoutingConfig", "WCapsNet", "WCapsNetConfig"],
+        "plugins": ["load_plugin"],
+        "prediction": ["Prediction"],
+    },
+)  # the command line must set options before torch is loaded
 
 
 def __dir__() -> list[str]:

@@ -34,7 +34,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def check_place(path: Path) -> int | None:
     """Refuse to replace anything but a regular file: a folder, a device, a pipe. Returns the permissions of the file at
-    `path`, or None if there is none yet."""
+    `path`, or None if it does not exist yet."""
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:

@@ -50,7 +50,7 @@ def arithmetic(precision: str, device: torch.device) -> torch.autocast:
 
 
 def sum_dtype(device: torch.device) -> torch.dtype:
-    """For sums that stay on the device: float64, or float32 where there is none"""
+    """For sums that stay on the device: float64, or float32 if the device has no float64"""
     return torch.float32 if device.type in WITHOUT_FLOAT64 else torch.float64
 
 

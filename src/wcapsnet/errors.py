@@ -11,7 +11,7 @@ class InputError(ValueError):
 class Interrupted(Exception):
     """Training was stopped by a signal; everything has been saved."""
 
-    report: Path | None = None  # about what there is so far
+    report: Path | None = None  # on the epochs so far
 
 
 class Diverged(Exception):
@@ -26,6 +26,11 @@ class Lost(Exception):
 
 _repr = reprlib.Repr()
 _repr.maxstring = _repr.maxother = _repr.maxlong = 100
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of a library's message, or the error's type, for use in a sentence"""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300].rstrip(".")
 
 
 def shown(value: object) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from . import baselines  # noqa: F401 - an experiment may name any built-in part
 from .data import DataConfig
+from .data.huggingface import PREFIX
 from .errors import InputError, shown
 from .network import WCapsNetConfig
 from .objective import PAPER, Objective
@@ -38,7 +39,8 @@ class TrainingConfig:
     momentum: float = 0.9  # of SGD; β₁ of AdamW
     nesterov: bool = True  # False: plain momentum
     weight_decay: float = 1e-4  # λ_WD, on decayed_parameters(), training/step.py
-    averaging: float = 0.0  # decay of a moving average of the weights, which is then what is evaluated; 0: none
+    sharpening: int = 0  # number of epochs over which the routing sharpness grows from 1 to its value (D42)
+    averaging: float = 0.0  # decay of a moving average of the weights, which is evaluated in their place; 0: off
     epoch_steps: int | None = None  # end an epoch after this many steps; None: after all images
     minutes: float | None = None  # set epochs so that the run, its test and its report take this long
     patience: int | None = None  # stop after this many epochs without a better validation accuracy (D13)
@@ -63,6 +65,7 @@ class TrainingConfig:
         require(0 < self.lr <= MAX_RATE, "lr", f"above zero and at most {MAX_RATE:g}")
         require(0 <= self.floor <= self.lr, "floor", "between 0 and the learning rate")
         require(0 <= self.warmup <= MAX_COUNT, "warmup", f"between 0 and {MAX_COUNT:,} epochs")
+        require(0 <= self.sharpening <= MAX_COUNT, "sharpening", f"between 0 and {MAX_COUNT:,} epochs")
         require(0 < self.decay <= 1, "decay", "above 0 and at most 1")
         require(0 <= self.momentum < 1, "momentum", "at least 0 and below 1")
         require(0 <= self.weight_decay <= MAX_RATE, "weight_decay", f"between 0 and {MAX_RATE:g}")
@@ -90,16 +93,18 @@ class TrainingConfig:
         return self.lr * rising * self.decay ** sum(epoch >= milestone for milestone in self.milestones)
 
     def with_epochs(self, epochs: int) -> TrainingConfig:
-        """The same schedule for another number of epochs: milestones, warm-up, patience and exponential decay scale."""
+        """The same schedule for another number of epochs: milestones, warm-up, sharpening, patience and exponential
+        decay scale."""
         new = replace(self, epochs=epochs)  # refuses impossible numbers first
         moved = sorted({max(1, round(m * epochs / self.epochs)) for m in self.milestones})
-        warmup = round(self.warmup * epochs / self.epochs)
+        warmup, sharpening = (round(n * epochs / self.epochs) for n in (self.warmup, self.sharpening))
         patience = self.patience and max(1, round(self.patience * epochs / self.epochs))
         decay = self.decay ** (self.epochs / epochs) if self.schedule == "exponential" else self.decay
-        return replace(new, milestones=tuple(moved), warmup=warmup, patience=patience, decay=decay)
+        new = replace(new, milestones=tuple(moved), warmup=warmup, sharpening=sharpening)
+        return replace(new, patience=patience, decay=decay)
 
     def out_of_patience(self, epoch: int, best: int) -> bool:
-        """Whether to stop after `epoch` epochs, of which number `best` was the best on validation. With milestones,
+        """Whether to stop after `epoch` epochs if epoch `best` had the best validation accuracy. With milestones,
         patience counts from the first decrease of the learning rate: before it, a plateau says little (D13)."""
         started = max(best, self.milestones[0]) if self.schedule == "steps" and self.milestones else best
         return self.patience is not None and epoch - started >= self.patience
@@ -129,6 +134,8 @@ class Experiment:
     def __post_init__(self) -> None:
         if self.objective is None:
             object.__setattr__(self, "objective", Objective(getattr(self.model, "terms", PAPER)))
+        if self.training.sharpening and not hasattr(self.model, "routing"):
+            raise InputError(f"training.sharpening is {self.training.sharpening}, but this network has no sharpness.")
         if self.name.strip() in ("", ".", "..") or {"/", "\\", "\0"} & set(self.name):
             raise InputError(f"name is {shown(self.name)}, but it must be a valid folder name.")
         for field_name, text in (("name", self.name), ("data.source", self.data.source)):
@@ -143,11 +150,18 @@ def published(experiment: Experiment) -> dict[str, Any]:
         to_dict(
             replace(
                 experiment,
-                data=replace(data, source=Path(data.source).name or data.source),
+                data=replace(data, source=_without_path(data.source)),
                 start=start and replace(start, source=Path(start.source).name),
             )
         )
     )
+
+
+def _without_path(source: str) -> str:
+    path = source.removeprefix(PREFIX)
+    if path != source and not Path(path).is_absolute():  # on the Hub, where a name has an owner
+        return source
+    return source[: len(source) - len(path)] + (Path(path).name or path)
 
 
 def stored_experiment(data: Any) -> Experiment:

@@ -9,12 +9,15 @@ from pathlib import Path
 from .launched import processes_here
 
 IMAGES = 0.5  # share of the free memory that images may take
-CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+CGROUPS = (
+    ("/sys/fs/cgroup", "memory.max", "memory.current", ""),
+    ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),  # version 1
+)
 
 
 def free() -> float:
-    """Free memory in bytes, counting what other programs would give back; infinity if unknown."""
-    limits = [number for path in CGROUPS if (number := _number(path))]
+    """Free memory in bytes, including swap and reclaimable caches; infinity if unknown."""
+    limits = [left for cgroup in CGROUPS if (left := _left(*cgroup)) is not None]
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         found = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines)}
@@ -26,13 +29,17 @@ def free() -> float:
 
 
 def fits(size: float) -> bool:
-    """Whether images of `size` bytes can stay in memory; half of what is free is left to networks. Under torchrun every
-    process has a copy."""
+    """Whether images of `size` bytes can stay in memory; half of the free memory is left for networks. Under torchrun,
+    every process has a copy."""
     return size * processes_here() <= IMAGES * free()
 
 
-def _number(path: str) -> int | None:
+def _left(folder: str, limit: str, used: str, prefix: str) -> int | None:
+    """Memory left to a container. The page cache counts as used but can be reclaimed."""
     try:
-        return int(Path(path).read_text())
+        most, now = (int(Path(folder, file).read_text()) for file in (limit, used))
+        lines = Path(folder, "memory.stat").read_text().splitlines()
+        cached = {f"{prefix}{kind}_file" for kind in ("active", "inactive")}
+        return max(0, most - now + sum(int(value) for key, value in map(str.split, lines) if key in cached))
     except (OSError, ValueError):  # no such file, or "max"
         return None

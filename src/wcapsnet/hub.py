@@ -57,10 +57,10 @@ def _facts_of(run: Run) -> dict[str, Any]:
     facts: dict[str, Any] = {"experiment": published(run.experiment)}
     with suppress(InputError):  # not finished, or damaged
         results, data = run.results(), run.recorded_data()
-        images = data["images"]["validation"]
         facts["test"] = {"correct": results["images"] - results["errors"], "images": results["images"]}
-        facts["validation"] = {"correct": round(results["validation_accuracy"] * images), "images": images}
         facts["fingerprint"] = data["fingerprint"]
+        if images := data.get("images", {}).get("validation"):
+            facts["validation"] = {"correct": round(results["validation_accuracy"] * images), "images": images}
     return facts
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from .errors import InputError
-from .host_memory import IMAGES, free
+from .host_memory import free
 from .settings import flat, to_dict
 
 MAX_TENSORS = 200_000  # a network of more takes minutes to build and never ends a step
@@ -31,11 +31,6 @@ def available(device: torch.device) -> float:
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
     return free()
-
-
-def fits(size: float, device: torch.device) -> bool:
-    """Whether images of `size` bytes can stay in memory; half of what is free is left to networks."""
-    return size <= IMAGES * available(device)
 
 
 def built(config: Any, copies: int = 1) -> Any:

@@ -1,22 +1,24 @@
-"""The model card of a saved network: what it is, how to use it, what it was measured on. Facts that its file does not
-hold are left out. Takes a `Classifier`, which is above this module."""
+"""The model card of a saved network: architecture, accuracy, use, limits. Facts missing from its file are left out.
+Takes a `Classifier`, which is above this module."""
 
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from .data import DATASETS
+from .data.huggingface import PREFIX
 from .experiment import Experiment, stored_experiment
-from .formatting import percent
+from .formatting import listed, percent
 from .recipes.repeat import rebuild
 
 DATA_LICENCES = {
     "mnist": "MNIST (Y. LeCun, C. Cortes, C. J. C. Burges): CC BY-SA 3.0",
     "sample": "MNIST (Y. LeCun, C. Cortes, C. J. C. Burges): CC BY-SA 3.0",
     "fashion-mnist": "Fashion-MNIST (Zalando SE): MIT",
-    "cifar10": "CIFAR-10 (A. Krizhevsky, 2009): pictures from the web, offered without a licence of their own",
-    "cifar100": "CIFAR-100 (A. Krizhevsky, 2009): pictures from the web, offered without a licence of their own",
+    "cifar10": "CIFAR-10 (A. Krizhevsky, 2009): pictures from the web, published without a licence of their own",
+    "cifar100": "CIFAR-100 (A. Krizhevsky, 2009): pictures from the web, published without a licence of their own",
     "svhn": "SVHN (Y. Netzer et al., 2011): for non-commercial use",
 }
 HUB_DATASETS = {"mnist": "mnist", "sample": "mnist", "fashion-mnist": "fashion_mnist", "svhn": "svhn"}
@@ -30,14 +32,14 @@ def card(classifier: Any, name: str, license: str | None = None) -> str:
     experiment = stored_experiment(facts["experiment"]) if "experiment" in facts else None
     title = title_of(experiment) if experiment else None
     limits = [
-        f"- It knows {len(classifier.classes)} classes and answers with one of them whatever the picture shows.",
-        *([f"- It was trained and measured on {title} alone."] if title else []),
+        f"- It always predicts one of its {len(classifier.classes)} classes, whatever the picture shows.",
+        *([f"- It was trained and tested on {title} only{_after(experiment)}."] if title else []),
         "- Its probabilities are not calibrated.",
     ]
     trained = ["## Training", "", "```", rebuild(experiment), "```", ""] if experiment else []
     licences = [
-        *([f"The weights: {license}."] if license else []),
-        *([f"The data: {licence_of(experiment)}."] if experiment else []),
+        *([f"Weights: {license}."] if license else []),
+        *([f"Data: {licence_of(experiment)}."] if experiment else []),
     ]
     return "\n".join(
         [
@@ -73,7 +75,7 @@ def _front_matter(name: str, experiment: Experiment | None, facts: dict[str, Any
     fields["tags"] = ["image-classification", "capsule-networks", "wcapsnet"]
     if license:
         fields["license"] = license
-    dataset = HUB_DATASETS.get(experiment.data.source) if experiment else None
+    dataset = _on_the_hub(experiment.data.source) if experiment else None
     if dataset:
         fields["datasets"] = [dataset]
     if experiment and "test" in facts:
@@ -87,17 +89,21 @@ def _front_matter(name: str, experiment: Experiment | None, facts: dict[str, Any
     return ["---", *(f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in fields.items()), "---", ""]
 
 
+def _on_the_hub(source: str) -> str | None:
+    found = re.match(rf"{PREFIX}([\w.-]+/[\w.-]+)", source)
+    return found[1] if found else HUB_DATASETS.get(source)
+
+
 def _summary(classifier: Any, experiment: Experiment | None) -> list[str]:
     config, facts = classifier.config, classifier.facts
     parameters = sum(p.numel() for p in classifier.network.parameters())
-    on = f" on {title_of(experiment)}" if experiment else ""
     rows = {
-        "what": f"{type(classifier.network).__name__}, {parameters:,} parameters,{on}".rstrip(","),
-        "answers": f"one of {len(classifier.classes)} classes, for {colors(config)} pictures of "
-        f"{config.height}×{config.width}",
+        "model": f"{type(classifier.network).__name__}, {parameters:,} parameters",
+        "input": f"{colors(config)} images of {config.height}×{config.width} pixels",
+        "output": f"one of {len(classifier.classes)} classes",
     }
     if experiment:
-        rows["training images"] = augmentation(experiment)
+        rows |= {"dataset": title_of(experiment), "augmentation": augmentation(experiment)}
     for part in ("test", "validation"):
         if part in facts:
             right, images = facts[part]["correct"], facts[part]["images"]
@@ -106,8 +112,12 @@ def _summary(classifier: Any, experiment: Experiment | None) -> list[str]:
         rows["started from"] = f"{experiment.start.source} (`{experiment.start.checksum}`)"
     if experiment and "epoch" in facts:
         rows["weights"] = f"epoch {facts['epoch']} of {experiment.training.epochs}, seed {experiment.training.seed}"
-    rows["checksum"] = f"`{facts['checksum']}` (SHA-256 over weights and metadata, verified when it is loaded)"
+    rows["checksum"] = f"`{facts['checksum']}` (SHA-256 of weights and metadata, verified on loading)"
     return ["| | |", "| --- | --- |", *(f"| {name} | {text} |" for name, text in rows.items())]
+
+
+def _after(experiment: Experiment | None) -> str:
+    return f", after the training of {experiment.start.source}" if experiment and experiment.start else ""
 
 
 def title_of(experiment: Experiment) -> str:
@@ -120,9 +130,9 @@ def licence_of(experiment: Experiment) -> str:
 
 
 def augmentation(experiment: Experiment) -> str:
-    data = experiment.data
-    ways = [*(["mirrored"] if data.mirror else []), *([f"shifted by up to {data.shift} pixels"] if data.shift else [])]
-    return " and ".join(ways) or "as they are"
+    words = {"mirror": "mirrored", "shift": f"shifted by up to {experiment.data.shift} pixels"}
+    ways = [words.get(name, f"{name} {amount:g}") for name, amount in experiment.data.augmentations().items()]
+    return listed(ways) if ways else "none"
 
 
 def colors(model: Any) -> str:
@@ -130,11 +140,12 @@ def colors(model: Any) -> str:
 
 
 def preprocessing(model: Any, facts: dict[str, Any], classes: tuple[str, ...]) -> list[str]:
-    """How a picture becomes the network's input, and the names of the answers"""
+    """How a picture is prepared for the network, and the class names"""
     mean, std = (", ".join(f"{value:.6g}" for value in facts[name]) for name in ("mean", "std"))
     return [
-        f"Any picture is taken: it is scaled to cover {model.height}×{model.width}, cropped to its centre, made "
-        f"{colors(model)}, divided by 255 and normalised with mean ({mean}) and standard deviation ({std}).",
+        f"Pictures may have any size. Each is scaled to cover {model.height}×{model.width} pixels, cropped to its "
+        f"centre, converted to {colors(model)}, divided by 255 and normalised with mean ({mean}) and standard "
+        f"deviation ({std}).",
         "",
         f"Classes: {', '.join(classes)}.",
     ]

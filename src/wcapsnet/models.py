@@ -20,6 +20,7 @@ from .settings import model_from_dict, to_dict
 
 QUICK_LEVELS = (Level(4, 8, 8, 2), Level(4, 8, 16, 2), Level(2, 8, 8, 1))
 SMALL_LEVELS = (Level(2, 16, 64, 2), Level(2, 32, 128, 2))
+PLUS_LEVELS = (Level(4, 8, 48, 1), Level(4, 8, 64, 2), Level(4, 8, 96, 2), Level(2, 8, 64, 1))
 _PATCHING = Lock()
 
 
@@ -65,6 +66,25 @@ def small_config(classes: int, channels: int, height: int, width: int) -> WCapsN
         critic_dropout=0.0,
         projection_dropout=0.0,
         decoder_channels=(8, 8),
+        extra_class=False,
+    )
+
+
+@model("wcapsnet-plus")
+def plus_config(classes: int, channels: int, height: int, width: int) -> WCapsNetConfig:
+    """Beyond the paper (D41): the first level at full resolution, fewer and wider blocks, smaller critics and decoder;
+    no dropout, noise or extra class."""
+    return WCapsNetConfig(
+        classes=classes,
+        channels=channels,
+        height=height,
+        width=width,
+        levels=PLUS_LEVELS,
+        routing=RoutingConfig(noise_share=0.0, dropout=0.0),
+        critic_channels=16,
+        critic_dropout=0.0,
+        projection_dropout=0.0,
+        decoder_channels=(8, 16),
         extra_class=False,
     )
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from .atomic import write_text
 from .device import choose_device
-from .errors import InputError
+from .errors import InputError, first_line
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 
@@ -94,7 +94,7 @@ class Pretrained:
                 self.save_pretrained(place, name=repo_id.partition("/")[2], license=license)
                 api.upload_folder(repo_id=repo_id, folder_path=place, commit_message=commit_message)
         except (OSError, ValueError) as error:
-            raise InputError(f"{repo_id} could not be written to the Hub: {_first_line(error)}") from error
+            raise InputError(f"{repo_id} could not be written to the Hub: {first_line(error)}.") from error
         return str(url)
 
 
@@ -104,7 +104,7 @@ def _downloaded(repo_id: str, **options: Any) -> Path:
     try:
         return Path(hub.snapshot_download(repo_id, allow_patterns=[WEIGHTS, CONFIG], **options))
     except (OSError, ValueError) as error:
-        raise InputError(f"{repo_id} could not be read from the Hub: {_first_line(error)}") from error
+        raise InputError(f"{repo_id} could not be read from the Hub: {first_line(error)}.") from error
 
 
 def _check_repository(repo_id: str) -> None:
@@ -120,12 +120,8 @@ def _hub() -> Any:
     return huggingface_hub
 
 
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".") + "."
-
-
 def _check_config(path: Path, checksum: str | None) -> None:
-    """Refuse a config.json that describes other weights than those beside it."""
+    """Refuse a config.json that describes weights other than those in its folder."""
     if not path.exists():
         return
     try:
@@ -134,4 +130,4 @@ def _check_config(path: Path, checksum: str | None) -> None:
     except (ValueError, RecursionError, OSError) as error:
         raise InputError(f"{path} is not readable JSON; restore it, or delete it.") from error
     if stated != checksum:
-        raise InputError(f"{path} does not belong to the weights beside it; save the network again.")
+        raise InputError(f"{path} does not belong to the weights in its folder; save the network again.")

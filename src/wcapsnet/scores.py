@@ -1,8 +1,8 @@
-"""Figures from a confusion matrix (true, predicted): accuracy and what is printed beside it. Needs no torch."""
+"""Figures from a confusion matrix (true, predicted): accuracy and the figures printed next to it. Needs no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,15 +31,21 @@ def imbalanced(counts: Sequence[int]) -> bool:
     return max(counts) > 1.5 * min(counts)
 
 
-def beside(balanced: float, majority: float, counts: Sequence[int]) -> str:
-    """What to print after an accuracy on images of which a class has `counts`; nothing if they are balanced.
+def in_percent(share: float) -> str:
+    return f"{percent(share)}%"
 
-    Only classes with images are compared. A single class is not balanced: a constant answer is always right.
+
+def beside(balanced: float, majority: float, counts: Sequence[int], show: Callable[[float], str] = in_percent) -> str:
+    """The text after an accuracy on images with these `counts` per class; empty if the classes are balanced.
+
+    Only classes with images are compared, and those without are counted. A single class is not balanced: a constant
+    answer is always right.
     """
     present = [count for count in counts if count > 0]
+    absent = f"; no images of {len(counts) - len(present)} of {len(counts)} classes" if 0 in counts else ""
     if len(present) > 1 and not imbalanced(present):
-        return ""
-    return f"; balanced accuracy {percent(balanced)}%, majority class {percent(majority)}%"
+        return absent
+    return f"; balanced accuracy {show(balanced)}, majority class {show(majority)}{absent}"
 
 
 def summary(

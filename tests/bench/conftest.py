@@ -1,6 +1,5 @@
 """Fixtures of the tests on benchmarks."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,6 @@ from wcapsnet.data import DataConfig
 from wcapsnet.experiment import Experiment, TrainingConfig
 from wcapsnet.network import Level
 from wcapsnet.recipes import RECIPES
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))  # `call`, the command line in this process
 
 
 def small() -> Experiment:

@@ -1,6 +1,7 @@
 """A run and its record, on next to nothing. No test asserts a time."""
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -152,6 +153,12 @@ def test_contenders_take_turns_and_each_round_begins_with_another(cpu):
     times = in_turns({name: lambda name=name: seen.append(name) for name in "abc"}, cpu, 3, 0.0)
     assert "".join(seen[-9:]) == "abcbcacab"
     assert {name: len(facts["windows_ms"]) for name, facts in times.items()} == {"a": 3, "b": 3, "c": 3}
+
+
+def test_waiting_takes_time_but_no_cpu_time(cpu):
+    times = in_turns({"wait": lambda: time.sleep(0.05), "work": lambda: sum(range(10**6))}, cpu, 1, 0.0)
+    assert times["wait"]["cpu_ms"] < 25 < 50 <= times["wait"]["ms"]
+    assert 0 < times["work"]["cpu_ms"] <= times["work"]["ms"] + 1  # the clocks differ a little
 
 
 def test_rounds_that_others_disturbed_are_repeated_once(cpu, monkeypatch):

@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from cli_helpers import SMALL, Answer, call, fruit
 
+from twins.tiny import tiny
 from wcapsnet.data import DATASETS, DataConfig, DatasetInfo
 from wcapsnet.data.formats import Arrays, MissingFilesError, RawData
 from wcapsnet.experiment import Experiment, TrainingConfig
-from wcapsnet.network import Level, WCapsNetConfig
 from wcapsnet.recipes import RECIPES
 
 
 @pytest.fixture(autouse=True)
-def _own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every test in a folder of its own, without the user's data and cache, on one thread as networks are small."""
+def _own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test in a folder of its own, without the user's data and cache"""
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.setenv("WCAPSNET_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("WCAPSNET_DATA", raising=False)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")
@@ -40,15 +34,12 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory, pictures: Path) -> tuple[Path, Answer]:
     """A run on the pictures, and what was said meanwhile. Read only."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
     place = tmp_path_factory.mktemp("trained")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WCAPSNET_CACHE", str(place / "cache"))
         answer = call(
             "train", pictures, "--size", 8, "--epochs", 12, "--out", place / "fruit run", "--lr", 0.05, *SMALL
         )
-    torch.set_num_threads(before)
     return place / "fruit run", answer
 
 
@@ -64,17 +55,7 @@ def _toy_experiment() -> Experiment:
     return Experiment(
         name="toy",
         data=DataConfig(source="toy", validation=12),
-        model=WCapsNetConfig(
-            classes=3,
-            channels=1,
-            height=8,
-            width=8,
-            levels=(Level(3, 2, 4, 2), Level(2, 2, 4, 1)),
-            init_channels=4,
-            dense_layers=1,
-            critic_channels=4,
-            decoder_channels=(4, 4),
-        ),
+        model=tiny(channels=1, dense_layers=1),
         training=TrainingConfig(epochs=2, milestones=(1,), batch_size=16, lr=0.05),
     )
 

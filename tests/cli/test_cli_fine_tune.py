@@ -1,13 +1,16 @@
 """`wcapsnet train FOLDER --from …`: on other classes, sizes and colours, repeated and refused."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from cli_helpers import call, picture, same_weights, sentence
 
-from wcapsnet import train
-from wcapsnet.api import experiments
+from wcapsnet import sweep, train
+from wcapsnet.api import experiments, sweeping
 from wcapsnet.hub import load
+from wcapsnet.training.take_over import take_over
 
 QUICK = ("--epochs", 1, "--quiet")
 
@@ -85,6 +88,29 @@ def test_a_default_start_applies_to_colour_pictures_on_a_cpu_and_can_be_declined
     assert experiments.experiment_for(pictures, start_from="none")[0].start is None
     assert experiments.experiment_for(pictures, model="wcapsnet-quick")[0].start is None
     assert experiments.experiment_for(birds)[0].start is None
+
+
+def test_an_ablation_has_no_default_start(run, pictures, monkeypatch):
+    """The weights were trained with one row's routing, which they would favour."""
+    monkeypatch.setattr(experiments, "DEFAULT_START", str(run))
+    monkeypatch.setattr(sweeping, "train_all", lambda *_, **__: {})
+
+    def starts(**options):
+        return {one.experiment.start and one.experiment.start.source for one in sweep(pictures, **options).runs}
+
+    assert starts() == {str(run)}
+    assert starts(table="routing") == {None}
+    assert starts(table="routing", start_from=run) == {str(run)}
+    (lr,) = {one.experiment.training.lr for one in sweep(pictures, table="routing").runs}
+    assert lr == experiments.experiment_for(pictures, start_from="none")[0].training.lr
+
+
+def test_the_guide_shows_what_is_taken_from_the_default_start():
+    source = load(experiments.DEFAULT_START)
+    network = replace(source.config, classes=12).build()
+    taken = take_over(network, [f"class {r}" for r in range(12)], source)
+    guide = Path(__file__).parents[2] / "docs" / "guide.md"
+    assert f"\n{taken.sentence(experiments.DEFAULT_START)}\n" in guide.read_text()
 
 
 def test_training_from_python_starts_from_a_run_too(run, pictures, tmp_path):

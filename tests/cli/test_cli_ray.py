@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cli_helpers import same_weights
 from PIL import Image
 
 import wcapsnet
-from wcapsnet.classifier import load_tensors
 from wcapsnet.cli.options import with_address
 from wcapsnet.errors import InputError
 from wcapsnet.sweeps import on_ray
@@ -21,7 +21,7 @@ from wcapsnet.sweeps import on_ray
 STORE = 80 * 2**20
 
 
-def test_ray_may_stand_alone() -> None:
+def test_ray_may_stand_alone():
     assert with_address(["demo", "--ray"]) == ["demo", "--ray", "auto"]
     assert with_address(["--ray", "demo", "--seeds", "2"]) == ["--ray", "auto", "demo", "--seeds", "2"]
     assert with_address(["--ray", "--seeds", "2"]) == ["--ray", "auto", "--seeds", "2"]
@@ -29,7 +29,7 @@ def test_ray_may_stand_alone() -> None:
     assert with_address(["--ray", "local", "demo"]) == ["--ray", "local", "demo"]
 
 
-def test_files_of_a_worker_stay_inside_the_run_folder(tmp_path: Path) -> None:
+def test_files_of_a_worker_stay_inside_the_run_folder(tmp_path):
     on_ray.receive(tmp_path / "run", {"test.json": b"{}", "tensorboard/events": b"1", "metrics.jsonl": b""})
     assert (tmp_path / "run" / "tensorboard" / "events").read_bytes() == b"1"
     for name in ("../elsewhere", "/etc/elsewhere", "a/../../elsewhere", "..\\elsewhere"):
@@ -39,7 +39,7 @@ def test_files_of_a_worker_stay_inside_the_run_folder(tmp_path: Path) -> None:
     assert not Path("/etc/elsewhere").exists()
 
 
-def test_without_ray_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with pytest.raises(InputError, match=r"wcapsnet\[ray\]"):
         wcapsnet.sweep("demo", ray="auto")
@@ -77,27 +77,15 @@ def two_workers(monkeypatch: pytest.MonkeyPatch) -> Any:
         cluster.shutdown()
 
 
-def same_weights(one: Path, other: Path) -> bool:
-    mine, others = (load_tensors(path / "state.safetensors")[0] for path in (one, other))
-    return mine.keys() == others.keys() and all((mine[name] == others[name]).all() for name in mine)
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of Ray
 def test_a_killed_workers_run_continues_on_the_other_and_ends_with_the_same_weights(
-    folder: Path, two_workers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    folder, two_workers, tmp_path, monkeypatch
+):
     cluster, workers = two_workers
     monkeypatch.setattr(on_ray, "EVERY", 0.0)
-    options: dict[str, Any] = {
-        "seeds": 3,
-        "model": "wcapsnet-quick",
-        "epochs": 6,
-        "batch_size": 8,
-        "size": 16,
-        "quiet": True,
-        "device": "cpu",
-    }
+    options = {"seeds": 3, "model": "wcapsnet-quick", "epochs": 6, "batch_size": 8, "size": 16}
+    options |= {"quiet": True, "device": "cpu"}
     out = tmp_path / "ray"
     killed: list[Path] = []
 
@@ -122,7 +110,7 @@ def test_a_killed_workers_run_continues_on_the_other_and_ends_with_the_same_weig
 
     here = wcapsnet.sweep(folder, out=tmp_path / "here", **options)
     for one, other in zip(sweep.runs, here.runs, strict=True):
-        assert same_weights(one.path, other.path)
+        assert same_weights(one.path / "state.safetensors", other.path / "state.safetensors")
         assert one.results()["accuracy"] == other.results()["accuracy"]
         assert {file.name for file in one.path.iterdir()} == {file.name for file in other.path.iterdir()}
 

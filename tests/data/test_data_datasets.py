@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from data_helpers import Cifar, Mnist, Server, idx_bytes
+from data_helpers import Cifar, Mnist, idx_bytes
 
+from make_sample import make_sample
 from wcapsnet.data import DATASETS, Archive, DataConfig, embedded, load_dataset, statistics
 from wcapsnet.data.types import Dataset
 from wcapsnet.errors import InputError
@@ -60,12 +61,12 @@ def images(data: Dataset) -> list[bytes]:
         {"shift": 1.0},
     ],
 )
-def test_what_is_wrong_in_a_configuration_is_named(change: dict[str, object]) -> None:
+def test_what_is_wrong_in_a_configuration_is_named(change):
     with pytest.raises(InputError, match=f"^data.{next(iter(change))} must "):
-        DataConfig(**change)  # type: ignore[arg-type]
+        DataConfig(**change)
 
 
-def test_a_configuration_survives_json() -> None:
+def test_a_configuration_survives_json():
     config = DataConfig(source="x", height=32, width=48, channels=3, validation=0.1, shift=2, mirror=True)
     assert from_dict(DataConfig, json.loads(json.dumps(to_dict(config)))) == config
 
@@ -73,7 +74,7 @@ def test_a_configuration_survives_json() -> None:
 # --- Dividing
 
 
-def test_the_division_is_disjoint_exhaustive_and_seeded(small_mnist: Path, mnist: Mnist) -> None:
+def test_the_division_is_disjoint_exhaustive_and_seeded(small_mnist, mnist):
     def load(seed: int) -> Dataset:
         return load_dataset(DataConfig(validation=10, split_seed=seed), data_dir=small_mnist)
 
@@ -93,7 +94,7 @@ def test_the_division_is_disjoint_exhaustive_and_seeded(small_mnist: Path, mnist
     assert data.name == "mnist"
 
 
-def test_validation_as_a_fraction_and_too_much_of_it(small_mnist: Path) -> None:
+def test_validation_as_a_fraction_and_too_much_of_it(small_mnist):
     assert len(load_dataset(DataConfig(validation=0.2), data_dir=small_mnist).validation.labels) == 6
     assert len(load_dataset(DataConfig(validation=0.001), data_dir=small_mnist).validation.labels) == 1
     for validation in (30, 31, 0.99):
@@ -104,9 +105,7 @@ def test_validation_as_a_fraction_and_too_much_of_it(small_mnist: Path) -> None:
 # --- Where the files are
 
 
-def test_the_data_folder_by_argument_variable_or_default(
-    small_mnist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_data_folder_by_argument_variable_or_default(small_mnist, tmp_path, monkeypatch):
     config = DataConfig(validation=10)
     monkeypatch.setenv("WCAPSNET_DATA", str(small_mnist))
     by_variable = load_dataset(config)
@@ -119,7 +118,7 @@ def test_the_data_folder_by_argument_variable_or_default(
 
 
 @pytest.mark.parametrize("name", [name for name in DATASETS if name != "sample"])
-def test_missing_files_say_what_where_and_what_to_do(tmp_path: Path, name: str) -> None:
+def test_missing_files_say_what_where_and_what_to_do(tmp_path, name):
     with pytest.raises(InputError) as error:
         load_dataset(DataConfig(source=name), data_dir=tmp_path)
     message = str(error.value)
@@ -130,11 +129,11 @@ def test_missing_files_say_what_where_and_what_to_do(tmp_path: Path, name: str) 
     assert "--download" in message
 
 
-def test_unreadable_files(small_mnist: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_files(small_mnist, monkeypatch):
     def refuse(root: Path) -> None:
         raise PermissionError(13, "Permission denied", "the/file")
 
-    monkeypatch.setitem(DATASETS, "mnist", replace(DATASETS["mnist"], read=refuse))  # type: ignore[arg-type]
+    monkeypatch.setitem(DATASETS, "mnist", replace(DATASETS["mnist"], read=refuse))
     with pytest.raises(InputError, match="Cannot read the/file: Permission denied"):
         load_dataset(DataConfig(), data_dir=small_mnist)
 
@@ -147,12 +146,12 @@ def test_unreadable_files(small_mnist: Path, monkeypatch: pytest.MonkeyPatch) ->
         ("zzz", "name a folder of images or one of"),
     ],
 )
-def test_an_unknown_source_is_met_with_the_nearest(source: str, hint: str) -> None:
+def test_an_unknown_source_is_met_with_the_nearest(source, hint):
     with pytest.raises(InputError, match=f"no dataset or folder '{source}': {hint}"):
         load_dataset(DataConfig(source=source))
 
 
-def test_a_size_of_choice_is_for_folders() -> None:
+def test_a_size_of_choice_is_for_folders():
     with pytest.raises(InputError, match=r"data\.height must be left out or 28 for sample"):
         load_dataset(DataConfig(source="sample", height=32))
     load_dataset(DataConfig(source="sample", height=28, width=28, channels=1, validation=1000))
@@ -161,15 +160,13 @@ def test_a_size_of_choice_is_for_folders() -> None:
 # --- Files that are whole but not what they should be
 
 
-def test_another_number_of_images_than_the_data_set_has(mnist: Mnist, tmp_path: Path) -> None:
+def test_another_number_of_images_than_the_data_set_has(mnist, tmp_path):
     mnist.write(tmp_path)
     with pytest.raises(InputError, match=r"MNIST files .*\(30, 1, 28, 28\) instead of \(60000, 1, 28, 28\).*delete"):
         load_dataset(DataConfig(), data_dir=tmp_path)
 
 
-def test_cifar_cut_between_two_images(
-    rng: np.random.Generator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cifar_cut_between_two_images(rng, tmp_path, monkeypatch):
     info = replace(DATASETS["cifar10"], train_images=20, test_images=4)
     monkeypatch.setitem(DATASETS, "cifar10", info)
     folder = tmp_path / "cifar-10-batches-bin"
@@ -189,7 +186,7 @@ def test_cifar_cut_between_two_images(
         load_dataset(config, data_dir=tmp_path)
 
 
-def test_labels_out_of_range(small_mnist: Path, mnist: Mnist) -> None:
+def test_labels_out_of_range(small_mnist, mnist):
     mnist.arrays["t10k-labels-idx1-ubyte"][3] = 77
     mnist.write(small_mnist / "mnist")
     with pytest.raises(InputError, match="test labels from 0 to 77 instead of 0 to 9"):
@@ -199,9 +196,7 @@ def test_labels_out_of_range(small_mnist: Path, mnist: Mnist) -> None:
 # --- Downloads
 
 
-def test_download_fetches_what_is_missing_once(
-    small_mnist: Path, mnist: Mnist, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_download_fetches_what_is_missing_once(small_mnist, mnist, server, tmp_path, monkeypatch):
     archives = []
     for name, array in mnist.arrays.items():
         data = gzip.compress(idx_bytes(array))
@@ -221,7 +216,7 @@ def test_download_fetches_what_is_missing_once(
 
 
 @pytest.mark.parametrize("name", [name for name in DATASETS if name != "sample"])
-def test_registered_archives_lie_where_the_readers_look(name: str) -> None:
+def test_registered_archives_lie_where_the_readers_look(name):
     for archive in DATASETS[name].archives:
         assert len(archive.md5) == 32
         assert all(url.startswith("http") and url.endswith("/" + Path(archive.path).name) for url in archive.urls)
@@ -231,7 +226,7 @@ def test_registered_archives_lie_where_the_readers_look(name: str) -> None:
 # --- Statistics
 
 
-def test_statistics_worked_by_hand() -> None:
+def test_statistics_worked_by_hand():
     # channel 0: 0 and 255, half each: mean ½, deviation ½; channel 1: 51 everywhere: mean .2, no variation
     train = torch.zeros(4, 2, 2, 2, dtype=torch.uint8)
     train[:2, 0], train[:, 1] = 255, 51
@@ -241,7 +236,7 @@ def test_statistics_worked_by_hand() -> None:
     assert statistics(train, "unit") == ((0.0, 0.0), (1.0, 1.0))
 
 
-def test_statistics_agree_with_numpy_over_several_pieces(rng: np.random.Generator) -> None:
+def test_statistics_agree_with_numpy_over_several_pieces(rng):
     train = rng.integers(0, 256, (5000, 3, 4, 4), dtype=np.uint8)
     mean, std = statistics(torch.from_numpy(train), "standardize")
     assert mean == pytest.approx((train / 255).mean((0, 2, 3)).tolist())
@@ -251,7 +246,7 @@ def test_statistics_agree_with_numpy_over_several_pieces(rng: np.random.Generato
 # --- The sample
 
 
-def test_the_sample_comes_with_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sample_comes_with_the_package(tmp_path, monkeypatch):
     monkeypatch.setenv("WCAPSNET_DATA", str(tmp_path / "nowhere"))
     data = load_dataset(DataConfig(source="sample", validation=0.1))
     assert [len(part.labels) for part in (data.train, data.validation, data.test)] == [9000, 1000, 2000]
@@ -261,10 +256,10 @@ def test_the_sample_comes_with_the_package(tmp_path: Path, monkeypatch: pytest.M
     assert "Share Alike 3.0" in (Path(embedded.__file__).parent / "sample" / "LICENSE.md").read_text(encoding="utf-8")
 
 
-def test_the_sample_is_made_from_the_original_files_only(mnist: Mnist, tmp_path: Path) -> None:
+def test_the_sample_is_made_from_the_original_files_only(mnist, tmp_path):
     mnist.write(tmp_path)
     with pytest.raises(InputError, match="not MNIST's original file"):
-        embedded.make_sample(tmp_path, tmp_path / "x.npz")
+        make_sample(tmp_path, tmp_path / "x.npz")
 
 
 # --- The real files
@@ -290,7 +285,7 @@ REAL = {
 
 @pytest.mark.data
 @pytest.mark.parametrize("name", REAL)
-def test_real_files(real_data: Path, name: str) -> None:
+def test_real_files(real_data, name):
     counts, validation, means = REAL[name]
     try:
         data = load_dataset(DataConfig(source=name, validation=validation), data_dir=real_data)
@@ -309,11 +304,11 @@ def test_real_files(real_data: Path, name: str) -> None:
 
 
 @pytest.mark.data
-def test_the_sample_can_be_made_again(real_data: Path, tmp_path: Path) -> None:
+def test_the_sample_can_be_made_again(real_data, tmp_path):
     folder = real_data / "MNIST" / "raw"
     if not (folder / "train-images-idx3-ubyte").is_file():
         pytest.skip("no plain IDX files")
-    embedded.make_sample(folder, tmp_path / "sample.npz")
+    make_sample(folder, tmp_path / "sample.npz")
     shipped = Path(embedded.__file__).parent / "sample" / embedded.FILE
     with np.load(tmp_path / "sample.npz") as made, np.load(shipped) as kept:
         assert made.files == kept.files

@@ -28,7 +28,7 @@ def saved(image: Image.Image, kind: str, **options: object) -> bytes:
 
 
 def read(source: object, channels: int = 3, size: tuple[int, int] = (20, 20)) -> np.ndarray:
-    return read_image(source, channels=channels, height=size[0], width=size[1])  # type: ignore[arg-type]
+    return read_image(source, channels=channels, height=size[0], width=size[1])
 
 
 def planar(image: Image.Image) -> np.ndarray:
@@ -39,13 +39,13 @@ LOSSLESS = [("PNG", {}), ("BMP", {}), ("TIFF", {}), ("TIFF", {"compression": "ti
 
 
 @pytest.mark.parametrize(("kind", "options"), LOSSLESS)
-def test_a_picture_of_the_right_size_keeps_every_bit(kind: str, options: dict[str, object]) -> None:
+def test_a_picture_of_the_right_size_keeps_every_bit(kind, options):
     image = noise(1)
     assert np.array_equal(read(saved(image, kind, **options)), planar(image))
 
 
 @pytest.mark.parametrize("kind", ["PNG", "TIFF", "GIF"])
-def test_gray_keeps_every_bit_also_when_stored_or_asked_for_as_colour(kind: str) -> None:
+def test_gray_keeps_every_bit_also_when_stored_or_asked_for_as_colour(kind):
     gray = noise(2, "L")
     pixels = np.asarray(gray)
     data = saved(gray, kind)
@@ -54,7 +54,7 @@ def test_gray_keeps_every_bit_also_when_stored_or_asked_for_as_colour(kind: str)
     assert np.array_equal(read(saved(gray.convert("RGB"), "PNG"), channels=1), pixels[None])
 
 
-def test_every_source_gives_the_same(tmp_path: Path) -> None:
+def test_every_source_gives_the_same(tmp_path):
     image = noise(4, size=(31, 17))
     path = tmp_path / "ein Bild ü.png"
     image.save(path)
@@ -69,7 +69,7 @@ def test_every_source_gives_the_same(tmp_path: Path) -> None:
     assert image.size == (31, 17)
 
 
-def test_transparency_lies_on_white() -> None:
+def test_transparency_lies_on_white():
     rgba = Image.new("RGBA", (20, 20), (200, 0, 0, 0))
     rgba.paste((0, 0, 0, 255), (0, 0, 10, 20))  # left half black and opaque, right half unseen red
     for data in (saved(rgba, "PNG"), saved(rgba, "WEBP", lossless=True), saved(rgba, "TIFF"), rgba):
@@ -82,7 +82,7 @@ def test_transparency_lies_on_white() -> None:
     assert (read(saved(gray, "PNG"), channels=1) == 255).all()
 
 
-def test_transparent_palettes_and_colour_keys() -> None:
+def test_transparent_palettes_and_colour_keys():
     palette = Image.new("P", (20, 20), 0)
     palette.putpalette([0, 0, 255, 255, 0, 0])
     palette.paste(1, (0, 0, 20, 10))
@@ -103,14 +103,14 @@ def test_transparent_palettes_and_colour_keys() -> None:
     assert (read(saved(dark, "PNG", transparency=7), channels=1) == 255).all()
 
 
-def test_one_bit() -> None:
+def test_one_bit():
     bits = noise(5, "L").convert("1")
     expected = np.asarray(bits).astype(np.uint8)[None] * 255
     for kind in ("PNG", "TIFF", "BMP"):
         assert np.array_equal(read(saved(bits, kind), channels=1), expected)
 
 
-def test_cmyk() -> None:
+def test_cmyk():
     cyan = Image.new("CMYK", (20, 20), (255, 0, 0, 0))
     for kind in ("TIFF", "JPEG"):
         red, green, blue = read(saved(cyan, kind))[:, 5, 5]
@@ -120,7 +120,7 @@ def test_cmyk() -> None:
 
 
 @pytest.mark.parametrize("order", ["<u2", ">u2"])
-def test_16_bit_gray_is_scaled_not_clipped(order: str) -> None:
+def test_16_bit_gray_is_scaled_not_clipped(order):
     values = np.linspace(0, 65535, 400).round().reshape(20, 20).astype(np.uint16)
     expected = np.rint(values / 257).astype(np.uint8)
     mode = "I;16" if order == "<u2" else "I;16B"
@@ -134,7 +134,7 @@ def test_16_bit_gray_is_scaled_not_clipped(order: str) -> None:
     assert np.array_equal(read(wide, channels=3)[1], expected)
 
 
-def test_32_bit_integers_use_their_own_range() -> None:
+def test_32_bit_integers_use_their_own_range():
     values = np.linspace(-1000, 1_000_000, 400).reshape(20, 20).astype(np.int32)
     pixels = read(saved(Image.fromarray(values), "TIFF"), channels=1)
     assert pixels.min() == 0
@@ -144,7 +144,7 @@ def test_32_bit_integers_use_their_own_range() -> None:
 @pytest.mark.parametrize(
     ("low", "high", "first", "last"), [(0, 1, 0, 255), (0, 200, 0, 200), (-5, 5, 0, 255), (-3, -3, 0, 0)]
 )
-def test_float_tiff(low: float, high: float, first: int, last: int) -> None:
+def test_float_tiff(low, high, first, last):
     values = np.linspace(low, high, 400, dtype=np.float32).reshape(20, 20)
     pixels = read(saved(Image.fromarray(values), "TIFF"), channels=1)[0]
     assert (pixels[0, 0], pixels[-1, -1]) == (first, last)
@@ -154,7 +154,7 @@ SIGNALLING = np.array(0x7F800001, np.uint32).view(np.float32)  # a NaN whose con
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, SIGNALLING])
-def test_a_tiff_with_values_that_are_not_finite_is_refused(value: float) -> None:
+def test_a_tiff_with_values_that_are_not_finite_is_refused(value):
     values = np.zeros((20, 20), np.float32)
     values[3:4, 3:4] = value
     with pytest.raises(InputError, match="NaN or infinite"):
@@ -162,14 +162,14 @@ def test_a_tiff_with_values_that_are_not_finite_is_refused(value: float) -> None
 
 
 @pytest.mark.parametrize("kind", ["GIF", "WEBP", "TIFF"])
-def test_of_several_frames_the_first_counts(kind: str) -> None:
+def test_of_several_frames_the_first_counts(kind):
     first, second = Image.new("RGB", (20, 20), "black"), Image.new("RGB", (20, 20), "white")
     assert (read(saved(first, kind, save_all=True, append_images=[second])) == 0).all()
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_exif_orientation(kind: str, orientation: int) -> None:
+def test_exif_orientation(kind, orientation):
     # one dark corner; where each orientation puts the stored top-left pixel on the upright picture
     stored = Image.new("L", (40, 24), 255).convert("RGB")
     stored.paste("black", (0, 0, 8, 8))
@@ -183,13 +183,13 @@ def test_exif_orientation(kind: str, orientation: int) -> None:
     assert (corners > 200).sum() == 3
 
 
-def test_garbled_exif_is_passed_over() -> None:
+def test_garbled_exif_is_passed_over():
     image = noise(6)
     data = saved(image, "PNG", exif=b"Exif\0\0garbage that is no TIFF header")
     assert np.array_equal(read(data), planar(image))
 
 
-def test_cover_and_centre_crop_keep_the_aspect_ratio() -> None:
+def test_cover_and_centre_crop_keep_the_aspect_ratio():
     # a wide picture with a white middle square: the square is what remains
     image = Image.new("L", (300, 100), 0)
     image.paste(255, (100, 0, 200, 100))
@@ -199,7 +199,7 @@ def test_cover_and_centre_crop_keep_the_aspect_ratio() -> None:
     assert (read(tall, channels=1, size=(20, 20))[0][1:-1] > 250).all()
 
 
-def test_reducing_averages_instead_of_picking() -> None:
+def test_reducing_averages_instead_of_picking():
     board = np.indices((200, 200)).sum(0) % 2 * 255  # one-pixel chess board
     pixels = read(Image.fromarray(board.astype(np.uint8)), channels=1, size=(20, 20))
     assert abs(pixels.astype(int) - 127).max() < 12
@@ -214,16 +214,14 @@ def test_reducing_averages_instead_of_picking() -> None:
     ),
     st.sampled_from([1, 3]),
 )
-def test_any_size_and_mode_gives_the_asked_shape(
-    size: tuple[int, int], wanted: tuple[int, int], mode: str, channels: int
-) -> None:
+def test_any_size_and_mode_gives_the_asked_shape(size, wanted, mode, channels):
     pixels = read(Image.new(mode, size), channels=channels, size=wanted)
     assert pixels.shape == (channels, *wanted)
     assert pixels.dtype == np.uint8
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF"])
-def test_truncated_files_are_named(tmp_path: Path, kind: str) -> None:
+def test_truncated_files_are_named(tmp_path, kind):
     data = saved(noise(7, size=(64, 64)), kind)
     path = tmp_path / f"cut.{kind.lower()}"
     path.write_bytes(data[: len(data) // 2])
@@ -232,7 +230,7 @@ def test_truncated_files_are_named(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"hello", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"\xff\xd8\xff", b"RIFF\0\0\0\0WEBP"])
-def test_what_is_no_picture_is_named(tmp_path: Path, data: bytes) -> None:
+def test_what_is_no_picture_is_named(tmp_path, data):
     path = tmp_path / "odd name.png"
     path.write_bytes(data)
     with pytest.raises(InputError, match=r"Cannot read the picture .*odd name\.png: .*\.$"):
@@ -241,7 +239,7 @@ def test_what_is_no_picture_is_named(tmp_path: Path, data: bytes) -> None:
         read(data)
 
 
-def test_what_is_not_there_or_not_readable_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_there_or_not_readable_is_named(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="no such file"):
         read(tmp_path / "none.png")
     with pytest.raises(InputError, match="is a folder"):
@@ -257,7 +255,7 @@ def test_what_is_not_there_or_not_readable_is_named(tmp_path: Path, monkeypatch:
         read(tmp_path / "none.png")
 
 
-def test_a_pipe_is_read_like_a_file_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_is_read_like_a_file_up_to_a_limit(tmp_path, monkeypatch):
     image = noise(1)
     data, pipe = saved(image, "PNG"), tmp_path / "pipe"  # as a shell makes for <(…)
     os.mkfifo(pipe)
@@ -273,14 +271,14 @@ def test_a_pipe_is_read_like_a_file_up_to_a_limit(tmp_path: Path, monkeypatch: p
         writer.join()
 
 
-def test_formats_that_start_programs_are_not_read() -> None:
+def test_formats_that_start_programs_are_not_read():
     with pytest.raises(InputError, match="known format"):
         read(saved(noise(8), "EPS"))
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(["PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF"]), st.data())
-def test_damaged_bytes_give_a_picture_or_an_input_error(kind: str, data: st.DataObject) -> None:
+def test_damaged_bytes_give_a_picture_or_an_input_error(kind, data):
     content = bytearray(saved(noise(9, size=(12, 12)), kind))
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
@@ -288,7 +286,7 @@ def test_damaged_bytes_give_a_picture_or_an_input_error(kind: str, data: st.Data
         assert read(bytes(content)).shape == (3, 20, 20)
 
 
-def test_fewer_pixels_can_be_asked_for(tmp_path: Path) -> None:
+def test_fewer_pixels_can_be_asked_for(tmp_path):
     path = tmp_path / "large.png"
     Image.new("L", (10, 11)).save(path)
     shape = {"channels": 1, "height": 4, "width": 4}
@@ -298,7 +296,7 @@ def test_fewer_pixels_can_be_asked_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pixels", [150, 250])  # Pillow warns of the one and refuses the other
-def test_decompression_bombs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pixels: int) -> None:
+def test_decompression_bombs(tmp_path, monkeypatch, pixels):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
     path = tmp_path / "bomb.png"
     Image.new("L", (pixels, 1)).save(path)
@@ -308,7 +306,7 @@ def test_decompression_bombs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pi
     read(path)
 
 
-def test_warnings_are_silenced_and_filters_restored_even_with_threads() -> None:
+def test_warnings_are_silenced_and_filters_restored_even_with_threads():
     before = list(warnings.filters)
     data = saved(noise(10), "PNG")
     threads = [threading.Thread(target=lambda: [read(data) for _ in range(30)]) for _ in range(8)]
@@ -323,7 +321,7 @@ def test_warnings_are_silenced_and_filters_restored_even_with_threads() -> None:
             warnings.warn("of someone else", stacklevel=1)
 
 
-def test_image_files_are_found_sorted_and_hidden_ones_skipped(tmp_path: Path) -> None:
+def test_image_files_are_found_sorted_and_hidden_ones_skipped(tmp_path):
     names = ["10.png", "2.PNG", "a/1.JPG", "a/b/ü ö.tiff", ".hidden.png", ".git/x.png", "__MACOSX/._1.png", "notes.txt"]
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -335,7 +333,7 @@ def test_image_files_are_found_sorted_and_hidden_ones_skipped(tmp_path: Path) ->
         image_files(tmp_path / "none")
 
 
-def test_links_are_followed_and_circles_end(tmp_path: Path) -> None:
+def test_links_are_followed_and_circles_end(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "real" / "1.png").touch()
     (tmp_path / "folder").mkdir()

@@ -7,7 +7,6 @@ import os
 import stat
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from data_helpers import Server
@@ -24,9 +23,7 @@ def _served(server: Server) -> None:
     server.files |= {"file.bin": BODY, "wrong.bin": b"wrong"}
 
 
-def test_the_file_arrives_from_the_first_mirror_that_has_it_and_nothing_is_printed(
-    server: Server, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_file_arrives_from_the_first_mirror_that_has_it_and_nothing_is_printed(server, tmp_path, capfd):
     target = tmp_path / "new" / "folder" / "file.bin"
     urls = [server.url + name for name in ("none.bin", "wrong.bin", "file.bin", "never asked")]
     assert download(urls, target, md5=MD5) == target
@@ -49,20 +46,20 @@ def test_the_file_arrives_from_the_first_mirror_that_has_it_and_nothing_is_print
         ("no address", "cannot be reached"),
     ],
 )
-def test_a_failed_download_says_why_and_leaves_nothing(server: Server, tmp_path: Path, url: str, reason: str) -> None:
+def test_a_failed_download_says_why_and_leaves_nothing(server, tmp_path, url, reason):
     server.files["cut.bin"], server.cut = BODY, {"cut.bin"}
     with pytest.raises(InputError, match=f"{reason}.*put the file at .*file.bin"):
         download([url.format(server.url)], tmp_path / "file.bin", md5=MD5)
     assert os.listdir(tmp_path) == []
 
 
-def test_a_place_that_cannot_be_written(server: Server, tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written(server, tmp_path):
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(InputError, match="Cannot write"):
         download([server.url + "file.bin"], tmp_path / "file" / "file.bin", md5=MD5)
 
 
-def test_importing_the_data_needs_nothing_that_only_some_datasets_need() -> None:
+def test_importing_the_data_needs_nothing_that_only_some_datasets_need():
     missing = ["lzma", "scipy", "pooch", "requests"]
     code = f"import sys; sys.modules.update(dict.fromkeys({missing})); import wcapsnet.data.embedded"
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)

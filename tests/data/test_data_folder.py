@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,12 +22,10 @@ from wcapsnet.data.folder import FolderSummary
 from wcapsnet.data.split import _number, stratified_split
 from wcapsnet.errors import InputError
 
-MakeFolder = Callable[..., Path]
-
 
 def config(path: Path | str, **changes: object) -> DataConfig:
     base = DataConfig(source=str(path), height=8, width=8, channels=3, validation=0.2, test=0.2)
-    return replace(base, **changes)  # type: ignore[arg-type]
+    return replace(base, **changes)
 
 
 def sizes(data: Dataset) -> tuple[int, int, int]:
@@ -39,7 +36,7 @@ def fingerprints(data: Dataset) -> list[bytes]:
     return [image.numpy().tobytes() for part in (data.train, data.validation, data.test) for image in part.images]
 
 
-def test_class_folders_become_a_data_set(picture_folder: MakeFolder) -> None:
+def test_class_folders_become_a_data_set(picture_folder):
     path = picture_folder({"10": 10, "2": 10, "hot dog ü": 20}, name="my pictures")
     data = load_dataset(config(path))
     assert data.name == "my pictures"
@@ -62,7 +59,7 @@ def test_class_folders_become_a_data_set(picture_folder: MakeFolder) -> None:
     assert dict(zip(found, labels, strict=True)) == expected
 
 
-def test_the_seed_decides_the_division(picture_folder: MakeFolder) -> None:
+def test_the_seed_decides_the_division(picture_folder):
     path = picture_folder({"a": 20, "b": 20})
     first, same, other = (load_folder(config(path, split_seed=seed)) for seed in (0, 0, 1))
     assert fingerprints(first) == fingerprints(same)
@@ -71,7 +68,7 @@ def test_the_seed_decides_the_division(picture_folder: MakeFolder) -> None:
 
 
 @pytest.mark.parametrize(("val", "test"), [("val", "test"), ("valid", "Test"), ("validation", "testing")])
-def test_part_folders_are_used_as_they_are(picture_folder: MakeFolder, val: str, test: str) -> None:
+def test_part_folders_are_used_as_they_are(picture_folder, val, test):
     path = picture_folder({"Train/a": 5, "Train/b": 4, f"{val}/a": 2, f"{val}/b": 1, f"{test}/b": 3, f"{test}/a": 0})
     data = load_folder(config(path))
     assert sizes(data) == (9, 3, 3)
@@ -79,14 +76,14 @@ def test_part_folders_are_used_as_they_are(picture_folder: MakeFolder, val: str,
     assert data.classes == ("a", "b")
 
 
-def test_missing_parts_are_taken_from_training(picture_folder: MakeFolder) -> None:
-    content: dict[str, object] = {"train/a": 10, "train/b": 10}
+def test_missing_parts_are_taken_from_training(picture_folder):
+    content = {"train/a": 10, "train/b": 10}
     assert sizes(load_folder(config(picture_folder(content, "1")))) == (12, 4, 4)
     assert sizes(load_folder(config(picture_folder({**content, "test/a": 3}, "2")))) == (16, 4, 3)
     assert sizes(load_folder(config(picture_folder({**content, "val/b": 3}, "3")))) == (16, 3, 4)
 
 
-def test_validation_as_a_number_of_pictures(picture_folder: MakeFolder) -> None:
+def test_validation_as_a_number_of_pictures(picture_folder):
     path = picture_folder({"a": 20, "b": 10})
     assert sizes(load_folder(config(path, validation=9))) == (15, 9, 6)
     with pytest.raises(InputError, match=r"data\.validation and data\.test must leave pictures .*such as 0\.15"):
@@ -95,7 +92,7 @@ def test_validation_as_a_number_of_pictures(picture_folder: MakeFolder) -> None:
         load_folder(config(path, validation=0.6, test=0.6))
 
 
-def test_a_class_may_be_called_train(picture_folder: MakeFolder) -> None:
+def test_a_class_may_be_called_train(picture_folder):
     path = picture_folder({"bus": 4, "train": 4, "test": 4, "train/notes": 0})
     assert load_folder(config(path)).classes == ("bus", "test", "train")
 
@@ -104,7 +101,7 @@ def test_a_class_may_be_called_train(picture_folder: MakeFolder) -> None:
     "stray",
     [("train/stray.png", "test/stray.png"), ("train/stray.png",), ("test/stray.png",), ("stray.png", "val/s.JPG")],
 )
-def test_a_loose_picture_makes_no_class_of_a_part(picture_folder: MakeFolder, stray: tuple[str, ...]) -> None:
+def test_a_loose_picture_makes_no_class_of_a_part(picture_folder, stray):
     content = {"train/a": 5, "train/b": 4, "val/a": 2, "test/a": 1, "test/b": 2}
     path = picture_folder({**content, **dict.fromkeys(stray, noise(99))})
     data = load_folder(config(path))
@@ -113,9 +110,7 @@ def test_a_loose_picture_makes_no_class_of_a_part(picture_folder: MakeFolder, st
     assert data.skipped == tuple(f"{file}: is outside the class folders" for file in stray)
 
 
-def test_a_class_of_three_is_in_every_part_and_smaller_ones_are_trained_on_and_named(
-    picture_folder: MakeFolder,
-) -> None:
+def test_a_class_of_three_is_in_every_part_and_smaller_ones_are_trained_on_and_named(picture_folder):
     data = load_folder(config(picture_folder({"a": 50, "b": 3, "c": 2, "d": 1}), validation=0.15, test=0.15))
     assert [set(part.labels.tolist()) for part in (data.validation, data.test)] == [{0, 1}, {0, 1}]
     assert data.train.labels.bincount().tolist()[2:] == [2, 1]
@@ -126,10 +121,8 @@ def test_a_class_of_three_is_in_every_part_and_smaller_ones_are_trained_on_and_n
     assert load_folder(config(picture_folder({"a": 10, "b": 10}, "balanced"))).warnings == ()
 
 
-def test_equal_pictures_in_training_and_test_or_in_two_classes_are_counted_with_examples(
-    picture_folder: MakeFolder,
-) -> None:
-    content: dict[str, object] = {f"{part}/{name}": 10 for part in ("train", "val", "test") for name in "ab"}
+def test_equal_pictures_in_training_and_test_or_in_two_classes_are_counted_with_examples(picture_folder):
+    content = {f"{part}/{name}": 10 for part in ("train", "val", "test") for name in "ab"}
     copies = {
         "train/a/x.png": noise(99),
         "test/a/y.png": noise(99),
@@ -141,7 +134,7 @@ def test_equal_pictures_in_training_and_test_or_in_two_classes_are_counted_with_
     assert mixed == "1 picture is in two classes: val/b/z.bmp = train/a/x.png."
 
 
-def test_excluded_folders_are_not_there(picture_folder: MakeFolder) -> None:
+def test_excluded_folders_are_not_there(picture_folder):
     classes = picture_folder({"a": 4, "b": 4, "empty": 0, "broken/1.png": b"no"})
     assert load_folder(config(classes, exclude=("empty", "broken"))).classes == ("a", "b")
     assert scan_folder(classes, ["empty", "broken"]).exclude == ("empty", "broken")
@@ -152,7 +145,7 @@ def test_excluded_folders_are_not_there(picture_folder: MakeFolder) -> None:
         load_folder(config(parts, exclude=("stay",)))
 
 
-def test_names_with_control_characters_are_spelled_out(picture_folder: MakeFolder) -> None:
+def test_names_with_control_characters_are_spelled_out(picture_folder):
     data = load_folder(config(picture_folder({"a": 4, "b": 4, "a/\x1b[2J\n.png": b"no"})))
     assert data.skipped[0].startswith(r"a/\x1b[2J\n.png: ")
 
@@ -160,7 +153,7 @@ def test_names_with_control_characters_are_spelled_out(picture_folder: MakeFolde
 # --- Pictures for a network that is trained already
 
 
-def test_labelled_pictures_are_matched_with_the_classes_of_a_network_by_name(picture_folder: MakeFolder) -> None:
+def test_labelled_pictures_are_matched_with_the_classes_of_a_network_by_name(picture_folder):
     path = picture_folder({"dog": 2, "cat": 3, "horse": 4, "cat/bad.png": b"no", "empty": 0})
     found = load_labelled(path, ("cat", "dog", "emu"), (3, 8, 8))
     assert found.split.labels.tolist() == [0, 0, 0, 1, 1]
@@ -185,14 +178,12 @@ def test_labelled_pictures_are_matched_with_the_classes_of_a_network_by_name(pic
         ({"cat/1.png": b"no"}, r"None of the pictures .*cat/1\.png"),
     ],
 )
-def test_a_folder_without_pictures_that_a_network_knows_says_why(
-    picture_folder: MakeFolder, content: dict[str, object], says: str
-) -> None:
+def test_a_folder_without_pictures_that_a_network_knows_says_why(picture_folder, content, says):
     with pytest.raises(InputError, match=says):
         load_labelled(picture_folder(content), ("cat", "dog"), (3, 8, 8))
 
 
-def test_nested_folders_links_upper_case_and_hidden_files(picture_folder: MakeFolder, tmp_path: Path) -> None:
+def test_nested_folders_links_upper_case_and_hidden_files(picture_folder, tmp_path):
     path = picture_folder(
         {
             "a/deep/er/1.PNG": noise(1),
@@ -219,7 +210,7 @@ def test_nested_folders_links_upper_case_and_hidden_files(picture_folder: MakeFo
     assert data.skipped == ("loose.png: is outside the class folders", "a/notes.txt: .txt files are not supported")
 
 
-def test_broken_files_are_skipped_and_listed(picture_folder: MakeFolder) -> None:
+def test_broken_files_are_skipped_and_listed(picture_folder):
     path = picture_folder({"a": 4, "b": 4, "a/bad one.png": b"no", "b/empty.jpg": b""})
     (path / "b" / "dangling.png").symlink_to(path / "nowhere.png")
     for _ in range(2):  # the second time from the cache
@@ -268,12 +259,12 @@ def test_broken_files_are_skipped_and_listed(picture_folder: MakeFolder) -> None
         ({"a": 1, "b": 1}, "No validation pictures are left"),
     ],
 )
-def test_unusable_folders_say_why(picture_folder: MakeFolder, content: dict[str, object], message: str) -> None:
+def test_unusable_folders_say_why(picture_folder, content, message):
     with pytest.raises(InputError, match=message):
         load_dataset(config(picture_folder(content)))
 
 
-def test_a_path_that_is_no_folder_of_pictures_says_why(picture_folder: MakeFolder, tmp_path: Path) -> None:
+def test_a_path_that_is_no_folder_of_pictures_says_why(picture_folder, tmp_path):
     path = picture_folder({"a/1.png": b"no", "b/2.png": b"no", "x.zip": b""})
     with pytest.raises(InputError, match=r"None of the sampled pictures .*1\.png"):
         load_folder(config(path, height=None))
@@ -284,7 +275,7 @@ def test_a_path_that_is_no_folder_of_pictures_says_why(picture_folder: MakeFolde
             look(tmp_path / "none")
 
 
-def test_a_path_that_looks_like_a_name(picture_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_that_looks_like_a_name(picture_folder, monkeypatch):
     path = picture_folder({"a": 3, "b": 3}, name="mnist")
     monkeypatch.chdir(path.parent)
     assert load_dataset(config("./mnist")).classes == ("a", "b")
@@ -300,7 +291,7 @@ def test_a_path_that_looks_like_a_name(picture_folder: MakeFolder, monkeypatch: 
     st.one_of(st.just(0), st.floats(0.01, 0.45)),
     st.integers(0, 5),
 )
-def test_a_stratified_split_is_a_fair_partition(counts: list[int], validation: float, test: float, seed: int) -> None:
+def test_a_stratified_split_is_a_fair_partition(counts, validation, test, seed):
     labels = np.repeat(np.arange(len(counts)), counts)
     np.random.default_rng(seed).shuffle(labels)
     m = len(labels)
@@ -330,7 +321,7 @@ def test_a_stratified_split_is_a_fair_partition(counts: list[int], validation: f
 # --- Looking a folder over
 
 
-def test_scan(picture_folder: MakeFolder) -> None:
+def test_scan(picture_folder):
     path = picture_folder({"train/a": 3, "train/b": 2, "test/a": 1, "test/b/bad.png": b"no"})
     summary = scan_folder(path)
     assert summary.classes == ("a", "b")
@@ -343,9 +334,9 @@ def test_scan(picture_folder: MakeFolder) -> None:
     assert scan_folder(picture_folder({"a": 1, "b": 1}, "other")).parts == ()
 
 
-def test_gray_pictures_are_known_however_they_are_stored(picture_folder: MakeFolder) -> None:
+def test_gray_pictures_are_known_however_they_are_stored(picture_folder):
     gray = noise(1, "L")
-    content: dict[str, object] = {
+    content = {
         "a/1.png": gray,
         "a/2.jpg": gray.convert("RGB"),
         "b/3.png": gray.convert("RGBA"),
@@ -356,7 +347,7 @@ def test_gray_pictures_are_known_however_they_are_stored(picture_folder: MakeFol
     assert scan_folder(picture_folder({**content, "b/6.jpg": noise(2)}, "mixed")).proposed_channels == 3
 
 
-def test_size_and_channels_are_proposed_where_none_are_given(picture_folder: MakeFolder) -> None:
+def test_size_and_channels_are_proposed_where_none_are_given(picture_folder):
     content = {f"{name}/{i}.png": noise(i, "L", (28, 28)) for name in "ab" for i in range(4)}
     path = picture_folder(content)
     plain = DataConfig(source=str(path), validation=0.2, test=0.2)
@@ -366,7 +357,7 @@ def test_size_and_channels_are_proposed_where_none_are_given(picture_folder: Mak
     assert load_folder(replace(plain, channels=3)).train.images.shape[1:] == (3, 28, 28)
 
 
-def test_sizes_are_seen_upright(picture_folder: MakeFolder) -> None:
+def test_sizes_are_seen_upright(picture_folder):
     path = picture_folder({"a": 0, "b": 0})
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -397,11 +388,11 @@ def summary(height: int, width: int, *, one_shape: bool = True, images: int = 10
         (summary(20, 40, one_shape=False), (20, 20)),
     ],
 )
-def test_proposed_sizes(seen: FolderSummary, proposed: tuple[int, int]) -> None:
+def test_proposed_sizes(seen, proposed):
     assert seen.proposed_size() == proposed
 
 
-def test_a_large_folder_is_looked_at_in_part(picture_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_folder_is_looked_at_in_part(picture_folder, monkeypatch):
     path = picture_folder({"a": 150, "b": 150})
     looked: list[Path] = []
     original = module.read_header
@@ -434,7 +425,7 @@ def entries(cache: Path) -> list[str]:
     return sorted(os.listdir(cache))
 
 
-def test_a_second_reading_decodes_nothing(picture_folder: MakeFolder, decoded: list[str], tmp_path: Path) -> None:
+def test_a_second_reading_decodes_nothing(picture_folder, decoded, tmp_path):
     path = picture_folder({"a": 4, "b": 4})
     first = load_folder(config(path))
     assert len(decoded) == 8
@@ -448,9 +439,7 @@ def test_a_second_reading_decodes_nothing(picture_folder: MakeFolder, decoded: l
 
 
 @pytest.mark.parametrize("change", ["add", "remove", "touch", "edit", "rename", "reader"])
-def test_a_changed_folder_is_read_again_and_the_old_entry_goes(
-    picture_folder: MakeFolder, decoded: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
-) -> None:
+def test_a_changed_folder_is_read_again_and_the_old_entry_goes(picture_folder, decoded, tmp_path, monkeypatch, change):
     path = picture_folder({"a": 4, "b": 4})
     load_folder(config(path))
     before = entries(tmp_path / "cache")
@@ -475,9 +464,7 @@ def test_a_changed_folder_is_read_again_and_the_old_entry_goes(
     assert entries(tmp_path / "cache") != before
 
 
-def test_other_sizes_and_folders_have_entries_of_their_own(
-    picture_folder: MakeFolder, decoded: list[str], tmp_path: Path
-) -> None:
+def test_other_sizes_and_folders_have_entries_of_their_own(picture_folder, decoded, tmp_path):
     one, two = picture_folder({"a": 3, "b": 3}, "one"), picture_folder({"a": 3, "b": 3}, "two")
     asked = [config(one), config(two), config(one, height=4), config(one, channels=1)]
     for _ in range(2):
@@ -488,9 +475,7 @@ def test_other_sizes_and_folders_have_entries_of_their_own(
 
 
 @pytest.mark.parametrize("damage", ["cut", "garbage", "flipped", "empty", "other"])
-def test_a_corrupt_cache_only_costs_time(
-    picture_folder: MakeFolder, decoded: list[str], tmp_path: Path, damage: str
-) -> None:
+def test_a_corrupt_cache_only_costs_time(picture_folder, decoded, tmp_path, damage):
     path = picture_folder({"a": 4, "b": 4})
     first = load_folder(config(path))
     (entry,) = (tmp_path / "cache").iterdir()
@@ -507,7 +492,7 @@ def test_a_corrupt_cache_only_costs_time(
     assert len(decoded) == 16
 
 
-def test_an_unwritable_cache_only_costs_time(picture_folder: MakeFolder, decoded: list[str], tmp_path: Path) -> None:
+def test_an_unwritable_cache_only_costs_time(picture_folder, decoded, tmp_path):
     path = picture_folder({"a": 4, "b": 4})
     (tmp_path / "file").touch()
     for _ in range(2):
@@ -515,7 +500,7 @@ def test_an_unwritable_cache_only_costs_time(picture_folder: MakeFolder, decoded
     assert len(decoded) == 16
 
 
-def test_where_the_cache_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_cache_is(tmp_path, monkeypatch):
     assert cache.directory(tmp_path) == tmp_path
     assert cache.directory(None) == tmp_path / "cache"
     monkeypatch.delenv("WCAPSNET_CACHE")
@@ -528,14 +513,12 @@ def test_where_the_cache_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert cache.directory(None) is None
 
 
-def test_without_a_place_for_a_cache(picture_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_place_for_a_cache(picture_folder, monkeypatch):
     monkeypatch.setattr(cache, "directory", lambda given=None: None)
     assert sum(sizes(load_folder(config(picture_folder({"a": 3, "b": 3}))))) == 6
 
 
-def test_quiet_and_without_a_terminal_nothing_is_printed(
-    picture_folder: MakeFolder, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_quiet_and_without_a_terminal_nothing_is_printed(picture_folder, capfd):
     path = picture_folder({"a": 3, "b": 3})
     load_folder(config(path), quiet=True)
     load_folder(config(path, height=4))

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.io
-from data_helpers import Cifar, Mnist, idx_bytes
+from data_helpers import Cifar, idx_bytes
 
 from wcapsnet.data import formats
 from wcapsnet.data.formats import (
@@ -42,7 +42,7 @@ def load_mnist(root: Path) -> RawData:
 @pytest.mark.parametrize("gz", [False, True])
 @pytest.mark.parametrize("dots", [False, True])
 @pytest.mark.parametrize("folder", MNIST_FOLDERS)
-def test_mnist_in_every_layout(tmp_path: Path, mnist: Mnist, folder: str, gz: bool, dots: bool) -> None:
+def test_mnist_in_every_layout(tmp_path, mnist, folder, gz, dots):
     mnist.write(tmp_path / folder, gz=gz, dots=dots)
     raw = load_mnist(tmp_path)
     assert np.array_equal(raw.train.images[:, 0], mnist.arrays["train-images-idx3-ubyte"])
@@ -51,7 +51,7 @@ def test_mnist_in_every_layout(tmp_path: Path, mnist: Mnist, folder: str, gz: bo
     assert raw.train.labels.dtype == np.int64
 
 
-def test_mnist_missing_files_are_all_named(tmp_path: Path, mnist: Mnist) -> None:
+def test_mnist_missing_files_are_all_named(tmp_path, mnist):
     mnist.write(tmp_path / "mnist")
     for name in ("train-labels-idx1-ubyte", "t10k-images-idx3-ubyte"):
         (tmp_path / "mnist" / name).unlink()
@@ -61,7 +61,7 @@ def test_mnist_missing_files_are_all_named(tmp_path: Path, mnist: Mnist) -> None
     assert tmp_path / "MNIST/raw" in error.value.folders
 
 
-def test_mnist_is_not_taken_for_fashion_mnist(tmp_path: Path, mnist: Mnist, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mnist_is_not_taken_for_fashion_mnist(tmp_path, mnist, monkeypatch):
     mnist.write(tmp_path)
     digest = formats.hashlib.md5(mnist.arrays["t10k-labels-idx1-ubyte"].tobytes()).hexdigest()
     monkeypatch.setitem(formats._TEST_LABELS, digest, "mnist")
@@ -72,7 +72,7 @@ def test_mnist_is_not_taken_for_fashion_mnist(tmp_path: Path, mnist: Mnist, monk
 
 @pytest.mark.parametrize("gz", [False, True])
 @pytest.mark.parametrize("damage", ["empty", "header", "cut", "more", "magic", "huge"])
-def test_damaged_idx(tmp_path: Path, gz: bool, damage: str) -> None:
+def test_damaged_idx(tmp_path, gz, damage):
     good = idx_bytes(np.arange(24, dtype=np.uint8).reshape(2, 3, 4))
     data = {
         "empty": b"",
@@ -89,7 +89,7 @@ def test_damaged_idx(tmp_path: Path, gz: bool, damage: str) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "checksum", "not gzip"])
-def test_damaged_gzip(tmp_path: Path, damage: str) -> None:
+def test_damaged_gzip(tmp_path, damage):
     good = gzip.compress(idx_bytes(np.arange(200, dtype=np.uint8)))
     flipped = bytearray(good)
     flipped[-8] ^= 1
@@ -99,7 +99,7 @@ def test_damaged_gzip(tmp_path: Path, damage: str) -> None:
         read_idx(path, dimensions=1)
 
 
-def test_mnist_images_and_labels_of_different_number(tmp_path: Path, mnist: Mnist) -> None:
+def test_mnist_images_and_labels_of_different_number(tmp_path, mnist):
     mnist.arrays["train-labels-idx1-ubyte"] = mnist.arrays["train-labels-idx1-ubyte"][:-1]
     mnist.write(tmp_path)
     with pytest.raises(InputError, match="30 images, but train-labels-idx1-ubyte holds 29 labels"):
@@ -140,7 +140,7 @@ KINDS = ["binary folder", "binary archive", "python folder", "python archive"]
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("classes", [10, 100])
-def test_cifar_in_every_version(tmp_path: Path, rng: np.random.Generator, classes: int, kind: str) -> None:
+def test_cifar_in_every_version(tmp_path, rng, classes, kind):
     layout = CIFAR10_FILES if classes == 10 else CIFAR100_FILES
     cifar = Cifar(rng, classes)
     (tmp_path / "cifar").mkdir()
@@ -153,7 +153,7 @@ def test_cifar_in_every_version(tmp_path: Path, rng: np.random.Generator, classe
     assert raw.classes == tuple(cifar.names)
 
 
-def test_cifar_without_names_and_with_a_file_missing(tmp_path: Path, rng: np.random.Generator) -> None:
+def test_cifar_without_names_and_with_a_file_missing(tmp_path, rng):
     folder = place(tmp_path, CIFAR10_FILES, "binary folder", Cifar(rng, 10))
     (folder / "batches.meta.txt").unlink()
     assert load_cifar(tmp_path).classes is None
@@ -163,7 +163,7 @@ def test_cifar_without_names_and_with_a_file_missing(tmp_path: Path, rng: np.ran
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_truncated_cifar(tmp_path: Path, rng: np.random.Generator, kind: str) -> None:
+def test_truncated_cifar(tmp_path, rng, kind):
     path = place(tmp_path, CIFAR10_FILES, kind, Cifar(rng, 10))
     if path.is_dir():
         path = path / ("test_batch.bin" if "binary" in kind else "test_batch")
@@ -172,7 +172,7 @@ def test_truncated_cifar(tmp_path: Path, rng: np.random.Generator, kind: str) ->
         load_cifar(tmp_path)
 
 
-def test_cifar_archive_that_lacks_a_file_or_is_none(tmp_path: Path, rng: np.random.Generator) -> None:
+def test_cifar_archive_that_lacks_a_file_or_is_none(tmp_path, rng):
     contents = Cifar(rng, 10).binary()
     del contents["data_batch_2.bin"]
     tar(tmp_path / "cifar-10-binary.tar.gz", "cifar-10-batches-bin", contents)
@@ -183,7 +183,7 @@ def test_cifar_archive_that_lacks_a_file_or_is_none(tmp_path: Path, rng: np.rand
         load_cifar(tmp_path)
 
 
-def test_cifar_far_too_large(tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cifar_far_too_large(tmp_path, rng, monkeypatch):
     monkeypatch.setattr(formats, "MAX_BYTES", 1000)
     for kind in ("binary folder", "binary archive"):
         root = tmp_path / kind
@@ -208,7 +208,7 @@ def test_cifar_far_too_large(tmp_path: Path, rng: np.random.Generator, monkeypat
         {"data": np.zeros((4, 3072), np.float32)},
     ],
 )
-def test_cifar_pickles_with_other_content(tmp_path: Path, rng: np.random.Generator, change: dict[str, object]) -> None:
+def test_cifar_pickles_with_other_content(tmp_path, rng, change):
     folder = place(tmp_path, CIFAR10_FILES, "python folder", Cifar(rng, 10))
     batch = {"data": np.zeros((4, 3072), np.uint8), "labels": [1, 2, 3, 4], **change}
     (folder / "test_batch").write_bytes(pickle.dumps(batch, protocol=2))
@@ -220,16 +220,16 @@ def test_cifar_pickles_with_other_content(tmp_path: Path, rng: np.random.Generat
 
 
 @pytest.mark.parametrize("protocol", range(5))
-def test_pickled_arrays_are_read_whatever_the_protocol(protocol: int) -> None:
+def test_pickled_arrays_are_read_whatever_the_protocol(protocol):
     array = np.arange(256, dtype=np.uint8).reshape(4, 64)
     content = {b"data": array, "turned": np.asfortranarray(array), "n": [1, 2]}
     read = read_pickle(pickle.dumps(content, protocol=protocol), "x")
-    assert np.array_equal(read["data"], array)  # type: ignore[arg-type]
-    assert np.array_equal(read["turned"], array)  # type: ignore[arg-type]
+    assert np.array_equal(read["data"], array)
+    assert np.array_equal(read["turned"], array)
     assert read["n"] == [1, 2]
 
 
-def test_a_pickle_as_python_2_wrote_it() -> None:
+def test_a_pickle_as_python_2_wrote_it():
     # {'data': array([[7, 200]], uint8), 'labels': [3]} with Python 2 strings (opcode U), names as in old NumPy
     def text(value: bytes) -> bytes:
         return b"U" + bytes([len(value)]) + value
@@ -242,7 +242,7 @@ def test_a_pickle_as_python_2_wrote_it() -> None:
     )
     data = b"\x80\x02}(" + text(b"data") + array + text(b"labels") + b"]K\x03au."
     read = read_pickle(data, "x")
-    assert np.array_equal(read["data"], [[7, 200]])  # type: ignore[arg-type]
+    assert np.array_equal(read["data"], [[7, 200]])
     assert read["labels"] == [3]
 
 
@@ -255,9 +255,7 @@ class Malicious:
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 4])
-def test_a_malicious_pickle_runs_nothing_in_a_folder_or_an_archive(
-    tmp_path: Path, rng: np.random.Generator, protocol: int
-) -> None:
+def test_a_malicious_pickle_runs_nothing_in_a_folder_or_an_archive(tmp_path, rng, protocol):
     proof, contents = tmp_path / "proof", Cifar(rng, 10).python()
     folder = place(tmp_path, CIFAR10_FILES, "python folder", Cifar(rng, 10))
     for bomb in (Malicious(os.system, f"touch {proof}"), Malicious(eval, f"open({str(proof)!r}, 'w')")):
@@ -272,13 +270,13 @@ def test_a_malicious_pickle_runs_nothing_in_a_folder_or_an_archive(
 
 
 @pytest.mark.parametrize("protocol", range(5))
-def test_an_empty_array_is_not_called_malicious(protocol: int) -> None:
+def test_an_empty_array_is_not_called_malicious(protocol):
     read = read_pickle(pickle.dumps({"data": np.zeros((0, 3072), np.uint8)}, protocol=protocol), "x")
-    assert read["data"].shape == (0, 3072)  # type: ignore[attr-defined]
+    assert read["data"].shape == (0, 3072)
 
 
 @pytest.mark.parametrize("index", [2**28, 2**32 - 1])
-def test_a_pickle_of_a_few_bytes_allocates_no_gigabytes(index: int) -> None:
+def test_a_pickle_of_a_few_bytes_allocates_no_gigabytes(index):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(InputError, match=f"memo index {index}"):
         read_pickle(b"]r" + struct.pack("<I", index) + b".", "x")
@@ -298,7 +296,7 @@ def test_a_pickle_of_a_few_bytes_allocates_no_gigabytes(index: int) -> None:
         b"\x80\x04\x8c\x05numpy\x8c\x0bndarray.tag\x93.",  # a path below a permitted name
     ],
 )
-def test_broken_and_odd_pickles(data: bytes) -> None:
+def test_broken_and_odd_pickles(data):
     with pytest.raises(InputError, match="some name"):
         read_pickle(data, "some name")
 
@@ -307,7 +305,7 @@ def test_broken_and_odd_pickles(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 100, 200, -9])
-def test_a_damaged_mat_file_is_refused(tmp_path: Path, cut: int) -> None:
+def test_a_damaged_mat_file_is_refused(tmp_path, cut):
     path = tmp_path / "x.mat"
     scipy.io.savemat(path, {"X": np.arange(1000)}, do_compression=True)
     path.write_bytes(path.read_bytes()[:cut])
@@ -315,7 +313,7 @@ def test_a_damaged_mat_file_is_refused(tmp_path: Path, cut: int) -> None:
         read_mat(path, "X")
 
 
-def test_a_mat_file_that_claims_too_much_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mat_file_that_claims_too_much_is_not_unpacked(tmp_path, monkeypatch):
     monkeypatch.setattr(formats, "MAX_BYTES", 1 << 16)
     path = tmp_path / "x.mat"
     scipy.io.savemat(path, {"X": np.zeros(1 << 22, np.uint8)}, do_compression=True)  # 4 MB in 4 kB
@@ -325,7 +323,7 @@ def test_a_mat_file_that_claims_too_much_is_not_unpacked(tmp_path: Path, monkeyp
 
 @pytest.mark.parametrize("compressed", [False, True])
 @pytest.mark.parametrize("folder", [".", "svhn", "SVHN"])
-def test_svhn(tmp_path: Path, rng: np.random.Generator, compressed: bool, folder: str) -> None:
+def test_svhn(tmp_path, rng, compressed, folder):
     place = tmp_path / folder
     place.mkdir(exist_ok=True)
     images = {part: rng.integers(0, 256, (32, 32, 3, 20), dtype=np.uint8) for part in ("train", "test")}
@@ -340,14 +338,14 @@ def test_svhn(tmp_path: Path, rng: np.random.Generator, compressed: bool, folder
 
 
 @pytest.mark.parametrize("content", [{"X": np.zeros((32, 32, 3, 4), np.uint8)}, {"y": np.zeros((4, 1))}])
-def test_svhn_lacks_an_array(tmp_path: Path, content: dict[str, np.ndarray]) -> None:
+def test_svhn_lacks_an_array(tmp_path, content):
     for part in ("train", "test"):
         scipy.io.savemat(tmp_path / f"{part}_32x32.mat", content)
     with pytest.raises(InputError, match="does not hold the arrays X and y"):
         read_svhn(tmp_path, folders=(".",))
 
 
-def test_svhn_of_another_kind(tmp_path: Path) -> None:
+def test_svhn_of_another_kind(tmp_path):
     good = {"X": np.zeros((32, 32, 3, 4), np.uint8), "y": np.ones((4, 1), np.uint8)}
     for change, what in (({"X": np.zeros((32, 32, 3, 4))}, "bytes"), ({"y": np.ones((3, 1), np.uint8)}, "3 labels")):
         for part in ("train", "test"):

@@ -49,7 +49,7 @@ def read(source: object, **options: Any) -> Dataset:
     return load_dataset(DataConfig(f"hf:{source}", 8, 8, 3, validation=0.2, **options), quiet=True)
 
 
-def test_every_kind_of_local_source_gives_the_pictures_that_a_folder_would(tmp_path: Path) -> None:
+def test_every_kind_of_local_source_gives_the_pictures_that_a_folder_would(tmp_path):
     for number in range(24):
         file = tmp_path / "photos" / ("cat", "dog")[number % 2] / f"{number:02}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ def test_every_kind_of_local_source_gives_the_pictures_that_a_folder_would(tmp_p
         assert every <= {tuple(image.flatten().tolist()) for image in both}
 
 
-def test_labels_stay_with_their_pictures(tmp_path: Path) -> None:
+def test_labels_stay_with_their_pictures(tmp_path):
     colours = [np.full((8, 8, 3), 10 * number, np.uint8) for number in range(20)]
     features = datasets.Features({"image": datasets.Image(), "name": datasets.Value("string")})
     names = ["dark" if number < 10 else "light" for number in range(20)]
@@ -83,7 +83,7 @@ def test_labels_stay_with_their_pictures(tmp_path: Path) -> None:
         assert torch.equal((split.images[:, 0, 0, 0] >= 100).long(), split.labels)
 
 
-def test_the_splits_of_a_dataset_are_used_as_they_are(tmp_path: Path) -> None:
+def test_the_splits_of_a_dataset_are_used_as_they_are(tmp_path):
     parts = {"train": table(12), "dev": table(6, 100), "test": table(8, 200), "extra": table(2, 300)}
     datasets.DatasetDict(parts).save_to_disk(tmp_path / "saved")
     dataset = read(tmp_path / "saved")
@@ -92,7 +92,7 @@ def test_the_splits_of_a_dataset_are_used_as_they_are(tmp_path: Path) -> None:
     assert any("extra" in sentence for sentence in dataset.warnings)
 
 
-def test_a_hugging_face_dataset_streams_from_the_same_cache(tmp_path: Path) -> None:
+def test_a_hugging_face_dataset_streams_from_the_same_cache(tmp_path):
     table().save_to_disk(tmp_path / "saved")
     here, there = read(tmp_path / "saved"), read(tmp_path / "saved", stream="always")
     assert isinstance(there.train.images, Rows)
@@ -100,7 +100,7 @@ def test_a_hugging_face_dataset_streams_from_the_same_cache(tmp_path: Path) -> N
     assert len(list((tmp_path / "cache").glob("*.npz"))) == 1
 
 
-def test_a_column_can_be_chosen_and_must_be_if_two_could_be_meant(tmp_path: Path) -> None:
+def test_a_column_can_be_chosen_and_must_be_if_two_could_be_meant(tmp_path):
     coarse = (datasets.ClassLabel(names=["big", "small"]), [number // 12 for number in range(24)])
     table(coarse=coarse).rename_column("label", "fine").save_to_disk(tmp_path / "saved")
     with pytest.raises(InputError, match="'fine', 'coarse'") as refused:
@@ -112,14 +112,14 @@ def test_a_column_can_be_chosen_and_must_be_if_two_could_be_meant(tmp_path: Path
             read(f"{tmp_path}/saved?{wrong}")
 
 
-def test_plain_bytes_and_numbers_are_found_without_the_librarys_own_types(tmp_path: Path) -> None:
+def test_plain_bytes_and_numbers_are_found_without_the_librarys_own_types(tmp_path):
     pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     columns = {"jpg": [png(number) for number in range(12)], "kind": [10 * (number % 3) for number in range(12)]}
     parquet.write_table(pa.table(columns), tmp_path / "plain.parquet")
     assert read(tmp_path / "plain.parquet").classes == ("0", "10", "20")
 
 
-def test_rows_without_a_label_or_a_readable_picture_are_left_out(tmp_path: Path) -> None:
+def test_rows_without_a_label_or_a_readable_picture_are_left_out(tmp_path):
     rows = table(20).to_dict()
     rows["label"][3] = -1
     rows["label"][4] = None
@@ -135,7 +135,7 @@ def test_rows_without_a_label_or_a_readable_picture_are_left_out(tmp_path: Path)
     assert any("2 rows" in sentence for sentence in dataset.warnings)
 
 
-def test_classes_can_be_excluded(tmp_path: Path) -> None:
+def test_classes_can_be_excluded(tmp_path):
     kinds = (datasets.Value("string"), [("a", "b", "c")[number % 3] for number in range(24)])
     table(kind=kinds).remove_columns("label").save_to_disk(tmp_path / "saved")
     assert read(tmp_path / "saved", exclude=("b",)).classes == ("a", "c")
@@ -145,7 +145,7 @@ def test_classes_can_be_excluded(tmp_path: Path) -> None:
         read(tmp_path / "saved", exclude=("a", "b"))
 
 
-def test_a_class_without_training_pictures_is_refused(tmp_path: Path) -> None:
+def test_a_class_without_training_pictures_is_refused(tmp_path):
     labels = (datasets.ClassLabel(names=["cat", "dog", "newt"]), [number % 2 for number in range(24)])
     table().remove_columns("label").add_column("label", labels[1]).cast_column("label", labels[0]).save_to_disk(
         tmp_path / "saved"
@@ -155,7 +155,7 @@ def test_a_class_without_training_pictures_is_refused(tmp_path: Path) -> None:
     assert read(tmp_path / "saved", exclude=("newt",)).classes == ("cat", "dog")
 
 
-def test_a_script_beside_the_data_is_never_run(tmp_path: Path) -> None:
+def test_a_script_beside_the_data_is_never_run(tmp_path):
     folder = tmp_path / "evil"
     folder.mkdir()
     (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
@@ -165,7 +165,7 @@ def test_a_script_beside_the_data_is_never_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["nothing", "garbage", "text", "empty"])
-def test_what_is_no_dataset_is_refused_in_a_sentence(tmp_path: Path, content: str) -> None:
+def test_what_is_no_dataset_is_refused_in_a_sentence(tmp_path, content):
     place = tmp_path / {"text": "notes.txt"}.get(content, "data.parquet")
     if content != "nothing":
         place.write_bytes({"garbage": b"PAR1 no", "text": b"hello", "empty": b""}[content])
@@ -174,7 +174,7 @@ def test_what_is_no_dataset_is_refused_in_a_sentence(tmp_path: Path, content: st
     assert "\n" not in str(refused.value)
 
 
-def test_a_scan_proposes_size_and_colour(tmp_path: Path) -> None:
+def test_a_scan_proposes_size_and_colour(tmp_path):
     table().save_to_disk(tmp_path / "saved")
     source, name, summary = scan_hugging_face(f"hf:{tmp_path}/saved?label=label")
     assert source == f"hf:{tmp_path}/saved?label=label"
@@ -183,7 +183,7 @@ def test_a_scan_proposes_size_and_colour(tmp_path: Path) -> None:
     assert summary.proposed_channels == 3
 
 
-def test_an_address_is_read_back_as_it_was_written() -> None:
+def test_an_address_is_read_back_as_it_was_written():
     address = Address("user/name", image="a picture", label="kind&of", config="en")
     assert Address.of(str(address)) == address
     assert address.name == "name"

@@ -34,7 +34,7 @@ def read(folder: Path, **options: object) -> Dataset:
     return load_folder(DataConfig(str(folder), 8, 8, 3, validation=0.2, **options))
 
 
-def test_streamed_parts_hold_what_parts_in_memory_hold(folder: Path) -> None:
+def test_streamed_parts_hold_what_parts_in_memory_hold(folder):
     here, there = read(folder, stream="never"), read(folder, stream="always")
     for part in ("train", "validation", "test"):
         images, rows = getattr(here, part).images, getattr(there, part).images
@@ -50,16 +50,14 @@ def test_streamed_parts_hold_what_parts_in_memory_hold(folder: Path) -> None:
     assert (here.skipped, here.warnings, here.train_files) == (there.skipped, there.warnings, there.train_files)
 
 
-def test_a_folder_that_does_not_fit_into_memory_is_streamed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_does_not_fit_into_memory_is_streamed(folder, monkeypatch):
     assert isinstance(read(folder).train.images, torch.Tensor)
     monkeypatch.setattr(host_memory, "free", lambda: 24 * 3 * 8 * 8)  # as much as the images, which get half
     assert isinstance(read(folder).train.images, Rows)
     assert isinstance(read(folder, stream="never").train.images, torch.Tensor)
 
 
-def test_a_folder_that_fits_neither_into_memory_nor_on_disk_is_refused(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_fits_neither_into_memory_nor_on_disk_is_refused(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(host_memory, "free", lambda: 1000)
     monkeypatch.setattr(pictures.shutil, "disk_usage", lambda path: pictures.shutil._ntuple_diskusage(9, 9, 0))
     with pytest.raises(InputError, match="WCAPSNET_CACHE"):
@@ -68,14 +66,14 @@ def test_a_folder_that_fits_neither_into_memory_nor_on_disk_is_refused(
     assert read(folder).train.images.shape[1:] == (3, 8, 8)  # decoded into memory instead
 
 
-def test_decoding_holds_only_a_chunk_in_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decoding_holds_only_a_chunk_in_memory(folder, monkeypatch):
     whole = read(folder, stream="never").train.images
     monkeypatch.setattr(pictures, "READER_VERSION", 99)  # decode again
     monkeypatch.setattr(pictures, "CHUNK", 5 * 3 * 8 * 8)
     sizes: list[int] = []
     decode = pictures._decode
 
-    def spied(source, shape, write, quiet):  # type: ignore[no-untyped-def]
+    def spied(source, shape, write, quiet):
         return decode(source, shape, lambda images: (sizes.append(len(images)), write(images)), quiet)
 
     monkeypatch.setattr(pictures, "_decode", spied)
@@ -84,7 +82,7 @@ def test_decoding_holds_only_a_chunk_in_memory(folder: Path, monkeypatch: pytest
     assert torch.equal(again[:], whole)
 
 
-def test_what_a_killed_process_left_of_its_cache_is_removed(folder: Path, tmp_path: Path) -> None:
+def test_what_a_killed_process_left_of_its_cache_is_removed(folder, tmp_path):
     read(folder)
     (entry,) = (tmp_path / "cache").iterdir()
     partial = entry.with_name(f".{entry.name}.1.partial")
@@ -94,7 +92,7 @@ def test_what_a_killed_process_left_of_its_cache_is_removed(folder: Path, tmp_pa
     assert entry.exists()
 
 
-def test_batches_are_read_ahead_in_the_announced_order() -> None:
+def test_batches_are_read_ahead_in_the_announced_order():
     array = np.random.default_rng(0).integers(0, 256, (100, 1, 4, 4), dtype=np.uint8)
     order = epoch_order(90, 8, seed=0, epoch=0)
     rows = Rows(array, np.arange(90) + 5)
@@ -111,7 +109,7 @@ def test_batches_are_read_ahead_in_the_announced_order() -> None:
     assert torch.equal(reader(slice(85, 200)), rows[85:])
 
 
-def test_a_failed_read_is_an_error_and_not_a_batch() -> None:
+def test_a_failed_read_is_an_error_and_not_a_batch():
     reader = Reader(Rows(np.zeros((4, 1, 2, 2), np.uint8), np.arange(4)), CPU)
     order = torch.tensor([[0, 9]])
     reader.expect(order)
@@ -119,7 +117,7 @@ def test_a_failed_read_is_an_error_and_not_a_batch() -> None:
         reader(order[0])
 
 
-def test_a_recorded_step_reads_every_batch_from_the_same_memory() -> None:
+def test_a_recorded_step_reads_every_batch_from_the_same_memory():
     """What `GraphedStep` does before a replay, without a graph."""
     images = torch.randint(0, 256, (20, 1, 4, 4), dtype=torch.uint8)
     split = Split(images, torch.arange(20))
@@ -133,19 +131,19 @@ def test_a_recorded_step_reads_every_batch_from_the_same_memory() -> None:
             assert torch.equal(one, other)
 
 
-def test_other_sources_stream_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_sources_stream_too(monkeypatch):
     here = load_dataset(DataConfig("sample", validation=1000))
     there = load_dataset(DataConfig("sample", validation=1000, stream="always"))
     assert isinstance(there.train.images, Rows)
     assert here.fingerprint("validation") == there.fingerprint("validation")
 
 
-def test_stream_must_be_one_of_three_words() -> None:
+def test_stream_must_be_one_of_three_words():
     with pytest.raises(InputError, match=r"data\.stream"):
         DataConfig(stream="sometimes")
 
 
-def test_processes_on_one_machine_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_on_one_machine_share_its_memory(monkeypatch):
     monkeypatch.setattr(host_memory, "free", lambda: 1000.0)
     assert host_memory.fits(500)
     for name, value in (("RANK", "1"), ("WORLD_SIZE", "8"), ("LOCAL_WORLD_SIZE", "4")):

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from explore_helpers import array, classifier_of, images_of, normalized, serving
+from explore_helpers import array, classifier_of, images_of, normalized, serving, stroke
 from PIL import Image
 
 from wcapsnet.explanations import explain_image, over_image
@@ -64,16 +64,6 @@ def visit(browser, asker):
     for context in contexts:
         context.close()
     assert not errors
-
-
-def stroke(page, *points):
-    box = page.locator("#easel").bounding_box()
-    places = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in points]
-    page.mouse.move(*places[0])
-    page.mouse.down()
-    for place in places[1:]:
-        page.mouse.move(*place, steps=4)
-    page.mouse.up()
 
 
 def settled(page):

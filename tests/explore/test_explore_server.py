@@ -366,7 +366,7 @@ def test_only_headers_are_sent_if_only_headers_are_asked_for(asker):
 
 def test_many_who_ask_at_once_get_their_own_answers(asker):
     expected = [asker.ask("/api/explain", {"test": m})["probabilities"] for m in range(20)]
-    asker.explorer._seen.clear()
+    asker.explorer._explained.cache_clear()
     found = [None] * 60
 
     def ask(m):

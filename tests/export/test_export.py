@@ -1,12 +1,12 @@
 """An exported file answers as its network does."""
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from export_helpers import classifier_of, images_for, written
+from small import small
 
 from twins import quiet
 from wcapsnet import InputError, WCapsNet
@@ -16,9 +16,6 @@ from wcapsnet.exports.onnx_model import onnx_bytes
 from wcapsnet.exports.runtime import OnnxNetwork
 from wcapsnet.exports.torch_program import Program, save_program
 from wcapsnet.parts import fitness, model, weighting
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "baselines"))
-from small import small
 
 pytest.importorskip("onnxscript")
 

@@ -1,21 +1,19 @@
 """The parts of a static page, without a browser."""
 
 import gzip
+import hashlib
 import io
 import re
-import sys
 import tarfile
-from pathlib import Path
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "baselines"))
 from small import small
 
 from wcapsnet import Classifier, InputError
 from wcapsnet.data import Split
 from wcapsnet.exports.html import LOCAL, SERVED, composed, html_page, sample
+from wcapsnet.exports.html import onnxruntime_web as runtime_module
 from wcapsnet.exports.html.bundle import bundle
 from wcapsnet.exports.html.onnxruntime_web import FILES, VERSION, Runtime, onnxruntime_web
 
@@ -107,7 +105,7 @@ def packed(path, names):
     return path
 
 
-def test_the_runtime_is_read_from_a_package_or_its_folder(tmp_path):
+def test_the_runtime_is_read_from_a_package_or_its_folder(tmp_path, monkeypatch):
     expected = Runtime(*(name.encode() for name in FILES))
     archive = packed(tmp_path / "onnxruntime-web.tgz", [*FILES, "ort.js"])
     assert onnxruntime_web(archive) == expected
@@ -115,6 +113,8 @@ def test_the_runtime_is_read_from_a_package_or_its_folder(tmp_path):
         package.extractall(tmp_path)
     for folder in (tmp_path, tmp_path / "package", tmp_path / "package" / "dist"):
         assert onnxruntime_web(folder) == expected
+    monkeypatch.setenv("WCAPSNET_ORT_WEB", str(archive))
+    assert onnxruntime_web() == expected
 
 
 @pytest.mark.parametrize("kind", ["empty folder", "other package", "no package", "cut off", "nothing"])
@@ -141,6 +141,7 @@ def test_an_offline_machine_is_told_how_to_get_the_runtime(tmp_path, monkeypatch
         raise ConnectionError("no route")
 
     monkeypatch.setenv("WCAPSNET_CACHE", str(tmp_path))
+    monkeypatch.delenv("WCAPSNET_ORT_WEB", raising=False)
     monkeypatch.setattr(Session, "request", offline)
     with pytest.raises(InputError, match=f"npm pack onnxruntime-web@{VERSION}.*--runtime"):
         onnxruntime_web()
@@ -162,7 +163,30 @@ def test_a_downloaded_runtime_is_checked(tmp_path, monkeypatch):
             pass
 
     monkeypatch.setenv("WCAPSNET_CACHE", str(tmp_path))
+    monkeypatch.delenv("WCAPSNET_ORT_WEB", raising=False)
     monkeypatch.setattr(requests, "get", lambda *_, **__: Answer())
     with pytest.raises(InputError, match="wrong checksum"):
         onnxruntime_web()
     assert not [file for file in tmp_path.rglob("*") if file.is_file()]
+
+
+def test_a_runtime_that_is_damaged_in_the_cache_is_downloaded_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("WCAPSNET_CACHE", str(tmp_path))
+    monkeypatch.delenv("WCAPSNET_ORT_WEB", raising=False)
+    monkeypatch.setattr(runtime_module, "FILES", {name: hashlib.sha256(name.encode()).hexdigest() for name in FILES})
+    fetched = []
+
+    def fetch(urls, target, *, sha256):
+        fetched.append(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(target.name)
+        return target
+
+    monkeypatch.setattr(runtime_module, "download", fetch)
+    found = onnxruntime_web()
+    assert len(fetched) == 3
+    assert onnxruntime_web() == found
+    assert len(fetched) == 3
+    fetched[1].write_bytes(b"evil")
+    assert onnxruntime_web() == found
+    assert fetched[3:] == [fetched[1]]

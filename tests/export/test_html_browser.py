@@ -5,16 +5,13 @@ import io
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from explore_helpers import classifier_of, images_of, normalized, stroke
 from PIL import Image
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "explore"))
-from explore_helpers import classifier_of, images_of, normalized
 
 import wcapsnet
 from wcapsnet.data import read_image
@@ -237,16 +234,6 @@ def test_a_file_that_is_no_picture_is_refused_in_a_sentence(opened):
     page, _, _ = opened
     said = page.evaluate("local.ask('/api/picture', new Blob(['no picture'])).catch((error) => error.message)")
     assert said.endswith(".")
-
-
-def stroke(page, *points):
-    box = page.locator("#easel").bounding_box()
-    places = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in points]
-    page.mouse.move(*places[0])
-    page.mouse.down()
-    for place in places[1:]:
-        page.mouse.move(*place, steps=4)
-    page.mouse.up()
 
 
 def settled(page):

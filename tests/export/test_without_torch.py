@@ -1,7 +1,8 @@
-"""`predict` and `evaluate` of an ONNX file need neither torch nor onnx."""
+"""`predict` and `evaluate` of an ONNX file need only the packages listed in docs/deploy.md."""
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,14 +16,18 @@ from wcapsnet.exports.check import reference
 from wcapsnet.exports.evaluation import evaluate_onnx
 from wcapsnet.exports.runtime import OnnxNetwork
 
-SRC = Path(__file__).parents[2] / "src"
-WITHOUT = """
+ROOT = Path(__file__).parents[2]
+SRC = ROOT / "src"
+LISTED = re.search(r"^pip install (numpy .*)$", (ROOT / "docs" / "deploy.md").read_text(), re.MULTILINE)[1].split()
+NEEDED = re.search(r"^dependencies = \[(.*?)^\]", (ROOT / "pyproject.toml").read_text(), re.MULTILINE | re.DOTALL)[1]
+MISSING = [name for name in re.findall(r'"(\w+)', NEEDED) if name not in LISTED]
+WITHOUT = f"""
 import sys
 
 class Missing:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("torch", "onnx", "onnxscript", "safetensors", "scipy", "jinja2", "pooch"):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        if name.partition(".")[0] in {[*MISSING, "onnx", "onnxscript"]}:
+            raise ModuleNotFoundError("No module named " + name, name=name)
 
 sys.meta_path.insert(0, Missing())
 sys.argv[0] = "wcapsnet"
@@ -96,11 +101,13 @@ def test_what_needs_no_network_needs_no_torch(command):
 
 
 @pytest.mark.slow
-def test_a_command_that_needs_torch_says_so(tmp_path):
-    done = run("train", "demo", cwd=tmp_path)
-    assert done.returncode == 1
-    assert done.stderr.count("\n") == 1
-    assert "PyTorch" in done.stderr
+def test_a_command_that_needs_another_package_says_so(gray, tmp_path):
+    download = ("evaluate", gray[1], "mnist", "--download", "--data-dir", tmp_path)
+    for command, package in ((("train", "demo"), "PyTorch"), (download, "pooch")):
+        done = run(*command, cwd=tmp_path)
+        assert done.returncode == 1
+        assert done.stderr.count("\n") == 1
+        assert f"needs {package}" in done.stderr
 
 
 def test_the_loss_counts_the_extra_class_as_training_does(exported, tmp_path):

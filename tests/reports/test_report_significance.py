@@ -7,16 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from wcapsnet.reports.significance import (
-    Sample,
-    Spread,
-    apart,
-    compare,
-    holm,
-    pooled,
-    spreads,
-    student_tail,
-)
+from wcapsnet.reports.significance import Sample, Spread, apart, compare, holm, pooled, spreads, student_tail
 from wcapsnet.reports.tables import verdict
 
 

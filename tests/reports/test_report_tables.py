@@ -2,12 +2,11 @@
 
 import json
 import re
-import sys
 
 import pytest
+from cli_helpers import call
 from report_helpers import ENVIRONMENT, finished
 
-from wcapsnet import cli
 from wcapsnet.data import DATASETS
 from wcapsnet.network import WCapsNet
 from wcapsnet.recipes import PAPER
@@ -16,14 +15,6 @@ from wcapsnet.recipes.published import PAPER_COLUMNS, PAPER_TABLES
 from wcapsnet.reports import tables
 from wcapsnet.reports.records import read_record, read_records, runs_in
 from wcapsnet.training.run_folder import Run
-
-
-def call(*words):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["wcapsnet", *map(str, words)])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-    return int(end.value.code or 0)
 
 
 @pytest.fixture
@@ -213,27 +204,23 @@ def test_runs_from_before_the_last_decisions_are_named_by_dataset_and_if_others_
 # ── the command ──
 
 
-def test_the_command_prints_all_tables_or_one(runs, capsys):
-    assert call("tables", "--records", runs) == 0
-    said = capsys.readouterr()
+def test_the_command_prints_all_tables_or_one(runs):
+    said = call("tables", "--records", runs)
     for numeral in ("II", "III", "IV", "V"):
         assert f"Table {numeral}:" in said.out
     assert "93.50 ± 0.10" in said.out
-    assert said.err == ""
-    assert call("tables", "iv", "--records", runs) == 0
-    said = capsys.readouterr().out
+    assert (said.code, said.err) == (0, "")
+    said = call("tables", "iv", "--records", runs).out
     assert "Table IV" in said
     assert "Table II:" not in said
 
 
-def test_the_command_without_records_takes_those_of_the_package(capsys):
-    assert call("tables") == 0
-    assert "Table V" in capsys.readouterr().out
+def test_the_command_without_records_takes_those_of_the_package():
+    assert "Table V" in call("tables").out
 
 
-def test_json_holds_every_figure(runs, capsys):
-    assert call("tables", "IV", "--json", "--records", runs) == 0
-    content = json.loads(capsys.readouterr().out)
+def test_json_holds_every_figure(runs):
+    content = json.loads(call("tables", "IV", "--json", "--records", runs).out)
     found = content["tables"]["IV"]["rows"]["Uniform"]["cifar10"]
     assert found["paper"] == 93.0
     assert found["ours"]["accuracies"] == pytest.approx([93.0, 92.9, 93.1])
@@ -242,39 +229,34 @@ def test_json_holds_every_figure(runs, capsys):
     assert found["from_reference"]["margin"] == pytest.approx(2.776 * 0.1 * (2 / 3) ** 0.5, rel=1e-3)
     assert found["from_reference"]["larger_than_noise"] is True
     assert content["tables"]["IV"]["rows"]["CE"]["svhn"] == {"paper": 96.39, "ours": None}
-    assert call("tables", "IV", "--json") == 0
-    ours = json.loads(capsys.readouterr().out)["tables"]["IV"]["rows"]["CE"]["svhn"]
+    ours = json.loads(call("tables", "IV", "--json").out)["tables"]["IV"]["rows"]["CE"]["svhn"]
     assert ours == {"paper": 96.39, "ours": None, "why": tables.UNAVAILABLE["svhn"]}
 
 
-def test_markdown_has_a_row_for_each_and_the_same_number_of_cells_in_all(runs, capsys):
-    assert call("tables", "--markdown", "--records", runs) == 0
-    blocks = re.split(r"\*\*(?:Table|Differences)", capsys.readouterr().out)[1:]
+def test_markdown_has_a_row_for_each_and_the_same_number_of_cells_in_all(runs):
+    blocks = re.split(r"\*\*(?:Table|Differences)", call("tables", "--markdown", "--records", runs).out)[1:]
     assert [sum(line.startswith("| ") for line in block.splitlines()) for block in blocks] == [4, 4, 7, 9, 7]
     for block in blocks:
         assert len({line.count("|") for line in block.splitlines() if line.startswith("| ")}) == 1
 
 
-def test_runs_that_stand_in_no_table_are_named(runs, capsys):
+def test_runs_that_stand_in_no_table_are_named(runs):
     finished(runs / "short", "mnist", 9960, epochs=4)
-    assert call("tables", "II", "--records", runs) == 0
-    said = capsys.readouterr()
+    said = call("tables", "II", "--records", runs)
+    assert said.code == 0
     assert "1 run belongs to no table:" in said.err
     assert "training.epochs is 4, not 40" in said.err
     for number in range(12):
         finished(runs / f"short {number}", "mnist", 9960, seed=number, epochs=4)
-    assert call("tables", "II", "--records", runs) == 0
-    said = capsys.readouterr().err
+    said = call("tables", "II", "--records", runs).err
     assert "13 runs belong to no table:" in said
     assert said.endswith("  and 3 more\n")
 
 
-def test_somebody_elses_runs_do_not_explain_our_gaps(runs, capsys):
+def test_somebody_elses_runs_do_not_explain_our_gaps(runs):
     for words, explained in ((("--records", runs), False), ((), True)):
-        assert call("tables", "II", *words) == 0
-        assert (tables.UNAVAILABLE["svhn"] in capsys.readouterr().out) == explained
-        assert call("tables", "II", "--json", *words) == 0
-        cell = json.loads(capsys.readouterr().out)["tables"]["II"]["rows"]["softmax"]["svhn"]
+        assert (tables.UNAVAILABLE["svhn"] in call("tables", "II", *words).out) == explained
+        cell = json.loads(call("tables", "II", "--json", *words).out)["tables"]["II"]["rows"]["softmax"]["svhn"]
         assert ("why" in cell) == explained
 
 
@@ -283,7 +265,7 @@ def test_runs_on_pictures_of_ones_own_are_not_compared_field_by_field(runs):
     experiment = json.loads((run / "experiment.json").read_text())
     experiment["data"]["source"] = "photos"
     (run / "experiment.json").write_text(json.dumps(experiment))
-    assert read_records(runs)[1] == [f"{run} is on a data set that the paper does not have."]
+    assert read_records(runs)[1] == [f"{run} was trained on a dataset that is not in the paper."]
 
 
 @pytest.mark.parametrize(
@@ -294,6 +276,7 @@ def test_runs_on_pictures_of_ones_own_are_not_compared_field_by_field(runs):
         (("VI",), "Usage"),
     ],
 )
-def test_bad_input_is_answered(words, says, capsys):
-    assert call("tables", *words) == 2
-    assert says in capsys.readouterr().err
+def test_bad_input_is_answered(words, says):
+    answer = call("tables", *words)
+    assert answer.code == 2
+    assert says in answer.err

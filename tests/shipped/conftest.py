@@ -44,7 +44,7 @@ def toy() -> Experiment:
     )
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)  # not the session: other tests list all recipes
 def _toy() -> Iterator[None]:
     info = DatasetInfo(
         "Toy", ("top", "middle", "bottom"), 1, 8, 8, 130, 60, lambda root: RawData(_arrays(130, 0), _arrays(60, 1))
@@ -55,7 +55,7 @@ def _toy() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def runs(_toy: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three seeds. Read only."""
     folder = tmp_path_factory.mktemp("runs")

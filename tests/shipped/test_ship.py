@@ -1,24 +1,22 @@
 """Making a shipped network from runs, and using it by its name."""
 
-import contextlib
-import io
 import json
 import re
 import shlex
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from cli_helpers import call
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import save_file
 
 import wcapsnet
 from ship import best_on_validation, main, ship
-from wcapsnet import InputError, cli, shipped
+from wcapsnet import InputError, shipped
 from wcapsnet.classifier import METADATA, Classifier, load_tensors, sealed
 from wcapsnet.data import DATASETS, load_dataset
 from wcapsnet.experiment import Experiment
@@ -36,15 +34,6 @@ ROOT = Path(__file__).parents[2]
 NAME = "wcapsnet-toy"
 
 
-def call(*words):
-    out, err = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["wcapsnet", *map(str, words)])
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as end:
-            cli.main()
-    return int(end.value.code or 0), out.getvalue(), err.getvalue()
-
-
 @pytest.fixture
 def made(runs, checkout):
     return ship(NAME, [runs], checkout, None, CPU)
@@ -60,7 +49,12 @@ def change(path, **fields):
 
 def test_the_seed_is_chosen_by_validation_and_the_test_set_has_no_say(own_runs):
     for seed, (validation, wrong) in enumerate(((0.8, 1), (0.9, 90), (0.85, 50))):
-        figures = {"images": 100, "errors": wrong, "accuracy": 1 - wrong / 100, "confusion": [[100 - wrong, wrong]]}
+        figures = {
+            "images": 100,
+            "errors": wrong,
+            "accuracy": 1 - wrong / 100,
+            "confusion": [[100 - wrong, wrong], [0, 0]],
+        }
         change(own_runs / f"seed={seed}/test.json", validation_accuracy=validation, **figures)
     runs = [Run.open(own_runs / f"seed={seed}") for seed in range(3)]
     assert best_on_validation(runs) is runs[1]
@@ -130,7 +124,7 @@ def test_half_precision_is_taken_if_and_only_if_it_changes_no_answer(own_runs, c
     assert made.facts["stored"] == "float32"
     assert stored_types() <= {torch.float32, torch.int64}
     assert shipped.path_of(NAME).stat().st_size > size
-    assert f"would answer {made.half.flips} validation and test images differently" in card(checkout)
+    assert f"would change the prediction for {made.half.flips} of the validation and test images" in card(checkout)
     assert torch.equal(wcapsnet.load(NAME).network.projection, exact.network.projection)
 
 
@@ -143,6 +137,7 @@ def test_half_precision_is_taken_if_and_only_if_it_changes_no_answer(own_runs, c
         ({"command": ["wcapsnet", "sweep", "mnist", "--parallel", "5"]}, 5),
         ({"command": ["wcapsnet", "sweep", "mnist", "--parallel", "9"], "runs_at_a_time": 2}, 2),
         ({"runs_at_a_time": 2, "resumed": [{"runs_at_a_time": 3}, {"runs_at_a_time": 1}]}, 3),
+        ({"runs_at_a_time": "2", "command": 7, "resumed": [[], {"runs_at_a_time": []}]}, 1),  # damaged
     ],
 )
 def test_how_many_runs_shared_a_device_is_known(environment, runs):
@@ -332,8 +327,8 @@ def test_the_card_says_how_good_how_chosen_and_how_to_rebuild_it(made, runs, che
         assert f"| {seed} | {facts['validation_accuracy']:.2%} | {facts['accuracy']:.2%} |" in text
     assert f"wcapsnet train toy --seed {made.run.experiment.training.seed} --precision fp32" in text
     assert "Apache-2.0" in text
-    assert "| trained on | 100 images, as they are; 30 more for validation |" in text
-    assert "the paper's" not in text
+    assert ": 100 training and 30 validation images |\n| augmentation | none |" in text
+    assert "in the paper" not in text
     assert f"{NAME}.svg" in text
     assert (checkout / "docs/model-cards" / f"{NAME}.svg").read_text().startswith("<svg")
     assert str(runs) not in text
@@ -359,7 +354,7 @@ def test_a_card_of_a_hundred_classes_names_the_hardest_and_the_easiest(made):
 def test_a_card_of_an_experiment_of_the_paper_has_the_papers_figure_beside_ours(name, figure):
     from model_card import _paper
 
-    assert _paper(recipe(name)) == {"the paper's test accuracy": figure}
+    assert _paper(recipe(name)) == {"test accuracy in the paper": figure}
     assert _paper(recipe("fashion-mnist")) == {}
     shorter = replace(recipe(name), training=recipe(name).training.with_epochs(3))
     assert _paper(shorter) == {}
@@ -382,6 +377,15 @@ def test_the_rebuilding_command_leads_back_to_the_experiment(name):
     for option, value in zip(words[3::2], words[4::2], strict=True):
         again = with_setting(again, f"{options[option]}={value}" if option in options else value)
     assert replace(again, name="x") == replace(experiment, name="x")
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [("cifar10", "objective.reconstruction"), ("cifar10-plus", "data.augment.cutmix")],
+)
+def test_the_rebuilding_command_leaves_out_what_the_experiment_left_out(name, field):
+    words = rebuild(with_setting(recipe(name), f"{field}=null"))
+    assert words.endswith(f"train {name} --seed 0 --precision fp32 --set {field}=null")
 
 
 def test_the_tool_writes_file_card_curve_and_guide(runs, checkout, capsys):
@@ -440,7 +444,7 @@ def test_pictures_are_shipped_without_the_place_where_they_lay(tmp_path, checkou
             Image.fromarray((value + noise).astype(np.uint8)).save(tmp_path / "photos" / kind / f"{number}.png")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WCAPSNET_CACHE", str(tmp_path / "cache"))
-        small = ("--set", "model.dense_layers=1", "--set", "model.init_channels=4", "--size", "8x12", "--epochs", 1)
+        small = ("--model", "wcapsnet-quick", "--size", "8x12", "--epochs", 1)
         code, _, said = call("train", tmp_path / "photos", *small, "--device", "cpu", "--out", tmp_path / "run", "-q")
         assert code == 0, said
         ship("own-photos", [tmp_path / "run"], checkout, None, CPU)
@@ -468,7 +472,15 @@ def test_every_shipped_network_has_a_card_with_its_number_and_checksum(name):
     assert classifier.predict(np.zeros((40, 50, 3), np.uint8)).label in classifier.classes
 
 
-@pytest.mark.parametrize("name", shipped.names())
+def test_the_small_network_is_that_of_its_record():
+    facts = shipped.describe("wcapsnet-small-cifar100")
+    record = json.loads((ROOT / "results/small-cifar100/seed=0.json").read_text())
+    assert facts["test"]["correct"] == record["test"]["images"] - record["test"]["errors"]
+    assert facts["epoch"] == record["test"]["best_epoch"]
+    assert [epoch["validation_accuracy"] for epoch in facts["history"]] == record["metrics"]["validation_accuracy"]
+
+
+@pytest.mark.parametrize("name", [f"wcapsnet-{name}" for name in ("cifar10", "cifar100", "fashion-mnist", "mnist")])
 def test_the_figures_on_a_card_are_those_of_the_committed_records(name):
     source, training = (shipped.describe(name)["experiment"][part] for part in ("data", "training"))
     text = (ROOT / "docs/model-cards" / f"{name}.md").read_text()
@@ -481,7 +493,7 @@ def test_the_figures_on_a_card_are_those_of_the_committed_records(name):
     if len(records) > 1:
         assert f"seeds: {mean_and_deviation([r.accuracy for r in records])} %" in text
     (own,) = [r for r in records if r.seed == training["seed"]]
-    assert f"That took {clock(own.seconds)} on {own.hardware}, " in text
+    assert f"This took {clock(own.seconds)} on {own.hardware}, " in text
     figures = json.loads((ROOT / "results" / own.place).read_text())["test"]
     shown = re.findall(r"^\| (.+?) \| (\d+) \| ([\d.]+)% \|", text, re.MULTILINE)
     assert len(shown) == 10

@@ -69,6 +69,7 @@ def test_imbalanced_classes_are_drawn_equally_often_and_a_resumed_run_draws_the_
 def test_balanced_accuracy_and_majority_worked_by_hand(labels, predicted, accuracy, balanced_accuracy, majority, said):
     found = Evaluation(torch.tensor(labels), torch.tensor(predicted), torch.ones(4), (), 0.0, (), 3)
     assert (found.accuracy, found.balanced_accuracy, found.majority) == (accuracy, balanced_accuracy, majority)
-    assert bool(found.beside()) is said
+    assert ("balanced" in found.beside()) is said
+    assert ("no images" in found.beside()) is (len(set(labels)) < 3)
     facts = found.summary(("a", "b", "c"))
     assert (facts["balanced_accuracy"], facts["majority"]) == (balanced_accuracy, majority)

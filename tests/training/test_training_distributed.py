@@ -234,6 +234,17 @@ def test_a_killed_worker_ends_the_job_and_other_numbers_of_processes_resume_it(t
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are listed by Linux only")
+def test_no_thread_of_the_backend_outlives_the_group(tmp_path):
+    """A thread that needs the interpreter while it shuts down would abort the process."""
+    job = train(2, tmp_path, out=str(tmp_path / "run"))
+    assert job.code == 0, job.err
+    threads = [path.read_text() for path in tmp_path.glob("threads-*")]
+    assert len(threads) == 2
+    assert "gloo" not in "".join(threads)
+
+
+@pytest.mark.slow
 def test_only_rank_0_writes_and_prints(tmp_path):
     settings = ["model.dense_layers=1", "model.init_channels=4", "model.decoder_channels=4,4", "data.validation=40"]
     options = [word for setting in settings for word in ("--set", setting)]

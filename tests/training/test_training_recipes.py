@@ -10,9 +10,10 @@ import torch
 
 from wcapsnet.data import DATASETS, DataConfig, FolderSummary
 from wcapsnet.errors import InputError
+from wcapsnet.models import model_config, parameter_count
 from wcapsnet.network import CIFAR10_LEVELS, CIFAR100_LEVELS, Level, WCapsNet
 from wcapsnet.objective import Objective
-from wcapsnet.recipes import ABLATIONS, PAPER, RECIPES, SMALL, TABLE_V, recipe
+from wcapsnet.recipes import ABLATIONS, PAPER, PLUS, RECIPES, SMALL, TABLE_V, recipe
 from wcapsnet.recipes.ablations import NONLINEARITY_TABLE, ROUTING_TABLE, WEIGHTING_TABLE, variant
 from wcapsnet.recipes.quick import folder
 from wcapsnet.settings import differing
@@ -24,8 +25,8 @@ RECORDS = Path(__file__).parents[2] / "results" / "first-runs"
 OWN = [*PAPER, *SMALL, *ABLATIONS]  # those of other systems: tests/baselines
 
 
-def test_every_recipe_is_of_a_wcapsnet_or_of_another_system_of_table_v():
-    assert set(RECIPES) == {*OWN, *TABLE_V}
+def test_every_recipe_is_of_the_papers_network_of_wcapsnet_plus_or_of_another_system_of_table_v():
+    assert set(RECIPES) == {*OWN, *PLUS, *TABLE_V}
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -153,6 +154,50 @@ def test_the_committed_record_is_of_this_recipe_and_good_enough(name, least):
 def test_an_unknown_recipe_suggests_the_nearest():
     with pytest.raises(InputError, match=r"There is no recipe 'cifar-10'; did you mean 'cifar10'\?"):
         recipe("cifar-10")
+
+
+@pytest.mark.parametrize("name", [*PAPER, *SMALL, *PLUS, *TABLE_V])
+def test_the_first_line_about_a_recipe_which_is_the_one_listed_is_complete(name):
+    assert (RECIPES[name].__doc__ or "").strip().splitlines()[0].endswith(".")
+
+
+# ── beyond the paper ──
+
+PLUS_DATA = ("cifar10", "cifar100", "fashion-mnist", "mnist")
+
+
+@pytest.mark.parametrize("name", PLUS)
+def test_a_recipe_beyond_the_paper_fits_its_data_and_has_at_most_a_million_parameters(name):
+    experiment = recipe(name)
+    assert experiment.name == name
+    info, model = DATASETS[experiment.data.source], experiment.model
+    shape = (len(info.classes), info.channels, info.height, info.width)
+    assert (model.classes, model.channels, model.height, model.width) == shape
+    assert 600_000 < parameter_count(model) <= 1_000_000
+
+
+@pytest.mark.parametrize(("classes", "channels", "size"), [(10, 3, 32), (100, 3, 32), (10, 1, 28)])
+def test_wcapsnet_plus_has_at_most_a_million_parameters(classes, channels, size):
+    config = model_config("wcapsnet-plus", classes, channels, size, size)
+    assert sum(WCapsNet(config).parameter_counts().values()) <= 1_000_000
+    assert config.maps()[0] == (size, size)  # the first level is at full resolution
+
+
+@pytest.mark.parametrize("dataset", PLUS_DATA)
+def test_the_twins_beyond_the_paper_differ_in_routing_or_network_alone(dataset):
+    def differences(twin):
+        changed = differing(recipe(f"{dataset}-plus"), recipe(f"{dataset}-plus-{twin}"))
+        return {field for field, _, _ in changed if not field.startswith("model.") or twin == "uniform"}
+
+    assert differences("uniform") == {"name", "model.routing.fitness", "objective.centred_wasserstein"}
+    assert differences("densenet") == {"name", "objective.centred_wasserstein", "objective.reconstruction"}
+
+
+@pytest.mark.parametrize("dataset", PLUS_DATA)
+def test_a_run_beyond_the_paper_takes_less_than_fifteen_minutes_at_25000_images_per_second(dataset):
+    experiment = recipe(f"{dataset}-plus")
+    images = DATASETS[dataset].train_images - experiment.data.validation
+    assert experiment.training.epochs * images / 25_000 < 15 * 60
 
 
 # ── a folder of pictures ──

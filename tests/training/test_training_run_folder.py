@@ -523,3 +523,21 @@ def test_every_file_of_a_run_is_written_atomically(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "replace", watching)
     trained(tmp_path / "run", toy_experiment(epochs=1, milestones=()))
     assert replaced == FILES - {"tensorboard"}
+
+
+@pytest.mark.parametrize(
+    ("file", "change"),
+    [
+        ("test", {"confusion": [[{}, 0], [0, 1]]}),
+        ("test", {"confusion": [[1, 0]]}),
+        ("test", {"per_class": {"a": []}}),
+        ("test", {"majority": "most"}),
+        ("data", {"images": 7}),
+        ("data", {"images": {"validation": "7"}}),
+    ],
+)
+def test_values_of_another_type_are_damage(unbroken, tmp_path, file, change):
+    write_json(tmp_path / f"{file}.json", read_json(unbroken.file(f"{file}.json")) | change)
+    run = Run(tmp_path, unbroken.experiment)
+    with pytest.raises(InputError, match=f"{file}.json is damaged"):
+        run.results() if file == "test" else run.recorded_data()

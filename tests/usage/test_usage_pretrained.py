@@ -13,6 +13,9 @@ from safetensors import safe_open
 import wcapsnet
 from twins.tiny import tiny
 from wcapsnet import Classifier, InputError
+from wcapsnet.data import DataConfig
+from wcapsnet.data.types import Augmentations
+from wcapsnet.experiment import Experiment, Start, published
 
 
 @pytest.fixture
@@ -48,6 +51,17 @@ def test_the_folder_holds_weights_description_and_card_and_no_pickle(saved):
         assert json.loads(file.metadata()["wcapsnet"])["checksum"] == config["checksum"]
 
 
+def test_the_card_of_a_fine_tuned_network_says_what_came_before_and_how_images_were_changed(model, tmp_path):
+    data = DataConfig("/home/me/birds", 8, 8, 1, mirror=True, augment=Augmentations(erase=0.3))
+    experiment = Experiment("birds", data, model.config, start=Start("wcapsnet-cifar10", "0" * 64))
+    model.save(tmp_path / "weights.safetensors", experiment=published(experiment))
+    folder = Classifier.load(tmp_path / "weights.safetensors").save_pretrained(tmp_path / "saved")
+    card = (folder / "README.md").read_text()
+    assert "on the pictures of birds only, after the training of wcapsnet-cifar10." in card
+    assert "| augmentation | mirrored and erase 0.3 |" in card
+    assert "--from wcapsnet-cifar10" in card
+
+
 def test_the_card_of_a_shipped_network_has_its_dataset_and_accuracy(tmp_path):
     loaded = wcapsnet.load("wcapsnet-mnist")
     folder = loaded.save_pretrained(tmp_path / "mnist", license="apache-2.0")
@@ -58,6 +72,23 @@ def test_the_card_of_a_shipped_network_has_its_dataset_and_accuracy(tmp_path):
     assert result["metrics"][0]["value"] == loaded.facts["test"]["correct"] / loaded.facts["test"]["images"]
     again = wcapsnet.load(folder)
     assert again.facts["experiment"] == loaded.facts["experiment"]
+
+
+@pytest.mark.parametrize(
+    ("source", "shared"),
+    [
+        ("hf:owner/birds?label=kind", "hf:owner/birds?label=kind"),
+        ("hf:/home/me/birds.parquet?label=kind", "hf:birds.parquet?label=kind"),
+        ("/home/me/photos", "photos"),
+    ],
+)
+def test_a_file_to_share_names_its_data_without_the_path_of_local_ones(model, tmp_path, source, shared):
+    experiment = published(Experiment("birds", DataConfig(source, 8, 8, 1), model.config))
+    assert experiment["data"]["source"] == shared
+    model.save(tmp_path / "weights.safetensors", experiment=experiment)
+    folder = Classifier.load(tmp_path / "weights.safetensors").save_pretrained(tmp_path / "saved")
+    assert f"the pictures of {shared}" in (folder / "README.md").read_text()
+    assert front_matter(folder).get("datasets") == (["owner/birds"] if "owner" in source else None)
 
 
 def test_the_hub_library_accepts_the_card(saved):

@@ -1,7 +1,8 @@
 """What the command line does, from Python: train, sweep, evaluate, predict, explain, report, compare, export."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..lazy import lazy
 
 if TYPE_CHECKING:
     from ..bench.compare import Comparison
@@ -15,22 +16,6 @@ if TYPE_CHECKING:
     from .sweeping import sweep
     from .training import Trained, train
 
-_PLACES = {
-    "Comparison": "comparing",
-    "DatasetExplanation": "explaining",
-    "ExperimentOptions": "options",
-    "Exported": "exporting",
-    "Trained": "training",
-    "compare": "comparing",
-    "evaluate": "prediction",
-    "experiment_for": "experiments",
-    "explain": "explaining",
-    "export": "exporting",
-    "predict": "prediction",
-    "report": "reporting",
-    "sweep": "sweeping",
-    "train": "training",
-}
 __all__ = [
     "Comparison",
     "DatasetExplanation",
@@ -49,8 +34,17 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Names are imported on first use: not every command needs torch."""
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_PLACES[name]}", __name__), name)
+__getattr__ = lazy(
+    __name__,
+    {
+        "comparing": ["Comparison", "compare"],
+        "experiments": ["experiment_for"],
+        "explaining": ["DatasetExplanation", "explain"],
+        "exporting": ["Exported", "export"],
+        "options": ["ExperimentOptions"],
+        "prediction": ["evaluate", "predict"],
+        "reporting": ["report"],
+        "sweeping": ["sweep"],
+        "training": ["Trained", "train"],
+    },
+)

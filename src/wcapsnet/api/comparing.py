@@ -36,7 +36,7 @@ def compare(
     the record in the package, if there is one. `records` is a folder of your own runs.
     """
     asked = None if models is None else one_or_several(models)
-    side_by_side.names_for(dataset, asked)  # refuses unknown names before any work
+    systems = side_by_side.names_for(dataset, asked)  # refuses unknown names before any work
     if batch is not None and batch < 1:
         raise InputError(f"batch is {batch}, but it must be at least 1.")
     chosen = choose_device(device)
@@ -45,10 +45,7 @@ def compare(
     if not speed:
         return built
     cuda = chosen.type == "cuda"
-    experiments = {
-        row.name: side_by_side.experiment_of(row.name, side_by_side.names_for(dataset, [row.name])[row.name], dataset)
-        for row in built.rows
-    }
+    experiments = {name: side_by_side.experiment_of(name, one, dataset) for name, one in systems.items()}
     with nullcontext() if quiet else err.status("starting") as status:
         speeds, environment, cannot = side_by_side.measure(
             experiments,

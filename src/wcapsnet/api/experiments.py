@@ -25,7 +25,7 @@ from .options import ExperimentOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 SCRATCH = "none"  # --from none: random weights
-DEFAULT_START: str | None = None  # the shipped network that folders of colour pictures start from on a CPU
+DEFAULT_START = "wcapsnet-small-cifar100"  # default start for folders of colour pictures without CUDA
 
 
 def experiment_for(
@@ -45,14 +45,17 @@ def experiment_for(
     settings: str | Iterable[str] = (),
     device: torch.device | None = None,
     data_dir: Path | None = None,
+    default_start: bool = True,
 ) -> tuple[Experiment, Path | None]:
-    """The experiment that a command's options describe, and its dataset directory."""
+    """The experiment that a command's options describe, and its dataset directory. Without `default_start`, only
+    `start_from` makes a folder of pictures start from trained weights."""
     if epochs is not None and minutes is not None:
         raise InputError("Use either --epochs or --minutes, not both.")
     device = device or choose_device("auto")
     scratch = start_from is not None and str(start_from) == SCRATCH
     start = None if start_from is None or scratch else starting_network(start_from)
-    experiment, record = _find_experiment(target, size, one_or_several(exclude), model, start, scratch, device)
+    untrained = scratch or not default_start
+    experiment, record = _find_experiment(target, size, one_or_several(exclude), model, start, untrained, device)
     if record:
         experiment, data_dir = moved(experiment, data_dir), data_dir or remembered(record)
         experiment = repeated_start(experiment, record)
@@ -93,7 +96,7 @@ def _find_experiment(
     exclude: Sequence[str],
     model: str,
     start: tuple[Start, Classifier] | None,
-    scratch: bool,
+    untrained: bool,
     device: torch.device,
 ) -> tuple[Experiment, Path | None]:
     """From a recipe's name, a run folder or its experiment.json (then with the folder), a folder of pictures, or a
@@ -107,7 +110,7 @@ def _find_experiment(
     path, name = Path(target).expanduser(), str(target)
     if is_hugging_face(name):
         source, title, summary = scan_hugging_face(name, exclude)
-        experiment = _of_pictures(summary.path, summary, size, model, start, scratch, device)
+        experiment = _of_pictures(summary.path, summary, size, model, start, untrained, device)
         return replace(experiment, name=title, data=replace(experiment.data, source=source)), None
     record = path if Run.is_run(path) else path.parent if path.suffix == ".json" else None
     if (name in RECIPES or record) and foreign:
@@ -119,7 +122,7 @@ def _find_experiment(
     if not path.exists() and not {"/", "\\"} & set(name):
         raise InputError(f"{name!r} is neither a recipe nor a folder{suggest(name)}")
     summary = scan_folder(path, exclude)
-    return _of_pictures(path, summary, size, model, start, scratch, device), None
+    return _of_pictures(path, summary, size, model, start, untrained, device), None
 
 
 def _of_pictures(
@@ -128,11 +131,11 @@ def _of_pictures(
     size: str | int | None,
     model: str,
     start: tuple[Start, Classifier] | None,
-    scratch: bool,
+    untrained: bool,
     device: torch.device,
 ) -> Experiment:
-    colour_on_cpu = device.type == "cpu" and summary.proposed_channels == 3
-    if DEFAULT_START and not start and not scratch and model == "auto" and colour_on_cpu:
+    small_in_colour = device.type != "cuda" and summary.proposed_channels == 3
+    if not start and not untrained and model == "auto" and small_in_colour:
         start = starting_network(DEFAULT_START)
     sides = _sides(str(size)) if size else None
     if start:

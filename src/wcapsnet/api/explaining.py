@@ -13,6 +13,7 @@ from torch import Tensor
 from ..classifier import Classifier, Picture
 from ..data import Dataset, Split
 from ..data.device_data import DeviceSplit
+from ..data.progress import counting
 from ..device import choose_device
 from ..errors import InputError
 from ..explanations import (
@@ -44,7 +45,7 @@ from ..explanations import (
 from ..hub import load, load_with_data
 from ..reports.survey_cache import MOST_ROUTED, aside, evenly
 from ..training.evaluate import Evaluation
-from .progress import counting
+from .options import as_path
 
 PROBE_IMAGES = 2000  # images of another part that train the probes (D30)
 MEAN_IMAGES = 1000  # images whose weights `rerouted` averages: the mean is known to 3 % of their spread
@@ -201,7 +202,7 @@ def explain(
     *,
     split: str = "test",
     images: int | None = None,
-    data_dir: Path | None = None,
+    data_dir: str | Path | None = None,
     download: bool = False,
     device: str = "auto",
     quiet: bool = False,
@@ -214,7 +215,7 @@ def explain(
     *,
     split: str = "test",
     images: int | None = None,
-    data_dir: Path | None = None,
+    data_dir: str | Path | None = None,
     download: bool = False,
     device: str = "auto",
     quiet: bool = False,
@@ -237,7 +238,7 @@ def explain(
     if isinstance(source, Classifier):
         raise InputError("A classifier alone does not know its dataset; name its run folder, or give a picture.")
     classifier, dataset = load_with_data(
-        source, split, aside(split), device=chosen, data_dir=data_dir, download=download, quiet=quiet
+        source, split, aside(split), device=chosen, data_dir=as_path(data_dir), download=download, quiet=quiet
     )
     return DatasetExplanation(classifier, dataset, split, images, quiet)
 

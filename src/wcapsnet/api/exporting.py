@@ -30,6 +30,7 @@ from ..exports.torch_program import Program, save_program
 from ..formatting import plural
 from ..hub import load, load_with_data
 from ..training.run_folder import Run
+from .options import as_path
 
 SUFFIXES = {"onnx": ".onnx", "torch-export": ".pt2", "html": ".html"}
 COMPARED = 100  # images
@@ -54,9 +55,9 @@ def export(
     extras: Sequence[str] = (),
     switches: bool = False,
     pictures: str | Path | None = None,
-    data_dir: Path | None = None,
+    data_dir: str | Path | None = None,
     download: bool = False,
-    runtime: Path | None = None,
+    runtime: str | Path | None = None,
 ) -> Exported:
     """Write a trained network (a run folder, a shipped network or a .safetensors file) as an ONNX file or a
     `torch.export` program, then run that file and compare it with the network. If they differ, the file is removed.
@@ -67,7 +68,8 @@ def export(
     or `pictures`; then up to a tenth of the classes may differ.
 
     To "html" it writes the live page of `wcapsnet explore` with the network inside: one file, with a sample of the
-    test images. `runtime` is a folder or the .tgz file of onnxruntime-web, downloaded by default.
+    test images. `runtime` is a folder or the .tgz file of onnxruntime-web, by default $WCAPSNET_ORT_WEB or
+    downloaded.
     """
     if to not in SUFFIXES:
         raise InputError(f"Cannot export to {to!r}; choose one of {', '.join(SUFFIXES)}.")
@@ -75,13 +77,13 @@ def export(
         raise InputError("int8 works only for ONNX files; leave it out, or export to onnx.")
     if to == "html" and (input != "uint8" or extras or switches):
         raise InputError("An HTML page has fixed inputs and outputs; leave out these options, or export to onnx.")
-    classifier = load(source)
+    classifier, place = load(source), as_path(data_dir)
     name = Path(source).resolve().name if Path(source).exists() else str(source)
     path = Path(out) if out else Path(f"{name.removesuffix('.safetensors')}{'-int8' if int8 else ''}{SUFFIXES[to]}")
     if to == "html":
-        page, images = _page(source, classifier, name, runtime, data_dir, download)
+        page, images = _page(source, classifier, name, as_path(runtime), place, download)
         if images is None or pictures is not None:
-            images = images_of(source, classifier, "test", COMPARED, pictures, data_dir, download)
+            images = images_of(source, classifier, "test", COMPARED, pictures, place, download)
         with replacing(path) as partial, TemporaryDirectory() as folder:
             partial.write_text(page.text, encoding="utf-8")
             network = Path(folder, "network.onnx")
@@ -89,9 +91,9 @@ def export(
             return Exported(path, compared(classifier, OnnxNetwork(network).run, images))
     graph = Graph(classifier, input=input, extras=extras, switches=switches)
     facts = {**facts_of(classifier, graph, name), **_data_facts(source, classifier)}
-    images = images_of(source, classifier, "test", COMPARED, pictures, data_dir, download)
+    images = images_of(source, classifier, "test", COMPARED, pictures, place, download)
     calibration = (
-        images_of(source, classifier, "train", CALIBRATION, pictures, data_dir, download, real=True) if int8 else None
+        images_of(source, classifier, "train", CALIBRATION, pictures, place, download, real=True) if int8 else None
     )
     with replacing(path) as partial:  # which removes the file if the comparison fails
         if to == "onnx":
@@ -106,7 +108,12 @@ def export(
 
 
 def _page(
-    source: str | Path, classifier: Classifier, name: str, runtime: Path | None, data_dir: Path | None, download: bool
+    source: str | Path,
+    classifier: Classifier,
+    name: str,
+    runtime: str | Path | None,
+    data_dir: Path | None,
+    download: bool,
 ) -> tuple[Page, Images | None]:
     """The page, and the sample of the test images in it if they are available"""
     check_routing(classifier.network)

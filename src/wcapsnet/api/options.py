@@ -7,6 +7,10 @@ from pathlib import Path
 from typing import TypedDict
 
 
+def as_path(path: str | Path | None) -> Path | None:
+    return None if path is None else Path(path).expanduser()
+
+
 class ExperimentOptions(TypedDict, total=False):
     """Changes to an experiment: options of `experiment_for` that `train` and `sweep` share."""
 

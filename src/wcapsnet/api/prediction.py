@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ..errors import InputError
 from ..exports.runtime import OnnxNetwork, check_device, is_onnx
 from ..prediction import Prediction
+from .options import as_path
 
 if TYPE_CHECKING:
     from ..classifier import Picture
@@ -22,7 +23,7 @@ def evaluate(
     *,
     data: str | Path | None = None,
     split: str = "test",
-    data_dir: Path | None = None,
+    data_dir: str | Path | None = None,
     download: bool = False,
     device: str = "auto",
     precision: str = "fp32",
@@ -34,26 +35,14 @@ def evaluate(
     `data` is such a folder, with one subfolder per class; for an ONNX file also the name of a dataset. Classes are
     matched by name: pictures of classes that the network does not know are left out, and named in `unknown`.
     """
+    place = as_path(data_dir)
     if is_onnx(source):
         from ..exports.evaluation import evaluate_onnx
 
         check_device(device)
         if precision != "fp32":
             raise InputError(f"ONNX files are computed as they were exported, not in {precision}.")
-        return evaluate_onnx(source, data, split, data_dir, download, quiet)
-    return _evaluate(source, data, split, data_dir, download, device, precision, quiet)
-
-
-def _evaluate(
-    source: str | Path,
-    data: str | Path | None,
-    split: str,
-    data_dir: Path | None,
-    download: bool,
-    device: str,
-    precision: str,
-    quiet: bool,
-) -> Evaluation:
+        return evaluate_onnx(source, data, split, place, download, quiet)
     from ..data.device_data import DeviceSplit
     from ..data.folder import load_labelled
     from ..device import choose_device
@@ -68,16 +57,13 @@ def _evaluate(
     unknown: tuple[str, ...] = ()
     if data is not None:
         classifier = load(source, device=str(chosen))
-        config = classifier.config
-        labelled = load_labelled(
-            Path(data), classifier.classes, (config.channels, config.height, config.width), split, quiet
-        )
+        labelled = load_labelled(Path(data), classifier.classes, classifier.shape, split, quiet)
         images, unknown = labelled.split, labelled.unknown
         if not quiet:
             tell_skipped(labelled.skipped)
     else:
         classifier, dataset = load_with_data(
-            source, split, device=chosen, data_dir=data_dir, download=download, quiet=quiet
+            source, split, device=chosen, data_dir=place, download=download, quiet=quiet
         )
         images = getattr(dataset, split)
     part = DeviceSplit(images, *classifier.normalization, chosen)

@@ -11,6 +11,7 @@ from .. import shipped
 from ..atomic import check_place, write_text
 from ..console import warn
 from ..data import Dataset
+from ..data.progress import counting
 from ..device import choose_device
 from ..errors import InputError
 from ..explanations import Survey
@@ -18,14 +19,14 @@ from ..hub import data_of_run, load_with_data
 from ..reports import export
 from ..reports.survey_cache import aside
 from ..training.run_folder import Run
-from .progress import counting
+from .options import as_path
 
 
 def report(
     *sources: str | Path,
     out: Path | str | None = None,
     figures: Path | str | None = None,
-    data_dir: Path | None = None,
+    data_dir: str | Path | None = None,
     download: bool = False,
     device: str = "auto",
     quiet: bool = False,
@@ -45,7 +46,7 @@ def report(
     subjects = [_subject(str(source)) for source in dict.fromkeys(sources)]
     first = subjects[0]
     if len(subjects) == 1:
-        facts = _facts(first, chosen, data_dir, download, quiet)
+        facts = _facts(first, chosen, as_path(data_dir), download, quiet)
         place = first.folder / "report.html" if first.folder else Path(f"{first.name}-report.html")
         if "pictures" in facts.missing and first.weights and place.exists() and not out:
             raise InputError(

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
-import torch
 from typing_extensions import Unpack
 
 from ..device import choose_device
@@ -15,7 +14,7 @@ from ..recipes.ablations import rows_of
 from ..sweeps import Sweep, product, train_all, with_seeds
 from ..sweeps.on_ray import cluster, cluster_device
 from .experiments import experiment_for, one_or_several, shows_options
-from .options import ExperimentOptions
+from .options import ExperimentOptions, as_path
 
 
 @shows_options
@@ -27,7 +26,7 @@ def sweep(
     table: str | None = None,
     parallel: int | None = None,
     device: str = "auto",
-    data_dir: Path | None = None,
+    data_dir: str | Path | None = None,
     download: bool = False,
     out: Path | str | None = None,
     ray: str | None = None,
@@ -42,42 +41,26 @@ def sweep(
     """
     with cluster(ray) if ray else nullcontext() as where:
         chosen = cluster_device(device) if ray else choose_device(device)
-        return _sweep(
-            target, chosen, seeds, one_or_several(grid), table, parallel, data_dir, download, out, where, quiet, options
+        # weights trained with one row's routing would favour that row
+        experiment, place = experiment_for(
+            target, device=chosen, data_dir=as_path(data_dir), default_start=table is None, **options
         )
-
-
-def _sweep(
-    target: str | Path | Experiment,
-    chosen: torch.device,
-    seeds: str | int | None,
-    grid: list[str],
-    table: str | None,
-    parallel: int | None,
-    data_dir: Path | None,
-    download: bool,
-    out: Path | str | None,
-    where: str | None,
-    quiet: bool,
-    options: ExperimentOptions,
-) -> Sweep:
-    experiment, data_dir = experiment_for(target, device=chosen, data_dir=data_dir, **options)
-    seeds = None if seeds is None else str(seeds)
-    if table:
-        rows = rows_of(table, experiment).items()
-        planned = [one for row, variant in rows for one in with_seeds(variant, seeds or "3", {"row": row})]
-    else:
-        planned = product(experiment, grid, seeds)
-    runs = Sweep(Path(out) if out else Path("runs") / f"{experiment.name}-{table or 'sweep'}", planned)
-    runs.check_alone()
-    runs.failures = train_all(
-        runs,
-        chosen,
-        parallel=parallel,
-        data_dir=data_dir,
-        download=download,
-        quiet=quiet,
-        table=table,
-        cluster=where,
-    )
-    return runs
+        seeds = None if seeds is None else str(seeds)
+        if table:
+            rows = rows_of(table, experiment).items()
+            planned = [one for row, variant in rows for one in with_seeds(variant, seeds or "3", {"row": row})]
+        else:
+            planned = product(experiment, one_or_several(grid), seeds)
+        runs = Sweep(Path(out) if out else Path("runs") / f"{experiment.name}-{table or 'sweep'}", planned)
+        runs.check_alone()
+        runs.failures = train_all(
+            runs,
+            chosen,
+            parallel=parallel,
+            data_dir=place,
+            download=download,
+            quiet=quiet,
+            table=table,
+            cluster=where,
+        )
+        return runs

@@ -33,7 +33,7 @@ from ..training.evaluate import Evaluation
 from ..training.run_folder import Run, describe_environment
 from ..training.trainer import Trainer
 from .experiments import experiment_for, shows_options
-from .options import ExperimentOptions
+from .options import ExperimentOptions, as_path
 from .reporting import missing_report, report_of
 
 GLANCE = 500  # validation images in the report of a stopped run
@@ -76,7 +76,7 @@ def train(
     seed: int | None = None,
     minutes: float | None = None,
     device: str = "auto",
-    data_dir: Path | None = None,
+    data_dir: str | Path | None = None,
     download: bool = False,
     out: Path | str | None = None,
     resume: Path | str | None = None,
@@ -102,18 +102,18 @@ def train(
             run = Run.open(Path(resume))
             if run.finished:
                 ranks.same(None)
-                page = missing_report(run, ranks.device, data_dir, download, quiet) if report else None
+                page = missing_report(run, ranks.device, as_path(data_dir), download, quiet) if report else None
                 return ranks.finish(Trained(run, run.results(), page))
-            trainer = _resumed(run, ranks, data_dir, download, quiet)
+            trainer = _resumed(run, ranks, as_path(data_dir), download, quiet)
         elif target is None:
             raise InputError(
                 "Name what to train: a recipe (see `wcapsnet list`), a folder of pictures, or --resume RUN."
             )
         else:
-            experiment, data_dir = experiment_for(
-                target, seed=seed, minutes=minutes, device=ranks.device, data_dir=data_dir, **options
+            experiment, place = experiment_for(
+                target, seed=seed, minutes=minutes, device=ranks.device, data_dir=as_path(data_dir), **options
             )
-            trainer = _started(experiment, Path(out) if out else None, ranks, data_dir, download, quiet)
+            trainer = _started(experiment, Path(out) if out else None, ranks, place, download, quiet)
         if trainer.pace:
             trainer.pace.began = began
         seen: list[Survey] = []  # the final test looks at the test images once, for the report too
@@ -138,7 +138,8 @@ def _follow(ranks: Ranks, download: bool) -> Trained:
     if plan:
         dataset = ranks.load(lambda: dataset_of(plan.of, plan.place, download, quiet=True))
         Trainer(Run(plan.run, plan.experiment), dataset, ranks.device, Progress(), ranks).fit()
-    return ranks.finished()
+    result: Any = None  # rank 0 has it
+    return ranks.finish(result)
 
 
 def _as_typed(options: ExperimentOptions) -> dict[str, Any]:
@@ -148,12 +149,7 @@ def _as_typed(options: ExperimentOptions) -> dict[str, Any]:
 
 
 def _started(
-    experiment: Experiment,
-    folder: Path | None,
-    ranks: Ranks,
-    data_dir: Path | None,
-    download: bool,
-    quiet: bool,
+    experiment: Experiment, folder: Path | None, ranks: Ranks, data_dir: Path | None, download: bool, quiet: bool
 ) -> Trainer:
     from_dict(Experiment, to_dict(experiment))  # refuse a configuration that could not be read back
     run = Run.at(folder, experiment) if folder else Run.next_free(Path("runs") / experiment.name, experiment)

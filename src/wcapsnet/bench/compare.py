@@ -100,7 +100,7 @@ class Comparison:
             columns["inference images/s"] = lambda row: f"{row.speed.inference:,.0f}" if row.speed else DASH
             columns["latency, ms"] = lambda row: f"{row.speed.latency:.3g}" if row.speed else DASH
             if any(row.speed and row.speed.peak_mib for row in self.rows):
-                columns["peak MiB"] = lambda row: f"{row.speed.peak_mib:,.0f}" if _peak(row) else DASH  # type: ignore[union-attr]
+                columns["peak MiB"] = _peak
         return [list(columns), *([cell(row) for cell in columns.values()] for row in self.rows)]
 
     def notes(self) -> list[str]:
@@ -164,8 +164,8 @@ def _minutes(row: Row) -> str:
     return f"{row.minutes:.0f}" + (f" ({row.at_a_time} runs at a time)" if (row.at_a_time or 1) > 1 else "")
 
 
-def _peak(row: Row) -> bool:
-    return row.speed is not None and row.speed.peak_mib is not None
+def _peak(row: Row) -> str:
+    return DASH if row.speed is None or row.speed.peak_mib is None else f"{row.speed.peak_mib:,.0f}"
 
 
 def _summary(row: Row) -> dict[str, Any] | None:

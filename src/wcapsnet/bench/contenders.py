@@ -10,7 +10,7 @@ import torch
 from .. import kernels
 from ..baselines import DenseNetConfig
 from ..engine import Engine
-from ..errors import InputError
+from ..errors import InputError, first_line
 from ..experiment import PRECISIONS, Experiment
 from ..exports.onnx_model import needs_onnx
 from ..network import WCapsNet
@@ -53,8 +53,10 @@ class Contender:
     def how(self) -> Formulation:
         return FORMULATIONS[self.name]
 
-    def check(self, device: torch.device) -> None:
-        """Raises an error with the reason if it is known that it cannot run there."""
+    def check(self, device: torch.device, what: str = "infer") -> None:
+        """Raise an error with the reason if this contender is known not to support `what` on the device."""
+        if self.how.onnx and what != "infer":
+            raise InputError("ONNX files run inference only; use bench infer.")
         if self.name == "eager" and device.type == "cpu":
             raise InputError("On a CPU, eager is the same as plain.")
         if self.how.onnx:
@@ -74,10 +76,6 @@ class Contender:
         shape = experiment.model
         model = DenseNetConfig(shape.classes, shape.channels, shape.height, shape.width)
         return replace(experiment, model=model, objective=Objective(cross_entropy=1.0))
-
-    def check_infers(self, what: str) -> None:
-        if self.how.onnx and what != "infer":
-            raise InputError("ONNX files run inference only; use bench infer.")
 
     def engine(self, experiment: Experiment, device: torch.device) -> Engine:
         torch.manual_seed(0)
@@ -116,9 +114,4 @@ def _check_compiler(device: torch.device) -> None:
     try:
         torch.compile(lambda x: x * 2 + 1)(torch.ones(8, device=device))
     except Exception as error:  # the compiler may raise any exception
-        raise InputError(f"torch.compile does not work here ({first_line(error)}).") from error
-
-
-def first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+        raise InputError(f"torch.compile does not work here ({type(error).__name__}: {first_line(error)}).") from error

@@ -8,7 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -24,40 +24,47 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def seconds(call: Call, calls: int, device: torch.device) -> float:
+class Timed(NamedTuple):
+    wall: float
+    cpu: float  # of all threads
+
+
+def milliseconds(call: Call, calls: int, device: torch.device) -> Timed:
     """Time of one call, averaged over a window of several."""
     synchronize(device)
-    start = time.perf_counter()
+    wall, cpu = time.perf_counter(), time.process_time()
     for _ in range(calls):
         call()
     synchronize(device)
-    return (time.perf_counter() - start) / calls
+    return Timed(1000 * (time.perf_counter() - wall) / calls, 1000 * (time.process_time() - cpu) / calls)
 
 
 def in_turns(calls: Mapping[K, Call], device: torch.device, repeats: int, window: float) -> dict[K, dict[str, Any]]:
     """For each: the median of `repeats` windows of at least `window` seconds, with all windows, in milliseconds.
 
     A temporary disturbance then affects all of them alike; each round starts with a different one. On a CPU, rounds
-    disturbed by other processes are repeated, up to `repeats` more; the number of disturbed ones left is recorded.
+    disturbed by other processes are repeated, up to `repeats` more; the number of disturbed rounds left is recorded.
+    Disturbances hardly affect the CPU time (`cpu_ms`), which includes the time that threads wait for each other.
     """
     if not calls:
         return {}
     per_window = {}
     for name, call in calls.items():
-        seconds(call, WARM_UP, device)
-        per_window[name] = max(1, math.ceil(window / seconds(call, 1, device)))
+        milliseconds(call, WARM_UP, device)
+        per_window[name] = max(1, math.ceil(1000 * window / milliseconds(call, 1, device).wall))
     names = list(calls)
-    rounds: list[tuple[float, dict[K, float]]] = []  # CPU use of other processes, milliseconds
+    rounds: list[tuple[float, dict[K, Timed]]] = []  # CPU use of other processes, times
     while len(rounds) < 2 * repeats and sum(busy <= QUIET for busy, _ in rounds) < repeats:
         first = len(rounds) % len(names)
         before, start = _others(device), time.perf_counter()
-        times = {name: seconds(calls[name], per_window[name], device) * 1000 for name in names[first:] + names[:first]}
+        times = {name: milliseconds(calls[name], per_window[name], device) for name in names[first:] + names[:first]}
         rounds.append(((_others(device) - before) / (time.perf_counter() - start), times))
     quietest = sorted(rounds, key=lambda timed: timed[0])[:repeats]
     return {
         name: {
-            "ms": round(statistics.median(times[name] for _, times in quietest), 4),
-            "windows_ms": [round(times[name], 4) for _, times in quietest],
+            "ms": round(statistics.median(times[name].wall for _, times in quietest), 4),
+            "cpu_ms": round(statistics.median(times[name].cpu for _, times in quietest), 4),
+            "windows_ms": [round(times[name].wall, 4) for _, times in quietest],
             "calls_per_window": per_window[name],
             "disturbed_windows": sum(busy > QUIET for busy, _ in quietest),
         }

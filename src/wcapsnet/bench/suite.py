@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..errors import InputError
+from ..errors import InputError, first_line
 from ..experiment import Experiment
 from ..network import Level, WCapsNetConfig
 from ..training.run_folder import describe_environment, file_names_only
 from . import tasks
-from .contenders import Contender, first_line
+from .contenders import Contender
 from .measure import ceilings, in_turns, synchronize
 from .work import BYTES, TRAINING, Work, total, work_of
 
@@ -56,8 +56,7 @@ def run(request: Request) -> dict[str, Any]:
     contenders = []
     for contender in request.contenders:
         try:
-            contender.check_infers(request.what)
-            contender.check(device)
+            contender.check(device, request.what)
             contenders.append(contender)
         except InputError as error:
             cannot[contender.label] = str(error)
@@ -81,7 +80,9 @@ def run(request: Request) -> dict[str, Any]:
             except Exception as error:
                 if not contender.how.compiled:
                     raise
-                cannot.setdefault(contender.label, f"torch.compile failed ({first_line(error)}).")
+                cannot.setdefault(
+                    contender.label, f"torch.compile failed ({type(error).__name__}: {first_line(error)})."
+                )
         times = in_turns({key: job.call for key, job in prepared.items()}, device, request.repeats, request.window)
         subjects = list(dict.fromkeys(subject for subject, _ in prepared))
         for key in sorted(prepared, key=lambda key: subjects.index(key[0])):

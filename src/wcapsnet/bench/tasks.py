@@ -30,7 +30,7 @@ from ..exports.onnx_model import onnx_bytes
 from ..exports.runtime import session
 from ..kernels import FusedEngine
 from ..network import WCapsNet
-from ..training.step import GraphedStep, Step, make_optimizer
+from ..training.step import Average, GraphedStep, Step, make_optimizer
 from .contenders import Contender
 from .measure import Call, recorded
 
@@ -68,7 +68,9 @@ def training(contender: Contender, experiment: Experiment, batch: int, data: Dev
     """The step of `wcapsnet train`, from indices to updated weights."""
     device = data.labels.device
     experiment, engine = contender.of(experiment), contender.engine(experiment, device)
-    step = Step(experiment, engine, make_optimizer(engine, experiment, device), data)
+    averaging = experiment.training.averaging
+    average = Average(engine.network, averaging) if averaging else None
+    step = Step(experiment, engine, make_optimizer(engine, experiment, device), data, average)
     if device.type == "cuda" and contender.how.graph:
         step = GraphedStep(step, batch)
     batches = itertools.cycle(epoch_order(len(data), batch, 0, 0).to(device).unbind())
@@ -181,16 +183,14 @@ def levels(contender: Contender, experiment: Experiment, batch: int, device: tor
 
 def _blocks(engine: Engine, at: int) -> Callable[[Tensor], Tensor]:
     if isinstance(engine, FusedEngine):
-        fused = engine.fused
-        return lambda x: fused.blocks(engine.network, at, x)
+        return partial(engine.fused.blocks, engine.network, at)
     return engine.network.capsules[at]
 
 
 def _level(engine: Engine, at: int) -> Callable[[Tensor], Tensor]:
     network: WCapsNet = engine.network
     if isinstance(engine, FusedEngine):
-        fused = engine.fused
-        return lambda x: fused.level(network, at, x)
+        return partial(engine.fused.level, network, at)
     _, blocks, router = list(network.levels())[at]
 
     def level(x: Tensor) -> Tensor:

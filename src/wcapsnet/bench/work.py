@@ -50,10 +50,8 @@ def work_of(network: nn.Module, channels: int, height: int, width: int) -> dict[
         for name, module in network.named_modules()
         if isinstance(module, LAYERS)
     ]
-    was_training = network.training
-    with torch.no_grad():
-        network.eval()(torch.zeros(1, channels, height, width))
-    network.train(was_training)
+    with evaluating(network), torch.no_grad():
+        network(torch.zeros(1, channels, height, width))
     for hook in hooks:
         hook.remove()
     if isinstance(network, WCapsNet):
@@ -99,7 +97,7 @@ def _kept(network: nn.Module, images: int) -> int:
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         output = network(torch.rand(images, config.channels, config.height, config.width))
-    del output  # until here, so that no address is used twice
+    del output  # kept alive until here so that no address is reused
     return sum(storages.values())
 
 

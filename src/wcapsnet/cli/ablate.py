@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 from typing_extensions import Unpack
@@ -34,8 +34,7 @@ def _table(name: str) -> str:
 @takes_training_options
 def ablate(
     table: Annotated[
-        str,
-        typer.Argument(metavar="TABLE", help="weighting (II), nonlinearity (III) or routing (IV).", parser=_table),
+        str, typer.Argument(metavar="TABLE", help="weighting (II), nonlinearity (III) or routing (IV).", parser=_table)
     ],
     dataset: Annotated[
         str,
@@ -44,10 +43,7 @@ def ablate(
     seeds: Seeds = "3",
     parallel: Parallel = None,
     ray: Ray = None,
-    out: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option("--out", help="Folder for all runs (default: runs/NAME-TABLE).", show_default=False),
-    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for all runs (default: runs/NAME-TABLE).")] = None,
     **options: Unpack[TrainingOptions],
 ) -> None:
     """Train every row of one of the paper's ablations. Repeat the command to continue."""

@@ -23,7 +23,7 @@ class Commands(TyperGroup):
     def get_command(self, ctx: Any, name: str) -> Any:
         load_commands(name)
         self.commands = typer.main.get_group(app).commands
-        if name not in self.commands:  # it has a file of another name, or is a mistake, for which typer looks at all
+        if name not in self.commands:  # in a file with another name, or a typo: typer suggests from all
             self.list_commands(ctx)
         return super().get_command(ctx, name)
 
@@ -43,7 +43,7 @@ def load_commands(name: str | None = None) -> None:
                 importlib.import_module(f"{package}.{module.name}")
             except ModuleNotFoundError as error:
                 if name or error.name != "torch":
-                    raise  # a list has the commands that work here
+                    raise  # without torch, --help lists the other commands
 
 
 app = typer.Typer(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from enum import Enum
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Literal
 
 import typer
 from rich.markup import escape
@@ -34,39 +33,24 @@ EXAMPLES = (
 )
 
 
-class What(str, Enum):
-    train = "train"
-    infer = "infer"
-    level = "level"
-    plot = "plot"
-
-
-class Scaling(str, Enum):
-    batch = "batch"
-    capsules = "capsules"
-    levels = "levels"
-
-
 @app.command(rich_help_panel=PROJECT, epilog=examples(*EXAMPLES))
 def bench(
     what: Annotated[
-        What, typer.Argument(help="What to time: a training step, inference, each level; or plot records.")
-    ] = (What.train),
+        Literal["train", "infer", "level", "plot"],
+        typer.Argument(help="What to time: a training step, inference, each level; or plot records."),
+    ] = "train",
     records: Annotated[
-        Optional[list[Path]],  # noqa: UP045
-        typer.Argument(metavar="RECORD", help="plot: records written by --out.", show_default=False),
+        list[Path] | None, typer.Argument(metavar="RECORD", help="plot: records written by --out.")
     ] = None,
     against: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(
             help=f"Implementations: any of {', '.join(FORMULATIONS)}, optionally with a precision, as in loop:fp32 "
-            "(default: all that can run here).",
-            show_default=False,
+            "(default: all that can run here)."
         ),
     ] = None,
     batch: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option(help="Batch size, or several, such as 64,512. Default: the recipe's.", show_default=False),
+        str | None, typer.Option(help="Batch size, or several, such as 64,512. Default: the recipe's.")
     ] = None,
     model: Annotated[str, typer.Option(help="Recipe that defines network, losses and augmentation.")] = "cifar10",
     precision: Precision = "auto",
@@ -76,25 +60,24 @@ def bench(
     ] = 9,
     window: Annotated[float, typer.Option(min=0.0, help="Minimum length of a window in seconds.")] = 0.2,
     scaling: Annotated[
-        Optional[Scaling],  # noqa: UP045
-        typer.Option(help="Vary the batch size, the number of capsules or the number of levels.", show_default=False),
+        Literal["batch", "capsules", "levels"] | None,
+        typer.Option(help="Vary the batch size, the number of capsules or the number of levels."),
     ] = None,
     parts: Annotated[
         bool, typer.Option("--parts", help="train: time the step with and without augmentation and loading.")
     ] = False,
     as_json: AsJson = False,
     out_file: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option("--out", help="Write the record, or the figure, to this file.", show_default=False),
+        Path | None, typer.Option("--out", help="Write the record, or the figure, to this file.")
     ] = None,
 ) -> None:
     """Compare the speed of implementations: interleaved median times on random images, after warm-up."""
-    if what == What.plot:
+    if what == "plot":
         _plot(records or [], out_file)
         return
     if records:
-        raise InputError(f"bench {what.value} takes no files; to plot records, use: wcapsnet bench plot RECORD.")
-    if parts and what != What.train:
+        raise InputError(f"bench {what} takes no files; to plot records, use: wcapsnet bench plot RECORD.")
+    if parts and what != "train":
         raise InputError("--parts splits a training step; use it with bench train.")
     if scaling and parts:
         raise InputError("Use either --scaling or --parts, not both.")
@@ -105,18 +88,18 @@ def bench(
     if precision == "auto":
         precision = "bf16" if chosen.type == "cuda" else "fp32"
     batches = _batches(batch) if batch is not None else [experiment.training.batch_size]
-    if scaling == Scaling.batch and batch is None:
+    if scaling == "batch" and batch is None:
         batches = list(SCALINGS["batch"])
     with err.status("starting") as status:
         request = Request(
-            what.value,
+            what,
             experiment,
-            parse(against or ("fused,plain" if scaling or parts else None), precision, what.value),
+            parse(against or ("fused,plain" if scaling or parts else None), precision, what),
             batches,
             chosen,
             repeats,
             window,
-            scaling.value if scaling else None,
+            scaling,
             parts,
             say=lambda sentence: status.update(escape(sentence)),
         )

@@ -56,6 +56,8 @@ def _table(rows: list[dict[str, Any]], gpu: bool) -> Table:
         columns["capsules"] = lambda row: "-".join(map(str, row["capsules"]))
     columns["ms"] = lambda row: _figure(row["ms"])
     columns["fastest … slowest"] = lambda row: f"{_figure(min(row['windows_ms']))} … {_figure(max(row['windows_ms']))}"
+    if not gpu:
+        columns["CPU ms"] = lambda row: _figure(row["cpu_ms"])
     columns["images/s"] = lambda row: f"{row['images_per_s']:,.0f}"
     columns["× loop"] = lambda row: _against_loop(row, rows)
     if firsts:

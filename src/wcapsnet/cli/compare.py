@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -27,29 +27,16 @@ from .options import AsJson, Device, Plugin
 )
 def compare(
     dataset: Annotated[str, typer.Argument(help="mnist, fashion-mnist, cifar10, cifar100 or svhn.")],
-    models: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option(help="Networks to compare, separated by commas (default: all).", show_default=False),
-    ] = None,
+    models: Annotated[str | None, typer.Option(help="Networks to compare, separated by commas (default: all).")] = None,
     speed: Annotated[bool, typer.Option("--speed/--no-speed", help="Measure speeds on this machine.")] = False,
     batch: Annotated[
-        Optional[int],  # noqa: UP045
-        typer.Option(min=1, help="--speed: batch size (default: 64 on a GPU, 8 on a CPU).", show_default=False),
+        int | None, typer.Option(min=1, help="--speed: batch size (default: 64 on a GPU, 8 on a CPU).")
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="--speed: timed windows; the median is reported.")] = 5,
     window: Annotated[float, typer.Option(min=0.0, help="--speed: minimum length of a window in seconds.")] = 0.2,
-    records: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(help="Folder of runs or records (default: the package's).", show_default=False),
-    ] = None,
-    plot: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(help=f"Write plots to this file ({', '.join(FORMATS)}).", show_default=False),
-    ] = None,
-    out_file: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option("--out", help="Write JSON to this file.", show_default=False),
-    ] = None,
+    records: Annotated[Path | None, typer.Option(help="Folder of runs or records (default: the package's).")] = None,
+    plot: Annotated[Path | None, typer.Option(help=f"Write plots to this file ({', '.join(FORMATS)}).")] = None,
+    out_file: Annotated[Path | None, typer.Option("--out", help="Write JSON to this file.")] = None,
     device: Device = "auto",
     plugin: Plugin = None,
     as_json: AsJson = False,

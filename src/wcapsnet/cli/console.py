@@ -13,7 +13,6 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from ..console import command, err, out
-from ..errors import InputError
 from ..formatting import mean_and_deviation, percent, plural, printable
 from ..limits import EQUAL
 
@@ -59,8 +58,8 @@ def trained(run: Trained, quiet: bool) -> None:
         say(f"Stopped early: validation has not improved for {plural(patience, 'epoch')}.")
     say(
         f"Test accuracy [bold]{percent(found['accuracy'])}%[/] ({found['images']:,} images{beside_figures(found)}) "
-        f"with the weights of epoch {found['best_epoch']} (best of {found['epochs']} on validation: "
-        f"{percent(found['validation_accuracy'])}%), after {clock(found['seconds'])}"
+        f"with the weights of epoch {found['best_epoch']} of {found['epochs']}, chosen by validation accuracy "
+        f"({percent(found['validation_accuracy'])}%), after {clock(found['seconds'])}"
     )
     path = str(run.path)
     out.print(f"The run folder is [bold]{escape(path)}[/].{'' if quiet else ' Next:'}", soft_wrap=True)
@@ -103,14 +102,14 @@ def _figures(result: dict[str, Any]) -> list[str]:
 
     if result["state"] != "finished":
         return ["", result["state"], "", ""]
-    accuracies = [_percent(result["validation_accuracy"]), _percent(result["test_accuracy"])]
+    accuracies = [accuracy(result["validation_accuracy"]), accuracy(result["test_accuracy"])]
     return [*accuracies, f"{result['best_epoch']} of {result['epochs']}", clock(result["seconds"])]
 
 
 def _means(mean: dict[str, Any]) -> list[str]:
     seeds = f"{mean['finished']}" if mean["finished"] == mean["runs"] else f"{mean['finished']} of {mean['runs']}"
     figures = ("validation_accuracy", "test_accuracy")
-    return [seeds, *(_percent(mean[name], mean[f"{name}_std"]) if mean["finished"] else "" for name in figures)]
+    return [seeds, *(accuracy(mean[name], mean[f"{name}_std"]) if mean["finished"] else "" for name in figures)]
 
 
 def ablation(sweep: Sweep, table_name: str) -> None:
@@ -142,7 +141,7 @@ def _notes(lines: Sequence[str]) -> None:
         say(escape(line))
 
 
-def _percent(value: float | None, deviation: float | None = None) -> str:
+def accuracy(value: float | None, deviation: float | None = None) -> str:
     if value is None:
         return ""
     return f"{percent(value)}%" if deviation is None else f"{percent(value)} ± {percent(deviation, sign='-')} %"
@@ -193,9 +192,9 @@ def accuracy_by_class(confusion: list[list[int]], classes: tuple[str, ...]) -> N
         counts = confusion[r]
         total, right, others = sum(counts), counts[r], [*counts[:r], 0, *counts[r + 1 :]]
         worst = f"{classes[others.index(max(others))]} ({max(others)})" if max(others) else ""
-        return [classes[r], str(total), _percent(right / total) if total else "", worst]
+        return [classes[r], str(total), accuracy(right / total) if total else "", worst]
 
-    print_table(["class", "images", "accuracy", "most often taken for"], map(cells, range(len(classes))))
+    print_table(["class", "images", "accuracy", "most often mistaken for"], map(cells, range(len(classes))))
 
 
 def predictions(answers: list[Prediction]) -> None:
@@ -249,104 +248,3 @@ def as_json(answer: Prediction) -> dict[str, Any]:
         "winners": answer.winners,
         "routing": [b.tolist() for b in answer.routing],
     }
-
-
-def recipes() -> None:
-    from ..models import parameter_count
-    from ..recipes import PAPER, ROWS, SMALL, TABLE_V
-
-    found = {name: (function(), function.__doc__ or "") for name, function in {**PAPER, **SMALL, **TABLE_V}.items()}
-    print_table(
-        ["recipe", "epochs", "parameters", "what"],
-        (
-            [name, str(one.training.epochs), f"{parameter_count(one.model) / 1000:,.0f}k", doc.strip().splitlines()[0]]
-            for name, (one, doc) in found.items()
-        ),
-        "Recipes (wcapsnet train RECIPE)",
-    )
-    out.print(f"Ablations of Tables II to IV: each with -{', -'.join(ROWS)}; for example cifar10-squash.\n")
-
-
-def parts() -> None:
-    from .. import baselines, experiment  # noqa: F401 - registers them
-    from ..parts import architecture, augmentation, fitness, loss_term, nonlinearity, weighting
-
-    exchangeable = (weighting, fitness, nonlinearity, loss_term, augmentation, architecture)
-    rows = ([kind.name, kind.field, ", ".join(kind)] for kind in exchangeable)
-    print_table(["part", "field", "names"], rows, "Exchangeable parts (docs/extending.md)")
-    out.print("Models, datasets and recipes: wcapsnet list models, datasets or recipes.\n")
-
-
-def models() -> None:
-    from ..models import list_models, parameter_count
-    from ..parts import model
-
-    def cells(name: str, text: str) -> list[str]:
-        sizes = (parameter_count(model[name](10, *shape)) for shape in ((1, 28, 28), (3, 32, 32)))
-        return [name, *(f"{size:,}" for size in sizes), text]
-
-    columns = ["model", "parameters at 28×28×1", "at 32×32×3", "description"]
-    print_table(columns, [cells(*one) for one in list_models().items()], "Models (wcapsnet.create(NAME))")
-
-
-def weights() -> None:
-    from .. import shipped
-    from ..data import DATASETS
-
-    def cells(name: str) -> list[str]:
-        try:
-            facts = shipped.describe(name)
-        except InputError as error:
-            return [name, str(error)]
-        test, experiment = facts["test"], facts["experiment"]
-        source = experiment["data"]["source"]
-        right = f"{percent(test['correct'] / test['images'])}% ({test['correct']:,} of {test['images']:,})"
-        title = DATASETS[source].title if source in DATASETS else source
-        return [name, title, right, str(experiment["training"]["epochs"])]
-
-    if not shipped.names():
-        say("Shipped networks: none in this version.")
-        return
-    columns = ["network", "data", "test accuracy", "epochs"]
-    print_table(columns, map(cells, shipped.names()), "Shipped networks (wcapsnet.load(NAME))")
-
-
-def datasets() -> None:
-    from ..data import DATASETS
-
-    rows = (
-        [
-            name,
-            info.title,
-            f"{info.train_images:,} + {info.test_images:,}",
-            str(len(info.classes)),
-            f"{info.channels}×{info.height}×{info.width}",
-        ]
-        for name, info in DATASETS.items()
-    )
-    print_table(["dataset", "what", "images", "classes", "size"], rows, "Datasets")
-
-
-def runs(folder: Path) -> None:
-    from ..training.run_folder import Run
-
-    sweeps = [path.parent for path in folder.glob("*/sweep.json")]
-    found = sorted(path for place in (folder, *sweeps) for path in place.glob("[!.]*") if Run.is_run(path))
-    if not found:
-        out.print(f"Runs: none in {folder} yet.", markup=False)
-        return
-
-    def cells(path: Path) -> list[str]:
-        try:
-            run = Run.open(path)
-            metrics = run.metrics()
-            test = _percent(run.results()["accuracy"]) if run.finished else "failed" if run.failure else "not finished"
-        except (InputError, OSError) as error:
-            return [str(path), f"unreadable: {error}"]
-        best = max((m["validation_accuracy"] for m in metrics), default=None)
-        epochs = f"{len(metrics)}/{run.experiment.training.epochs}"
-        return [str(path), run.experiment.name, epochs, _percent(best), test]
-
-    print_table(
-        ["run", "recipe", "epochs", "validation", "test"], map(cells, found), f"Runs (in {escape(str(folder))})"
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -20,14 +20,10 @@ from .report import open_page
 @app.command(rich_help_panel=TRAIN, epilog=examples("wcapsnet demo", "wcapsnet demo --out runs/first"))
 def demo(
     out_dir: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option("--out", help="Run folder (default: runs/demo, or the next free one).", show_default=False),
+        Path | None, typer.Option("--out", help="Run folder (default: runs/demo, or the next free one).")
     ] = None,
     device: Device = "auto",
-    epochs: Annotated[
-        Optional[int],  # noqa: UP045
-        typer.Option(min=1, help="Number of epochs.", show_default=False),
-    ] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Number of epochs.")] = None,
     opened: Open = False,
     quiet: Quiet = False,
 ) -> None:

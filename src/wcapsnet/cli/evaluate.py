@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -32,14 +32,12 @@ from .options import AsJson, DataDir, Device, Download, Network, Plugin, SplitNa
 def evaluate(
     run: Network,
     folder: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Argument(
-            metavar="FOLDER",
-            help="Other labelled pictures, one folder per class; for an ONNX file, also a dataset.",
-            show_default=False,
+            metavar="FOLDER", help="Other labelled pictures, one folder per class; for an ONNX file, also a dataset."
         ),
     ] = None,
-    split: Annotated[SplitName, typer.Option(help="Part of the dataset.")] = SplitName.test,
+    split: Annotated[SplitName, typer.Option(help="Part of the dataset.")] = "test",
     data_dir: DataDir = None,
     download: Download = False,
     device: Device = "auto",
@@ -53,7 +51,7 @@ def evaluate(
     result = api.evaluate(
         run,
         data=folder,
-        split=split.value,
+        split=split,
         data_dir=data_dir,
         download=download,
         device=device,
@@ -63,7 +61,7 @@ def evaluate(
     missing = [name for name, n in zip(result.names, result.confusion.sum(1).tolist(), strict=True) if not n]
     if as_json:
         where = {"data": str(folder), "unknown": result.unknown, "missing": missing} if folder else {}
-        facts = {"run": run, "split": split.value, **where, **result.summary(result.names)}
+        facts = {"run": run, "split": split, **where, **result.summary(result.names)}
         typer.echo(json.dumps(facts, ensure_ascii=False))
         return
     if folder:
@@ -74,14 +72,14 @@ def evaluate(
     if skipped := getattr(result, "skipped", ()):
         warn(f"{plural(len(skipped), 'file was', 'files were')} skipped:")
         few(skipped)
-    what = escape(str(folder)) if folder else split.value
+    what = escape(str(folder)) if folder else split
     out.print(
         f"{what} accuracy [bold]{percent(result.accuracy)}%[/] on {len(result.labels):,} images{result.beside()}, "
         f"cross entropy {result.loss:.4f}",
         soft_wrap=True,
     )
     if not is_onnx(run):
-        _say_more(run, result, own_test=folder is None and split == SplitName.test and precision == "fp32")
+        _say_more(run, result, own_test=folder is None and split == "test" and precision == "fp32")
     console.accuracy_by_class(result.confusion.tolist(), result.names)
 
 

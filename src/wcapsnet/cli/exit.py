@@ -11,6 +11,9 @@ from ..console import command, err, out
 from ..errors import Diverged, InputError, Interrupted, Lost
 from ..launched import launcher
 
+# Dependencies that prediction with an ONNX file does not need: name to import and install → name in messages
+PACKAGES = {name: name for name in ("safetensors", "scipy", "jinja2", "pooch")} | {"torch": "PyTorch"}
+
 
 @contextmanager
 def in_a_sentence(short_of_memory: str = "close other programs that use it") -> Iterator[None]:
@@ -40,9 +43,13 @@ def in_a_sentence(short_of_memory: str = "close other programs that use it") -> 
             _fail("Interrupted; what was saved before is kept.", 130)
         raise
     except ModuleNotFoundError as error:
-        if error.name != "torch":
+        if error.name not in PACKAGES:
             raise
-        _fail("This command needs PyTorch, which is not installed; install it with pip install torch.", 1)
+        _fail(
+            f"This command needs {PACKAGES[error.name]}, which is not installed; install it with pip install "
+            f"{error.name}.",
+            1,
+        )
     except BrokenPipeError:  # the reader of our output has closed the pipe
         sys.stderr.close()
         sys.exit(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -44,35 +44,25 @@ def explain(
         ),
     ],
     picture: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Argument(
-            metavar="IMAGE", help="A file, or - for standard input. Default: the dataset.", show_default=False
-        ),
+        str | None, typer.Argument(metavar="IMAGE", help="A file, or - for standard input. Default: the dataset.")
     ] = None,
     about: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--class", help="One image: class to explain (default: the predicted one).", show_default=False),
+        str | None, typer.Option("--class", help="One image: class to explain (default: the predicted one).")
     ] = None,
     near: Annotated[int, typer.Option("--nearest", min=0, help="One image: number of nearest training images.")] = 0,
     capsule: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option(metavar="LEVEL.CAPSULE", help="Dataset: one block, such as 2.1.", show_default=False),
+        str | None, typer.Option(metavar="LEVEL.CAPSULE", help="Dataset: one block, such as 2.1.")
     ] = None,
     measured: Annotated[
         int, typer.Option("--faithfulness", min=0, help="Dataset: delete and insert regions of this many images.")
     ] = 0,
     rerouted: Annotated[
-        bool,
-        typer.Option("--reroute", help="Dataset: predict again with mean, exchanged and equal weights."),
+        bool, typer.Option("--reroute", help="Dataset: predict again with mean, exchanged and equal weights.")
     ] = False,
     steep: Annotated[bool, typer.Option("--critics", help="Dataset: slope and saturation of the critics.")] = False,
-    split: Annotated[
-        Optional[SplitName],  # noqa: UP045
-        typer.Option(help="Dataset: part to use.", show_default="test"),
-    ] = None,
+    split: Annotated[SplitName | None, typer.Option(help="Dataset: part to use.", show_default="test")] = None,
     images: Annotated[
-        Optional[int],  # noqa: UP045
-        typer.Option(min=1, help="Dataset: use only this many images, evenly spaced.", show_default=False),
+        int | None, typer.Option(min=1, help="Dataset: use only this many images, evenly spaced.")
     ] = None,
     data_dir: DataDir = None,
     download: Download = False,
@@ -92,7 +82,7 @@ def explain(
     if picture is not None:
         facts = _image(run, picture, about, near, given)
     else:
-        inside = api.explain(run, split=(split or SplitName.test).value, images=images, **given)
+        inside = api.explain(run, split=split or "test", images=images, **given)
         facts = {"run": run, "split": inside.split, "images": len(inside.part.labels)}
         if capsule:
             facts |= _capsule(inside, capsule)
@@ -136,7 +126,7 @@ def _image(run: str, picture: str, about: str | None, near: int, given: dict[str
 
 
 def _plain_image(classifier: Classifier, picture: str, quiet: bool) -> dict[str, Any]:
-    """Of a network without routing: its prediction, and what there is not"""
+    """For a network without routing: its prediction, and what cannot be explained"""
     data: Any = sys.stdin.buffer.read() if picture == "-" else picture
     answer = classifier.predict(data, top=len(classifier.classes))
     why = without_routing(classifier.network)

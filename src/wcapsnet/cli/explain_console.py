@@ -119,8 +119,7 @@ def neighbours(near: list[dict[str, Any]]) -> None:
     """As in `Neighbours.summary`: images of a folder are named, others numbered"""
     say("The nearest training images, by their decoded vectors:")
     print_table(
-        ["training image", "class", "distance"],
-        ((_named(one), one["class"], f"{one['distance']:.3f}") for one in near),
+        ["training image", "class", "distance"], ((_named(one), one["class"], f"{one['distance']:.3f}") for one in near)
     )
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Literal
 
 import typer
 
@@ -12,17 +11,6 @@ from .. import api
 from . import console
 from .app import USE, app, examples
 from .options import DataDir, Download, Plugin, Weights
-
-
-class To(str, Enum):
-    onnx = "onnx"
-    torch_export = "torch-export"
-    html = "html"
-
-
-class Input(str, Enum):
-    uint8 = "uint8"
-    float = "float"
 
 
 @app.command(
@@ -37,23 +25,19 @@ class Input(str, Enum):
 )
 def export(
     run: Weights,
-    to: Annotated[To, typer.Option(help="Output format.")] = To.onnx,
-    out: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(help="Output file (default: named after the network).", show_default=False),
-    ] = None,
-    input: Annotated[Input, typer.Option(help="Pixel type: uint8 (0 to 255) or float (0 to 1).")] = Input.uint8,
+    to: Annotated[Literal["onnx", "torch-export", "html"], typer.Option(help="Output format.")] = "onnx",
+    out: Annotated[Path | None, typer.Option(help="Output file (default: named after the network).")] = None,
+    input: Annotated[
+        Literal["uint8", "float"], typer.Option(help="Pixel type: uint8 (0 to 255) or float (0 to 1).")
+    ] = "uint8",
     int8: Annotated[bool, typer.Option("--int8", help="ONNX: 8 bits, calibrated on training images.")] = False,
     pictures: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(help="Pictures for check and calibration (default: the network's dataset).", show_default=False),
+        Path | None, typer.Option(help="Pictures for check and calibration (default: the network's dataset).")
     ] = None,
     runtime: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option(
-            envvar="WCAPSNET_ORT_WEB",
-            help="HTML: onnxruntime-web, a folder or .tgz file (default: downloaded once).",
-            show_default=False,
+            envvar="WCAPSNET_ORT_WEB", help="HTML: onnxruntime-web, a folder or .tgz file (default: downloaded once)."
         ),
     ] = None,
     data_dir: DataDir = None,
@@ -62,15 +46,7 @@ def export(
 ) -> None:
     """Export a trained network to one file, and check it against the network."""
     done = api.export(
-        run,
-        to.value,
-        out,
-        input=input.value,
-        int8=int8,
-        pictures=pictures,
-        data_dir=data_dir,
-        download=download,
-        runtime=runtime,
+        run, to, out, input=input, int8=int8, pictures=pictures, data_dir=data_dir, download=download, runtime=runtime
     )
     console.say(f"Checked: {done.comparison}.")
     console.written("file", done.path)

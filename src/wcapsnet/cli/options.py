@@ -1,13 +1,12 @@
-"""Options that several commands share, each with its text in one place."""
+"""Options shared by several commands."""
 
 from __future__ import annotations
 
 import inspect
 import re
 from collections.abc import Callable
-from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Optional, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 from typer.core import TyperCommand
@@ -17,6 +16,7 @@ from ..data.types import MAX_SIDE
 from ..limits import MAX_LANES, MIN_SIDE
 from ..plugins import load_plugin
 
+SplitName = Literal["train", "validation", "test"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -26,73 +26,59 @@ def _load_plugins(paths: list[Path] | None) -> list[Path] | None:
     return paths
 
 
-# typer reads these annotations on Python 3.10, where `X | None` is not enough
 DataDir = Annotated[
-    Optional[Path],  # noqa: UP045
+    Path | None,
     typer.Option(
-        help="Dataset directory (default: $WCAPSNET_DATA or ./data); for a run on moved pictures, their folder.",
-        show_default=False,
+        help="Dataset directory (default: $WCAPSNET_DATA or ./data), or the new folder of a run's moved pictures."
     ),
 ]
 Target = Annotated[
-    Optional[str],  # noqa: UP045
+    str | None,
     typer.Argument(
         metavar="RECIPE|FOLDER|hf:DATASET|RUN",
         help="A recipe (see `wcapsnet list`), a folder of pictures, a Hugging Face dataset, or a run to repeat.",
-        show_default=False,
     ),
 ]
-Epochs = Annotated[
-    Optional[int],  # noqa: UP045
-    typer.Option(min=1, help="Number of epochs; learning-rate milestones scale with it.", show_default=False),
-]
-BatchSize = Annotated[Optional[int], typer.Option(min=1, help="Batch size.", show_default=False)]  # noqa: UP045
-LearningRate = Annotated[Optional[float], typer.Option(help="Learning rate.", show_default=False)]  # noqa: UP045
+Epochs = Annotated[int | None, typer.Option(min=1, help="Number of epochs; learning-rate milestones scale with it.")]
+BatchSize = Annotated[int | None, typer.Option(min=1, help="Batch size.")]
+LearningRate = Annotated[float | None, typer.Option(help="Learning rate.")]
 Seeds = Annotated[
-    Optional[str],  # noqa: UP045
-    typer.Option(metavar="N|LIST", help="Number of seeds, such as 3, or a list, such as 4,5."),
+    str | None, typer.Option(metavar="N|LIST", help="Number of seeds, such as 3, or a list, such as 4,5.")
 ]
 Size = Annotated[
-    Optional[str],  # noqa: UP045
-    typer.Option(
-        help=f"Folders: resize pictures to this side or HEIGHTxWIDTH ({MIN_SIDE} to {MAX_SIDE}).", show_default=False
-    ),
+    str | None, typer.Option(help=f"Folders: resize pictures to this side or HEIGHTxWIDTH ({MIN_SIDE} to {MAX_SIDE}).")
 ]
 Exclude = Annotated[
-    Optional[list[str]],  # noqa: UP045
-    typer.Option(metavar="NAME", help="Folders: leave out this class or subfolder; repeatable.", show_default=False),
+    list[str] | None, typer.Option(metavar="NAME", help="Folders: leave out this class or subfolder; repeatable.")
 ]
 Model = Annotated[
     str,
     typer.Option(help="Folders: a model of `wcapsnet list models`; auto: wcapsnet on a GPU, wcapsnet-small on a CPU."),
 ]
 StartFrom = Annotated[
-    Optional[str],  # noqa: UP045
+    str | None,
     typer.Option(
         "--from",
         metavar="NAME|RUN|FILE",
-        help="Start from the weights of this network where they fit; none: from scratch.",
-        show_default=False,
+        help="Network to fine-tune: its weights are loaded where they fit; none: from scratch. Default for colour "
+        "pictures on a CPU: wcapsnet-small-cifar100.",
     ),
 ]
 Precision = Annotated[str, typer.Option(help="fp32 or bf16; auto: bf16 on a GPU, fp32 on a CPU.")]
 Kernels = Annotated[str, typer.Option(help="fused or plain; auto: fused where supported.")]
 Download = Annotated[bool, typer.Option("--download", help="Download the dataset if it is missing.")]
 Settings = Annotated[
-    Optional[list[str]],  # noqa: UP045
-    typer.Option(
-        "--set", metavar="FIELD=VALUE", help="Change any field of experiment.json; repeatable.", show_default=False
-    ),
+    list[str] | None,
+    typer.Option("--set", metavar="FIELD=VALUE", help="Change any field of experiment.json; repeatable."),
 ]
 Plugin = Annotated[
-    Optional[list[Path]],  # noqa: UP045
+    list[Path] | None,
     typer.Option(
         "--plugin",
         metavar="FILE.py",
         help="Load a Python file that registers your own parts; repeatable.",
         is_eager=True,  # other options may name what it registers
         callback=_load_plugins,
-        show_default=False,
     ),
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")]
@@ -100,18 +86,15 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only warnings 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Open = Annotated[bool, typer.Option("--open", help="Open the report in a browser, if there is a display.")]
 Parallel = Annotated[
-    Optional[int],  # noqa: UP045
-    typer.Option(min=1, max=MAX_LANES, help="Runs trained at a time on each GPU (default: 4).", show_default=False),
+    int | None, typer.Option(min=1, max=MAX_LANES, help="Runs trained at a time on each GPU (default: 4).")
 ]
 Ray = Annotated[
-    Optional[str],  # noqa: UP045
+    str | None,
     typer.Option(
         metavar="[ADDRESS]",
         help="Train on a Ray cluster: HOST:PORT, local (start one here) or auto (join one, or start one here).",
-        show_default=False,
     ),
 ]
-RunOrName = Annotated[str, typer.Argument(metavar="RUN|NAME", help="A run folder or a shipped network.")]
 Weights = Annotated[
     str, typer.Argument(metavar="RUN|NAME", help="A run folder, a shipped network or a .safetensors file.")
 ]
@@ -136,14 +119,8 @@ def with_address(words: list[str]) -> list[str]:
     return full
 
 
-class SplitName(str, Enum):
-    train = "train"
-    validation = "validation"
-    test = "test"
-
-
 class TrainingOptions(ExperimentOptions, total=False):
-    """What train, sweep and ablate hand on to the API"""
+    """Options that train, sweep and ablate pass to the API"""
 
     device: str
     data_dir: Path | None
@@ -172,7 +149,7 @@ _TRAINING: dict[str, tuple[Any, Any]] = {
 
 
 def takes_training_options(command: F) -> F:
-    """Replace the `**options` of a command by those that train, sweep and ablate share."""
+    """Replace the `**options` of a command with those that train, sweep and ablate share."""
     own = [one for one in inspect.signature(command, eval_str=True).parameters.values() if one.name != "options"]
     kind = inspect.Parameter.KEYWORD_ONLY
     shared = [inspect.Parameter(n, kind, default=d, annotation=a) for n, (a, d) in _TRAINING.items()]

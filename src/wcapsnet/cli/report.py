@@ -6,7 +6,7 @@ import os
 import sys
 import webbrowser
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -31,16 +31,14 @@ def report(
         list[str], typer.Argument(metavar="RUN|NAME", help="Run folders or shipped networks; several are compared.")
     ],
     out_file: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option(
             "--out",
             help="HTML file (default: RUN/report.html, NAME-report.html, or comparison.html next to the first run).",
-            show_default=False,
         ),
     ] = None,
     figures: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(metavar="DIR", help="Also write the figures there, as PDF, PNG and SVG.", show_default=False),
+        Path | None, typer.Option(metavar="DIR", help="Also write the figures there, as PDF, PNG and SVG.")
     ] = None,
     opened: Open = False,
     data_dir: DataDir = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 from typing_extensions import Unpack
@@ -31,19 +31,15 @@ def sweep(
     target: Target = None,
     seeds: Seeds = None,
     grid: Annotated[
-        Optional[list[str]],  # noqa: UP045
+        list[str] | None,
         typer.Option(
             metavar="FIELD=VALUE,…",
             help="Values to try for a field of experiment.json; repeat it to try every combination.",
-            show_default=False,
         ),
     ] = None,
     parallel: Parallel = None,
     ray: Ray = None,
-    out: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option("--out", help="Folder for all runs (default: runs/NAME-sweep).", show_default=False),
-    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for all runs (default: runs/NAME-sweep).")] = None,
     **options: Unpack[TrainingOptions],
 ) -> None:
     """Train with several seeds and settings. Repeat the command to continue a stopped sweep."""

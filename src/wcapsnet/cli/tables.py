@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -39,12 +39,10 @@ def _numeral(name: str) -> str:
 )
 def tables(
     table: Annotated[
-        str,
-        typer.Argument(metavar="[II|III|IV|V|all]", help="The table, by number or by name.", parser=_numeral),
+        str, typer.Argument(metavar="[II|III|IV|V|all]", help="The table, by number or by name.", parser=_numeral)
     ] = "all",
     records: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(help="A folder of runs or records (default: those in the package).", show_default=False),
+        Path | None, typer.Option(help="A folder of runs or records (default: those in the package).")
     ] = None,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
     as_json: AsJson = False,

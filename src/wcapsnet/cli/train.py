@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 from typing_extensions import Unpack
@@ -25,7 +25,7 @@ from .options import Target, TrainingOptions, takes_training_options
         "wcapsnet train photos/                        one folder per class, or train/ val/ test/ of those",
         "wcapsnet train photos/ --minutes 10",
         "wcapsnet train photos/ --size 48 --epochs 60",
-        "wcapsnet train photos/ --from wcapsnet-cifar100   fine-tune a trained network",
+        "wcapsnet train photos/ --from runs/animals     fine-tune a network of your own",
         "wcapsnet train mnist --download",
         "wcapsnet train cifar10 --data-dir ~/data --seed 1",
         "wcapsnet train cifar10-squash                 a row of the paper's tables",
@@ -38,22 +38,12 @@ from .options import Target, TrainingOptions, takes_training_options
 @takes_training_options
 def train(
     target: Target = None,
-    minutes: Annotated[
-        Optional[float],  # noqa: UP045
-        typer.Option(help="Fit training, test and report into this many minutes.", show_default=False),
-    ] = None,
-    seed: Annotated[
-        Optional[int],  # noqa: UP045
-        typer.Option(min=0, help="Random seed (initialisation, shuffling, noise).", show_default=False),
-    ] = None,
+    minutes: Annotated[float | None, typer.Option(help="Fit training, test and report into this many minutes.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Random seed (initialisation, shuffling, noise).")] = None,
     out: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option("--out", help="Run folder (default: runs/NAME, or the next free one).", show_default=False),
+        Path | None, typer.Option("--out", help="Run folder (default: runs/NAME, or the next free one).")
     ] = None,
-    resume: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(metavar="RUN", help="Continue this run.", show_default=False),
-    ] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Continue this run.")] = None,
     **options: Unpack[TrainingOptions],
 ) -> None:
     """Train a network on your own pictures, from a recipe, or by repeating an earlier run."""

@@ -14,11 +14,13 @@ import numpy as np
 from ..errors import InputError
 from ..parts import dataset
 from .download import download as fetch
+from .embedded import read_sample
 from .folder import as_split, load_folder
 from .formats import (
     CIFAR10_FILES,
     CIFAR100_FILES,
     Arrays,
+    CifarFiles,
     MissingFilesError,
     RawData,
     read_cifar,
@@ -28,18 +30,6 @@ from .formats import (
 from .huggingface import is_hugging_face, load_hugging_face
 from .stream import Images, chunks, picked, streams
 from .types import DataConfig, Dataset, Split
-
-__all__ = [
-    "DATASETS",
-    "Archive",
-    "DataConfig",
-    "Dataset",
-    "DatasetInfo",
-    "Split",
-    "default_data_dir",
-    "load_dataset",
-    "statistics",
-]
 
 
 @dataclass(frozen=True)
@@ -202,13 +192,7 @@ def _unknown(source: str) -> str:
     return f"There is no dataset or folder {source!r}: {hint}"
 
 
-def _read_sample(root: Path) -> RawData:
-    # imported on use, so that `python -m wcapsnet.data.embedded` does not import itself first
-    from .embedded import read_sample
-
-    return read_sample()
-
-
+_GRAY, _COLOR = (1, 28, 28), (3, 32, 32)  # channels, height, width
 _DIGITS = tuple("0123456789")
 _FASHION = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
@@ -229,123 +213,56 @@ _CIFAR100 = (
 )  # fmt: skip
 
 
-def _idx_archives(folder: str, mirrors: tuple[str, ...], md5s: tuple[str, str, str, str]) -> tuple[Archive, ...]:
+def _mnist(name: str, title: str, classes: tuple[str, ...], mirrors: tuple[str, ...], *md5s: str) -> DatasetInfo:
+    folder = title.replace("-", "")
     names = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
-    return tuple(
-        Archive(f"{folder}/{name}-ubyte.gz", tuple(f"{mirror}{name}-ubyte.gz" for mirror in mirrors), md5)
-        for name, md5 in zip(names, md5s, strict=True)
+    archives = tuple(
+        Archive(f"{folder}/raw/{file}-ubyte.gz", tuple(f"{mirror}{file}-ubyte.gz" for mirror in mirrors), md5)
+        for file, md5 in zip(names, md5s, strict=True)
+    )
+    read = partial(read_mnist, name=name, folders=(f"{folder}/raw", name, folder, "."))
+    return DatasetInfo(title, classes, *_GRAY, 60000, 10000, read, archives)
+
+
+def _cifar(name: str, files: CifarFiles, classes: tuple[str, ...], md5: str) -> DatasetInfo:
+    """Of the two versions, the binary one is downloaded: it needs no pickle."""
+    read = partial(read_cifar, files=files, folders=(".", name, name.upper()))
+    archive = Archive(files.binary_archive, (f"https://www.cs.toronto.edu/~kriz/{files.binary_archive}",), md5)
+    return DatasetInfo(files.name.upper(), classes, *_COLOR, 50000, 10000, read, (archive,))
+
+
+def _svhn(**md5s: str) -> DatasetInfo:
+    archives = tuple(
+        Archive(f"{part}_32x32.mat", (f"http://ufldl.stanford.edu/housenumbers/{part}_32x32.mat",), md5)
+        for part, md5 in md5s.items()
+    )
+    return DatasetInfo(
+        "SVHN", _DIGITS, *_COLOR, 73257, 26032, partial(read_svhn, folders=(".", "svhn", "SVHN")), archives
     )
 
 
-_BUILT_IN: dict[str, DatasetInfo] = {
-    "sample": DatasetInfo(
-        title="MNIST sample",
-        classes=_DIGITS,
-        channels=1,
-        height=28,
-        width=28,
-        train_images=10000,
-        test_images=2000,
-        read=_read_sample,
-    ),
-    "mnist": DatasetInfo(
-        title="MNIST",
-        classes=_DIGITS,
-        channels=1,
-        height=28,
-        width=28,
-        train_images=60000,
-        test_images=10000,
-        read=partial(read_mnist, name="mnist", folders=("MNIST/raw", "mnist", "MNIST", ".")),
-        archives=_idx_archives(
-            "MNIST/raw",
-            (
-                "https://ossci-datasets.s3.amazonaws.com/mnist/",
-                "https://storage.googleapis.com/cvdf-datasets/mnist/",
-            ),
-            (
-                "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-                "d53e105ee54ea40749a09fcbcd1e9432",
-                "9fb629c4189551a2d022fa330f9573f3",
-                "ec29112dd5afa0611ce80d1b7f02629c",
-            ),
-        ),
-    ),
-    "fashion-mnist": DatasetInfo(
-        title="Fashion-MNIST",
-        classes=_FASHION,
-        channels=1,
-        height=28,
-        width=28,
-        train_images=60000,
-        test_images=10000,
-        read=partial(
-            read_mnist, name="fashion-mnist", folders=("FashionMNIST/raw", "fashion-mnist", "FashionMNIST", ".")
-        ),
-        archives=_idx_archives(
-            "FashionMNIST/raw",
-            ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
-            (
-                "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-                "25c81989df183df01b3e8a0aad5dffbe",
-                "bef4ecab320f06d8554ea6380940ec79",
-                "bb300cfdad3c16e7a12a480ee83cd310",
-            ),
-        ),
-    ),
-    # of the two versions of CIFAR, download the binary one: it needs no pickle
-    "cifar10": DatasetInfo(
-        title="CIFAR-10",
-        classes=_CIFAR10,
-        channels=3,
-        height=32,
-        width=32,
-        train_images=50000,
-        test_images=10000,
-        read=partial(read_cifar, files=CIFAR10_FILES, folders=(".", "cifar10", "CIFAR10")),
-        archives=(
-            Archive(
-                "cifar-10-binary.tar.gz",
-                ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
-                "c32a1d4ab5d03f1284b67883e8d87530",
-            ),
-        ),
-    ),
-    "cifar100": DatasetInfo(
-        title="CIFAR-100",
-        classes=_CIFAR100,
-        channels=3,
-        height=32,
-        width=32,
-        train_images=50000,
-        test_images=10000,
-        read=partial(read_cifar, files=CIFAR100_FILES, folders=(".", "cifar100", "CIFAR100")),
-        archives=(
-            Archive(
-                "cifar-100-binary.tar.gz",
-                ("https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",),
-                "03b5dce01913d631647c71ecec9e9cb8",
-            ),
-        ),
-    ),
-    "svhn": DatasetInfo(
-        title="SVHN",
-        classes=_DIGITS,
-        channels=3,
-        height=32,
-        width=32,
-        train_images=73257,
-        test_images=26032,
-        read=partial(read_svhn, folders=(".", "svhn", "SVHN")),
-        archives=tuple(
-            Archive(name, (f"http://ufldl.stanford.edu/housenumbers/{name}",), md5)
-            for name, md5 in (
-                ("train_32x32.mat", "e26dedcc434d2e4c54c9b2d4a06d8373"),
-                ("test_32x32.mat", "eb5a983be6a315427106f1b164d9cef3"),
-            )
-        ),
-    ),
-}
-for _name, _info in _BUILT_IN.items():
-    dataset(_name)(_info)
 DATASETS = dataset
+DATASETS["sample"] = DatasetInfo("MNIST sample", _DIGITS, *_GRAY, 10000, 2000, lambda root: read_sample())
+DATASETS["mnist"] = _mnist(
+    "mnist",
+    "MNIST",
+    _DIGITS,
+    ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"),
+    "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+    "d53e105ee54ea40749a09fcbcd1e9432",
+    "9fb629c4189551a2d022fa330f9573f3",
+    "ec29112dd5afa0611ce80d1b7f02629c",
+)
+DATASETS["fashion-mnist"] = _mnist(
+    "fashion-mnist",
+    "Fashion-MNIST",
+    _FASHION,
+    ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
+    "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+    "25c81989df183df01b3e8a0aad5dffbe",
+    "bef4ecab320f06d8554ea6380940ec79",
+    "bb300cfdad3c16e7a12a480ee83cd310",
+)
+DATASETS["cifar10"] = _cifar("cifar10", CIFAR10_FILES, _CIFAR10, "c32a1d4ab5d03f1284b67883e8d87530")
+DATASETS["cifar100"] = _cifar("cifar100", CIFAR100_FILES, _CIFAR100, "03b5dce01913d631647c71ecec9e9cb8")
+DATASETS["svhn"] = _svhn(train="e26dedcc434d2e4c54c9b2d4a06d8373", test="eb5a983be6a315427106f1b164d9cef3")

@@ -7,10 +7,11 @@ import stat
 import sys
 import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeAlias, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeAlias, TypeGuard, cast
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -56,23 +57,13 @@ def read_image(
     logos expect), converted to 8 bits, resized with an antialiasing filter until it covers height x width, and
     cropped to its centre. A picture that already has this size is unchanged. Of an animation, the first frame is used.
     """
-    name = _name(source)
-    with _PILLOW_QUIET:
-        try:
-            with _open(source, name) as image:
-                _refuse_bomb(image, name, most_pixels)
-                # load first: Pillow applies the orientation of TIFFs while loading, and then drops the tag
-                image.load()
-                eight_bit = _eight_bit(_upright(image))
-            picture = eight_bit.convert("L" if channels == 1 else "RGB")
-            if picture.size != (width, height):
-                picture = ImageOps.fit(picture, (width, height), method=Image.Resampling.LANCZOS)
-            pixels = np.asarray(picture, dtype=np.uint8).reshape(height, width, channels)
-            return np.ascontiguousarray(pixels.transpose(2, 0, 1))
-        except InputError:
-            raise
-        except Exception as error:  # Pillow's decoders raise all kinds of exceptions on broken bytes
-            raise UnreadableImageError(name, _reason(error)) from error
+    with _opened(source, most_pixels) as image:
+        image.load()  # first: Pillow applies the orientation of TIFFs while loading, and then drops the tag
+        picture = _eight_bit(_upright(image)).convert("L" if channels == 1 else "RGB")
+        if picture.size != (width, height):
+            picture = ImageOps.fit(picture, (width, height), method=Image.Resampling.LANCZOS)
+        pixels = np.asarray(picture, dtype=np.uint8).reshape(height, width, channels)
+        return np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
 class ImageHeader(NamedTuple):
@@ -88,18 +79,10 @@ def read_header(source: ImageSource, *, look_for_color: bool) -> ImageHeader:
 
     Gray pictures are often stored as RGB, so a small version of the pixels is checked for colour.
     """
-    name = _name(source)
-    with _PILLOW_QUIET:
-        try:
-            with _open(source, name) as image:
-                _refuse_bomb(image, name)
-                width, height = image.size
-                turned = _orientation(image) >= 5
-                color = look_for_color and _has_color(image)
-        except InputError:
-            raise
-        except Exception as error:
-            raise UnreadableImageError(name, _reason(error)) from error
+    with _opened(source) as image:
+        width, height = image.size
+        turned = _orientation(image) >= 5
+        color = look_for_color and _has_color(image)
     return ImageHeader(width, height, color) if turned else ImageHeader(height, width, color)
 
 
@@ -146,6 +129,21 @@ def _collect(folder: Path, found: list[Path], visited: set[Path]) -> None:
             found.append(entry)
 
 
+@contextmanager
+def _opened(source: ImageSource, most_pixels: int | None = None) -> Iterator[Image.Image]:
+    """Open a picture; any error while it is used becomes an `UnreadableImageError`."""
+    name = _name(source)
+    with _PILLOW_QUIET:
+        try:
+            with _open(source, name) as image:
+                _refuse_bomb(image, name, most_pixels)
+                yield image
+        except InputError:
+            raise
+        except Exception as error:  # Pillow's decoders raise all kinds of exceptions on broken bytes
+            raise UnreadableImageError(name, _reason(error)) from error
+
+
 def _name(source: ImageSource) -> str:
     if isinstance(source, (str, Path)):
         return str(source)
@@ -156,7 +154,7 @@ def _open(source: ImageSource, name: str) -> Image.Image:
     if isinstance(source, Image.Image):
         return source.copy()  # leave the caller's picture open and unchanged
     if isinstance(source, np.ndarray) or is_tensor(source):
-        return _from_array(source)
+        return from_array(source)
     if isinstance(source, (str, Path)):
         path = Path(source)
         try:
@@ -188,7 +186,7 @@ def is_tensor(value: object) -> TypeGuard[Tensor]:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
-def _from_array(source: np.ndarray | Tensor) -> Image.Image:
+def from_array(source: np.ndarray | Tensor) -> Image.Image:
     """Arrays (h, w) or (h, w, ch), tensors (h, w) or (ch, h, w): bytes, or floats from 0 to 1."""
     if is_tensor(source):
         kind, layout, cpu = "A tensor", "(ch, h, w)", source.detach().cpu()
@@ -221,7 +219,7 @@ def read_stream(stream: BinaryIO, name: str) -> bytes:
     return data
 
 
-def _refuse_bomb(image: Image.Image, name: str, most_pixels: int | None = None) -> None:
+def _refuse_bomb(image: Image.Image, name: str, most_pixels: int | None) -> None:
     # Pillow only warns up to twice its limit; a few such pictures at once fill the memory
     limit = min((n for n in (Image.MAX_IMAGE_PIXELS, most_pixels) if n is not None), default=None)
     if image.width * image.height == 0:
@@ -308,9 +306,7 @@ class _PillowQuiet:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._inside = 0
-        self._saved: warnings.catch_warnings[None] | None = None
+        self._lock, self._inside = threading.Lock(), 0
 
     def __enter__(self) -> None:
         with self._lock:
@@ -320,14 +316,11 @@ class _PillowQuiet:
                 warnings.filterwarnings("ignore", module=r"PIL\.")
             self._inside += 1
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         with self._lock:
             self._inside -= 1
-            if self._inside == 0 and self._saved is not None:
-                self._saved.__exit__(kind, error, trace)
-                self._saved = None
+            if self._inside == 0:
+                self._saved.__exit__(*error)
 
 
 _PILLOW_QUIET = _PillowQuiet()

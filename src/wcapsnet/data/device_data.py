@@ -23,12 +23,7 @@ class DeviceSplit:
     """One split on the device, and the conversion of its bytes to network input: (x/255 − mean) / std."""
 
     def __init__(
-        self,
-        split: Split,
-        mean: tuple[float, ...],
-        std: tuple[float, ...],
-        device: torch.device,
-        stream: str = "auto",
+        self, split: Split, mean: tuple[float, ...], std: tuple[float, ...], device: torch.device, stream: str = "auto"
     ):
         self.images = placed(split.images, device, stream)
         self.reader = Reader(self.images, device) if isinstance(self.images, Rows) else None

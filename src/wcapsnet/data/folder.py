@@ -17,7 +17,7 @@ from ..errors import InputError
 from ..formatting import plural, printable, some
 from .decode import ImageHeader, UnreadableImageError, read_header
 from .formats import Arrays
-from .layout import Layout, match_classes, read_layout, unusable
+from .layout import match_classes, read_layout, unusable
 from .pictures import Files, Pictures, Source, read_pictures
 from .split import stratified_split
 from .stream import Images, Rows, chunks, picked, streams
@@ -67,7 +67,7 @@ class FolderSummary:
 def scan_folder(path: Path, exclude: Iterable[str] = ()) -> FolderSummary:
     """Inspect a folder without reading all of it: at most 200 pictures, evenly spaced, the same every time."""
     layout = read_layout(path, excluded := tuple(dict.fromkeys(exclude)))
-    return replace(summarize(_found(layout), Files(layout), path), parts=layout.parts, exclude=excluded)
+    return replace(summarize(Files(layout), path), parts=layout.parts, exclude=excluded)
 
 
 def load_folder(config: DataConfig, *, cache_dir: Path | None = None, quiet: bool = False) -> Dataset:
@@ -78,52 +78,22 @@ def load_folder(config: DataConfig, *, cache_dir: Path | None = None, quiet: boo
     $WCAPSNET_CACHE, or $XDG_CACHE_HOME/wcapsnet, or ~/.cache/wcapsnet.
     """
     layout = read_layout(Path(config.source).expanduser(), config.exclude)
-    found = _found(layout)
-    height, width, channels = chosen_format(config, found, Files(layout))
-    pictures = read_pictures(Files(layout), (channels, height, width), cache.directory(cache_dir), quiet)
-    if broken := found.classes_without(pictures):
-        raise unusable(layout.path, broken)
-    dataset = divided(found, pictures, config, layout.path.resolve().name)
+    dataset = load_source(Files(layout), config, cache_dir, quiet)
     return replace(dataset, skipped=(*dataset.skipped, *layout.ignored()))
 
 
-def _found(layout: Layout) -> Found:
-    return Found(
-        place=str(layout.path),
-        classes=layout.classes,
-        names=np.array([layout.name(file.path) for file in layout.files], object),
-        labels=np.array([file.label for file in layout.files], np.int64),
-        parts=np.array([file.part for file in layout.files]),
-    )
+def load_source(source: Source, config: DataConfig, cache_dir: Path | None, quiet: bool) -> Dataset:
+    pictures = read_pictures(source, chosen_shape(config, source), cache.directory(cache_dir), quiet)
+    if broken := source.classes_without(pictures):
+        raise unusable(source.place, broken)
+    return _divided(source, pictures, config)
 
 
-@dataclass(frozen=True)
-class Found:
-    """The pictures of a source, readable or not."""
-
-    place: str
-    classes: tuple[str, ...]
-    names: np.ndarray  # (m,) of each picture
-    labels: np.ndarray  # (m,)
-    parts: np.ndarray  # (m,): "train", "validation" or "test"; without the latter two, they are split off
-
-    def classes_without(self, pictures: Pictures) -> dict[str, str]:
-        """The classes that have no readable training picture, each with the reason"""
-        train = self.parts == "train"
-        counts = np.bincount(self.labels[pictures.readable][train[pictures.readable]], minlength=len(self.classes))
-        broken: dict[str, str] = {}
-        unreadable = np.delete(np.arange(len(self.labels)), pictures.readable)
-        for position, line in zip(unreadable, pictures.skipped, strict=True):
-            if train[position] and counts[self.labels[position]] == 0:
-                broken.setdefault(self.classes[self.labels[position]], f"has no readable picture ({line})")
-        return broken
-
-
-def divided(found: Found, pictures: Pictures, config: DataConfig, name: str) -> Dataset:
+def _divided(source: Source, pictures: Pictures, config: DataConfig) -> Dataset:
     """The readable pictures as a dataset. Parts that the source has are used as they are; a missing one is split off
     the training pictures, stratified by class."""
-    names, labels, parts = (column[pictures.readable] for column in (found.names, found.labels, found.parts))
-    present = set(found.parts.tolist())
+    names, labels, parts = (column[pictures.readable] for column in (source.names, source.labels, source.parts))
+    present = set(source.parts.tolist())
     train = np.flatnonzero(parts == "train")
     index = {part: np.flatnonzero(parts == part) for part in ("validation", "test")}
     split = stratified_split(
@@ -140,7 +110,7 @@ def divided(found: Found, pictures: Pictures, config: DataConfig, name: str) -> 
     for part, places in index.items():
         if len(places) == 0:
             raise InputError(
-                f"No {part} pictures are left in {found.place}: give at least one class 3 readable pictures, "
+                f"No {part} pictures are left in {source.place}: give at least one class 3 readable pictures, "
                 f"or add separate {part} pictures."
             )
     unread = streams(config.stream, pictures.images.nbytes)
@@ -150,8 +120,8 @@ def divided(found: Found, pictures: Pictures, config: DataConfig, name: str) -> 
         return as_split(picked(pictures.images, pictures.readable[chosen], unread), labels[chosen])
 
     return Dataset(
-        name=name,
-        classes=found.classes,
+        name=source.name,
+        classes=source.classes,
         train=take("train"),
         validation=take("validation"),
         test=take("test"),
@@ -160,7 +130,7 @@ def divided(found: Found, pictures: Pictures, config: DataConfig, name: str) -> 
         test_files=tuple(names[index["test"]]),
         skipped=pictures.skipped,
         warnings=(
-            *_small_classes(found.classes, {part: labels[chosen] for part, chosen in index.items()}),
+            *_small_classes(source.classes, {part: labels[chosen] for part, chosen in index.items()}),
             *_duplicates(Rows(pictures.images, pictures.readable), names, labels, index["train"]),
         ),
     )
@@ -196,11 +166,11 @@ def load_labelled(
 ) -> Labelled:
     """All pictures of these classes, as (ch, h, w). Of a folder with train, val and test folders, those of `part`."""
     layout, unknown = match_classes(path.expanduser(), classes, part)
-    pictures = read_pictures(Files(layout), shape, cache.directory(), quiet)
+    source = Files(layout)
+    pictures = read_pictures(source, shape, cache.directory(), quiet)
     if not len(pictures.readable):
         raise InputError(f"None of the pictures in {path} can be read (the first: {pictures.skipped[0]}).")
-    labels = np.array([file.label for file in layout.files], np.int64)[pictures.readable]
-    return Labelled(pictures, labels, unknown, (*pictures.skipped, *layout.ignored()))
+    return Labelled(pictures, source.labels[pictures.readable], unknown, (*pictures.skipped, *layout.ignored()))
 
 
 # --- Warnings -----------------------------------------------------------------------------------------------
@@ -256,7 +226,7 @@ def _pairs(names: np.ndarray, pairs: Sequence[tuple[int, int]]) -> str:
 # --- Size and colour of pictures ----------------------------------------------------------------------------
 
 
-def summarize(found: Found, source: Source, path: Path, most: int = 200) -> FolderSummary:
+def summarize(source: Source, path: Path, most: int = 200) -> FolderSummary:
     """Judged by the headers of at most `most` pictures, evenly spaced."""
     step = max(1.0, len(source) / most)
     headers: list[ImageHeader] = []
@@ -272,14 +242,14 @@ def summarize(found: Found, source: Source, path: Path, most: int = 200) -> Fold
         headers.append(header)
         has_color = has_color or header.color
     if not headers:
-        raise InputError(f"None of the sampled pictures in {found.place} can be read; the first one: {failure}")
+        raise InputError(f"None of the sampled pictures in {source.place} can be read; the first one: {failure}")
     ratios = [header.height / header.width for header in headers]
-    in_training = found.labels[found.parts == "train"]
+    in_training = source.labels[source.parts == "train"]
     return FolderSummary(
         path=path,
-        classes=found.classes,
-        counts=tuple(np.bincount(in_training, minlength=len(found.classes)).tolist()),
-        parts=tuple(dict.fromkeys(found.parts.tolist())),
+        classes=source.classes,
+        counts=tuple(np.bincount(in_training, minlength=len(source.classes)).tolist()),
+        parts=tuple(dict.fromkeys(source.parts.tolist())),
         total=len(source),
         height=round(statistics.median(header.height for header in headers)),
         width=round(statistics.median(header.width for header in headers)),
@@ -288,17 +258,17 @@ def summarize(found: Found, source: Source, path: Path, most: int = 200) -> Fold
     )
 
 
-def chosen_format(config: DataConfig, found: Found, source: Source) -> tuple[int, int, int]:
-    """Height, width and channels: as configured, or as proposed if left out."""
+def chosen_shape(config: DataConfig, source: Source) -> tuple[int, int, int]:
+    """Channels, height and width: as configured, or as proposed if left out."""
     height, width, channels = config.height, config.width, config.channels
     if height is None or width is None or channels is None:
-        summary = summarize(found, source, Path(found.place))
+        summary = summarize(source, Path(source.place))
         if height is None and width is None:
             height, width = summary.proposed_size()
         channels = channels or summary.proposed_channels
     if height is None or width is None:  # one side alone means a square
         height = width = height or width or 0
-    return height, width, channels
+    return channels, height, width
 
 
 def _multiple_of_4(length: float) -> int:

@@ -32,6 +32,15 @@ class Arrays(NamedTuple):
     labels: np.ndarray  # (m,) int64
 
 
+def checksum(labels: np.ndarray, images: Iterable[np.ndarray], start: bytes = b"") -> str:
+    """SHA-256 of labels and images, which may come in parts"""
+    digest = hashlib.sha256(start)
+    digest.update(labels.tobytes())
+    for part in images:
+        digest.update(np.ascontiguousarray(part).data)
+    return digest.hexdigest()
+
+
 class RawData(NamedTuple):
     """A whole dataset before it is split; `classes` if the files name them."""
 
@@ -57,10 +66,7 @@ def _corrupt(name: str | Path, what: str, cause: Exception | None = None) -> NoR
 
 # The two datasets use the same file names, so in a shared folder one could be mistaken for the other.
 # md5 of the labels of the test images.
-_TEST_LABELS = {
-    "073c3904dfbd3e141ff8aa01cfde6b15": "mnist",
-    "8dea97a4e78c1bd1b5a6e8efbb870b6e": "fashion-mnist",
-}
+_TEST_LABELS = {"073c3904dfbd3e141ff8aa01cfde6b15": "mnist", "8dea97a4e78c1bd1b5a6e8efbb870b6e": "fashion-mnist"}
 
 
 def read_mnist(root: Path, *, name: str, folders: tuple[str, ...]) -> RawData:

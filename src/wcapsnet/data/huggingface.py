@@ -10,20 +10,18 @@ import hashlib
 import urllib.parse
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .. import cache
 from ..errors import InputError
 from ..formatting import plural, printable, some
 from ..parts import suggestion
 from .decode import ImageSource, UnreadableImageError, natural_key
-from .folder import FolderSummary, Found, chosen_format, divided, summarize
+from .folder import FolderSummary, load_source, summarize
 from .layout import PART_NAMES, unusable
-from .pictures import READER_VERSION, read_pictures
+from .pictures import READER_VERSION, Source
 from .types import DataConfig, Dataset
 
 PREFIX = "hf:"
@@ -92,7 +90,7 @@ def scan_hugging_face(source: str, exclude: Iterable[str] = ()) -> tuple[str, st
     address = Address.of(source)
     excluded = tuple(dict.fromkeys(exclude))
     table = _Table(address, excluded)
-    summary = replace(summarize(table.found, table, address.place or Path(address.path)), exclude=excluded)
+    summary = replace(summarize(table, address.place or Path(address.path)), exclude=excluded)
     absolute = moved_to(source, address.place) if address.place else str(address)
     return absolute, address.name, summary
 
@@ -100,53 +98,44 @@ def scan_hugging_face(source: str, exclude: Iterable[str] = ()) -> tuple[str, st
 def load_hugging_face(config: DataConfig, *, cache_dir: Path | None = None, quiet: bool = False) -> Dataset:
     """The dataset `config.source`. The splits train, validation and test are used as they are; a missing one is split
     off the training pictures. Decoded pictures are cached, both as for folders."""
-    address = Address.of(config.source)
-    table = _Table(address, config.exclude)
-    height, width, channels = chosen_format(config, table.found, table)
-    pictures = read_pictures(table, (channels, height, width), cache.directory(cache_dir), quiet)
-    if broken := table.found.classes_without(pictures):
-        raise unusable(Path(address.path), broken)
-    dataset = divided(table.found, pictures, config, address.name)
+    table = _Table(Address.of(config.source), config.exclude)
+    dataset = load_source(table, config, cache_dir, quiet)
     return replace(dataset, warnings=(*table.warnings, *dataset.warnings))
 
 
-class _Table:
-    """The pictures of all splits that are used (a `Source` of `read_pictures`). Rows without a label are left out."""
+class _Table(Source):
+    """The pictures of all splits that are used. Rows without a label are left out."""
 
     def __init__(self, address: Address, exclude: Iterable[str]):
-        self.address = address
+        self.address, self.place, self.name = address, str(address), address.name
         self.warnings: list[str] = []
         opened = self._used(_opened(address))
         features = next(iter(opened.values())).features
-        self.image = _image_column(address, features)
-        self.label = _label_column(address, features, self.image)
-        self.names = tuple(opened)
+        self.image = _column(address, features, "image")
+        self.label = _column(address, features, "label", self.image)
+        self.split_names = tuple(opened)
         self.fingerprints = [(name, one.num_rows, getattr(one, "_fingerprint", "")) for name, one in opened.items()]
-        self.pictures = [_undecoded(one, self.image) for one in opened.values()]
+        self.tables = [_undecoded(one, self.image) for one in opened.values()]
         columns = [_labels(one, self.label) for one in opened.values()]
-        self.classes = self._classes(features[self.label], columns[0].values, tuple(exclude))
-        labels = [self._numbered(name, column) for name, column in zip(self.names, columns, strict=True)]
+        self.class_of = self._classes(features[self.label], columns[0].values, tuple(exclude))
+        self.classes = tuple(self.class_of.values())
+        labels = [self._numbered(name, column) for name, column in zip(self.split_names, columns, strict=True)]
         rows = [np.flatnonzero(label >= 0) for label in labels]
         self.labels = np.concatenate([label[kept] for label, kept in zip(labels, rows, strict=True)])
         self.rows = np.concatenate(rows)
         self.splits = np.repeat(np.arange(len(rows)), [len(kept) for kept in rows])
+        named = (f"{self.split_names[split]}/{row}" for split, row in zip(self.splits, self.rows, strict=True))
+        self.names = np.array(list(named), object)
+        self.parts = np.array([self.part_of[name] for name in self.split_names])[self.splits]
         self._check_classes()
 
-    # ── a `Source` ──
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def name(self, position: int) -> str:
-        return f"{self.names[self.splits[position]]}/{self.rows[position]}"
-
     def picture(self, position: int) -> ImageSource:
-        value: Any = self.pictures[self.splits[position]][int(self.rows[position])][self.image]
+        value: Any = self.tables[self.splits[position]][int(self.rows[position])][self.image]
         content, path = (value.get("bytes"), value.get("path")) if isinstance(value, dict) else (value, None)
         if content is None and path:
             return self._file(str(path), position)
         if not isinstance(content, bytes):
-            raise UnreadableImageError(self.name(position), "it is missing")
+            raise UnreadableImageError(self.names[position], "it is missing")
         return content
 
     def _file(self, path: str, position: int) -> Path:
@@ -154,7 +143,7 @@ class _Table:
         file = Path(path)
         inside = self.address.place is not None or _downloads() in file.resolve().parents
         if not (inside and file.is_absolute() and file.is_file()):
-            raise UnreadableImageError(self.name(position), f"it refers to another file, {path}, which is not read")
+            raise UnreadableImageError(self.names[position], f"it refers to another file, {path}, which is not read")
         return file
 
     def fingerprint(self) -> tuple[str, str]:
@@ -163,36 +152,22 @@ class _Table:
         content = hashlib.sha256(f"hf reader {READER_VERSION}\n{self.fingerprints}\n{self.image}\n{kept}".encode())
         return which.hexdigest()[:16], content.hexdigest()[:32]
 
-    # ── what is in it ──
-
-    @cached_property
-    def found(self) -> Found:
-        parts = np.array([self.parts[name] for name in self.names])
-        names = (f"{self.names[split]}/{row}" for split, row in zip(self.splits, self.rows, strict=True))
-        return Found(
-            place=str(self.address),
-            classes=tuple(self.classes.values()),
-            names=np.array(list(names), object),
-            labels=self.labels,
-            parts=parts[self.splits],
-        )
-
     def _used(self, splits: dict[str, Any]) -> dict[str, Any]:
         """Splits by name, training first. A single one is divided, whatever its name."""
         if len(splits) == 1:
-            self.parts = dict.fromkeys(splits, "train")
+            self.part_of = dict.fromkeys(splits, "train")
             return splits
-        self.parts = {}
+        self.part_of = {}
         for name in splits:
             part = _PARTS.get(name.lower())
-            if part is None or part in self.parts.values():
+            if part is None or part in self.part_of.values():
                 self.warnings.append(f"The split {name!r} is not used: only train, validation and test are.")
             else:
-                self.parts[name] = part
-        if "train" not in self.parts.values():
+                self.part_of[name] = part
+        if "train" not in self.part_of.values():
             raise InputError(f"{self.address} has the splits {some(map(repr, splits))}, but none is called train.")
         order = ("train", "validation", "test")
-        return {name: splits[name] for name in sorted(self.parts, key=lambda name: order.index(self.parts[name]))}
+        return {name: splits[name] for name in sorted(self.part_of, key=lambda name: order.index(self.part_of[name]))}
 
     def _classes(self, feature: Any, found: list[Any], exclude: tuple[str, ...]) -> dict[Any, str]:
         """The name of each value; `found` are those of the training split."""
@@ -204,7 +179,7 @@ class _Table:
         if len(classes) > MOST_CLASSES:
             raise InputError(
                 f"The column {self.label!r} of {self.address} has {len(classes):,} different values, too many for "
-                f"classes; {_choose('label')}."
+                "classes; name the column: hf:PATH?label=COLUMN."
             )
         for name in exclude:
             if name not in classes.values():
@@ -214,7 +189,7 @@ class _Table:
 
     def _numbered(self, name: str, column: _Labels) -> np.ndarray:
         """The class of each row of a split; -1 if the row is left out."""
-        number = {value: place for place, value in enumerate(self.classes)}
+        number = {value: place for place, value in enumerate(self.class_of)}
         places = np.array([*(number.get(value, -1) for value in column.values), -1])  # the last one for code -1
         strange = np.array([*(value not in number and value not in self.excluded for value in column.values), False])
         for count, why in (((column.codes < 0).sum(), "no label"), (strange[column.codes].sum(), "an unknown label")):
@@ -225,10 +200,10 @@ class _Table:
     def _check_classes(self) -> None:
         if len(self.classes) < 2:
             raise InputError(f"{self.address} has {plural(len(self.classes), 'class', 'classes')}; two are needed.")
-        counts = np.bincount(self.labels[self.found.parts == "train"], minlength=len(self.classes))
+        counts = np.bincount(self.labels[self.parts == "train"], minlength=len(self.classes))
         if not counts.all():
-            empty = [name for name, n in zip(self.classes.values(), counts, strict=True) if not n]
-            raise unusable(Path(self.address.path), dict.fromkeys(empty, "has no training picture"))
+            empty = [name for name, n in zip(self.classes, counts, strict=True) if not n]
+            raise unusable(self.place, dict.fromkeys(empty, "has no training picture"))
 
 
 @dataclass(frozen=True)
@@ -310,24 +285,28 @@ def _labels(split: Any, column: str) -> _Labels:
 # --- Columns ------------------------------------------------------------------------------------------------
 
 
-def _image_column(address: Address, features: Any) -> str:
-    if address.image is not None:
-        return _named(address, features, address.image, "image")
-    images = [name for name, feature in features.items() if _is_image(feature)]
-    images = images or [name for name, feature in features.items() if _may_be_image(feature)]
-    return _only(address, features, images, "image", "pictures")
-
-
-def _label_column(address: Address, features: Any, image: str) -> str:
-    if address.label is not None:
-        return _named(address, features, address.label, "label")
-    library = _library()
+def _column(address: Address, features: Any, what: str, image: str | None = None) -> str:
+    """The column of images or labels (`what`): the one that the address names, or the only one that fits"""
+    kind = {"image": "pictures", "label": "labels"}[what]
+    choose = f"name the column: hf:PATH?{what}=COLUMN"
+    sure, likely = (_is_image, _may_be_image) if what == "image" else (_is_label, _may_be_label)
+    named = getattr(address, what)
+    if named is not None:
+        if named not in features:
+            raise InputError(f"{address.path} has no column {named!r} for {what}={suggestion(named, list(features))}")
+        if not (sure(features[named]) or likely(features[named])):
+            raise InputError(f"The column {named!r} of {address.path} does not hold {kind}; {choose}.")
+        return str(named)
     others = {name: feature for name, feature in features.items() if name != image}
-    labels = [name for name, feature in others.items() if isinstance(feature, library.ClassLabel)]
-    labels = labels or [name for name, feature in others.items() if _may_be_label(feature)]
-    if len(labels) > 1 and "label" in labels:
-        labels = ["label"]
-    return _only(address, features, labels, "label", "labels")
+    found = [name for name, feature in others.items() if sure(feature)]
+    found = found or [name for name, feature in others.items() if likely(feature)]
+    if what == "label" and what in found:
+        return what
+    if len(found) == 1:
+        return found[0]
+    listed = some(map(repr, found or features), 8)
+    holds = f"{len(found)} columns that may hold {kind}" if found else f"no column of {kind}"
+    raise InputError(f"{address.path} has {holds} ({listed}); {choose}.")
 
 
 def _is_image(feature: Any) -> bool:
@@ -341,32 +320,10 @@ def _may_be_image(feature: Any) -> bool:
     return getattr(feature, "dtype", None) in ("binary", "large_binary")
 
 
+def _is_label(feature: Any) -> bool:
+    return isinstance(feature, _library().ClassLabel)
+
+
 def _may_be_label(feature: Any) -> bool:
     kind = str(feature.dtype) if isinstance(feature, _library().Value) else ""
     return kind in ("string", "large_string", "bool") or kind.startswith(("int", "uint"))
-
-
-def _named(address: Address, features: Any, name: str, what: str) -> str:
-    if name not in features:
-        raise InputError(f"{address.path} has no column {name!r} for {what}={suggestion(name, list(features))}")
-    fitting = (
-        _is_image(features[name]) or _may_be_image(features[name])
-        if what == "image"
-        else (isinstance(features[name], _library().ClassLabel) or _may_be_label(features[name]))
-    )
-    if not fitting:
-        kind = "pictures" if what == "image" else "labels"
-        raise InputError(f"The column {name!r} of {address.path} does not hold {kind}; {_choose(what)}.")
-    return name
-
-
-def _only(address: Address, features: Any, candidates: list[str], what: str, kind: str) -> str:
-    if len(candidates) == 1:
-        return candidates[0]
-    listed = some(map(repr, candidates or features), 8)
-    holds = f"{len(candidates)} columns that may hold {kind}" if candidates else f"no column of {kind}"
-    raise InputError(f"{address.path} has {holds} ({listed}); {_choose(what)}.")
-
-
-def _choose(what: str) -> str:
-    return f"name the column: hf:PATH?{what}=COLUMN"

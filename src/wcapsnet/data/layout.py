@@ -108,7 +108,7 @@ def match_classes(path: Path, classes: tuple[str, ...], part: str) -> tuple[Layo
     return Layout(path, classes, (), files, _loose_files(path, [place])), others
 
 
-def unusable(path: Path, problems: Mapping[str, str]) -> InputError:
+def unusable(path: Path | str, problems: Mapping[str, str]) -> InputError:
     """All classes that cannot be used, each with the reason."""
     listed = "; ".join(f"{name!r} {problems[name]}" for name in sorted(problems, key=natural_key))
     options = " ".join(f"--exclude {shlex.quote(name)}" for name in sorted(problems, key=natural_key))

@@ -13,12 +13,12 @@ import os
 import shutil
 import struct
 import zipfile
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Protocol
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from filelock import FileLock
@@ -36,21 +36,42 @@ from .stream import CHUNK
 READER_VERSION = 2  # increase it when the output of read_image or the cache's format changes
 
 
-class Source(Protocol):
-    """A fixed number of pictures, and what identifies them."""
+class Pictures(NamedTuple):
+    images: np.ndarray  # (m, ch, h, w) uint8, in memory or in a file; unreadable pictures are black
+    readable: np.ndarray  # positions of the readable ones
+    skipped: tuple[str, ...]
 
-    def __len__(self) -> int: ...
-    def name(self, position: int) -> str: ...
+
+class Source(ABC):
+    """Pictures and their classes, readable or not: a folder, or a Hugging Face dataset"""
+
+    name: str  # name of the dataset
+    place: str  # path or address, for messages
+    classes: tuple[str, ...]
+    names: np.ndarray  # (m,): one per picture
+    labels: np.ndarray  # (m,)
+    parts: np.ndarray  # (m,): "train", "validation" or "test"; a missing validation or test part is split off
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @abstractmethod
     def picture(self, position: int) -> ImageSource: ...
+
+    @abstractmethod
     def fingerprint(self) -> tuple[str, str]:
         """Which source, and a hash of its contents."""
-        ...
 
-
-class Pictures(NamedTuple):
-    images: np.ndarray  # (m, ch, h, w) uint8, in memory or in a file; one that cannot be read is black
-    readable: np.ndarray  # positions of the others
-    skipped: tuple[str, ...]
+    def classes_without(self, pictures: Pictures) -> dict[str, str]:
+        """The classes that have no readable training picture, each with the reason"""
+        train = self.parts == "train"
+        counts = np.bincount(self.labels[pictures.readable][train[pictures.readable]], minlength=len(self.classes))
+        broken: dict[str, str] = {}
+        unreadable = np.delete(np.arange(len(self.labels)), pictures.readable)
+        for position, line in zip(unreadable, pictures.skipped, strict=True):
+            if train[position] and counts[self.labels[position]] == 0:
+                broken.setdefault(self.classes[self.labels[position]], f"has no readable picture ({line})")
+        return broken
 
 
 def read_pictures(source: Source, shape: tuple[int, int, int], cache_dir: Path | None, quiet: bool) -> Pictures:
@@ -72,7 +93,7 @@ def read_pictures(source: Source, shape: tuple[int, int, int], cache_dir: Path |
         return _in_memory(source, shape, quiet, f"{cache_dir} cannot be written ({error.strerror or error})")
     if pictures is None:
         return _in_memory(source, shape, quiet, f"{entry} cannot be read back")
-    # remove what the source held before; keep other sizes of its current contents
+    # remove earlier contents of the source; keep other sizes of the current contents
     for old in cache_dir.glob(f"folder-{which}-*.npz"):
         if content not in old.name:
             with contextlib.suppress(OSError):
@@ -80,17 +101,15 @@ def read_pictures(source: Source, shape: tuple[int, int, int], cache_dir: Path |
     return pictures
 
 
-@dataclass(frozen=True)
-class Files:
+class Files(Source):
     """The pictures of a folder."""
 
-    layout: Layout
-
-    def __len__(self) -> int:
-        return len(self.layout.files)
-
-    def name(self, position: int) -> str:
-        return self.layout.name(self.layout.files[position].path)
+    def __init__(self, layout: Layout):
+        self.layout, self.classes = layout, layout.classes
+        self.place, self.name = str(layout.path), layout.path.resolve().name
+        self.names = np.array([layout.name(file.path) for file in layout.files], object)
+        self.labels = np.array([file.label for file in layout.files], np.int64)
+        self.parts = np.array([file.part for file in layout.files])
 
     def picture(self, position: int) -> ImageSource:
         return self.layout.files[position].path
@@ -129,7 +148,7 @@ def _decode(
             place[:] = read_image(source.picture(position), channels=channels, height=height, width=width)
         except UnreadableImageError as error:
             place[:] = 0
-            return printable(f"{source.name(position)}: {error.reason}")
+            return printable(f"{source.names[position]}: {error.reason}")
         return None
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

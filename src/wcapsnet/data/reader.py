@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..memory import fits
+from ..host_memory import IMAGES
+from ..memory import available
 from .stream import Images, Rows
 
 READERS = 4  # threads: a disk answers several requests at a time
@@ -21,7 +22,7 @@ def placed(images: Images, device: torch.device, setting: str) -> Images:
     """On the device; or unread, if that is set or if they do not fit there"""
     if isinstance(images, Rows):
         return images
-    too_large = device.type != "cpu" and images.device != device and not fits(images.nbytes, device)
+    too_large = device.type != "cpu" and images.device != device and images.nbytes > IMAGES * available(device)
     if setting == "always" or (setting == "auto" and too_large):
         return Rows(images.cpu().numpy(), np.arange(len(images)))
     return images.to(device).contiguous()  # the layout the kernels expect

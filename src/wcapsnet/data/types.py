@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..errors import InputError
 from ..parts import augmentation
 from ..settings import Amounts
+from . import formats
 from .stream import STREAMING, Images, Rows, chunks
 
 if TYPE_CHECKING:
@@ -107,11 +107,7 @@ class Dataset:
 
 def checksum(split: Split, start: bytes = b"") -> str:
     """SHA-256 of the labels and images; the same whether they are in memory or in a file"""
-    digest = hashlib.sha256(start)
-    digest.update(split.labels.numpy().tobytes())
-    for images in chunks(split.images):
-        digest.update(images.contiguous().numpy().data)
-    return digest.hexdigest()
+    return formats.checksum(split.labels.numpy(), (images.numpy() for images in chunks(split.images)), start)
 
 
 def _number(value: object) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
 from ..device import exact
@@ -150,7 +151,7 @@ def _grad_cam(network: WCapsNet, images: Tensor, target: Tensor, reference: Tens
 
 
 def _random(network: WCapsNet, images: Tensor, target: Tensor, reference: Tensor) -> Tensor:
-    """No ranking: the order is random."""
+    """No ranking: all cells tie, and ties are ordered at random"""
     return images.new_zeros(len(images), *network.config.maps()[-1])
 
 
@@ -176,16 +177,8 @@ def available_methods() -> tuple[str, ...]:
 def _blur(images: Tensor) -> Tensor:
     """Gaussian, σ an eighth of the longer side, mirrored at the borders"""
     sigma = max(images.shape[2:]) / 8
-    for axis in (2, 3):
-        radius = min(int(3 * sigma + 0.5), images.shape[axis] - 1)
-        kernel = torch.exp(-0.5 * (torch.arange(-radius, radius + 1, device=images.device) / sigma) ** 2)
-        kernel = (kernel / kernel.sum()).to(images.dtype)
-        padding = (0, 0, radius, radius) if axis == 2 else (radius, radius, 0, 0)
-        shape = (1, 1, -1, 1) if axis == 2 else (1, 1, 1, -1)
-        padded = F.pad(images, padding, mode="reflect")
-        weight = kernel.view(shape).repeat(images.shape[1], 1, 1, 1)
-        images = F.conv2d(padded, weight, groups=images.shape[1])
-    return images
+    blurred = gaussian_filter(images.cpu().numpy(), (0, 0, sigma, sigma), mode="mirror", truncate=3)
+    return torch.from_numpy(blurred).to(images)
 
 
 def _mean(images: Tensor) -> Tensor:

@@ -146,7 +146,7 @@ def _others(network: WCapsNet, mean_of: DeviceSplit, seed: int) -> dict[str, Wei
 
 
 def _given(weights: Sequence[Tensor]) -> Weigh:
-    """Mean b of every level over all images: (n,) or (n, i, j)"""
+    """These weights for every image; of each level (n,) or (n, i, j)"""
     return lambda level, own, c, numbers: weights[level].expand_as(own)
 
 
@@ -179,7 +179,7 @@ def _equal(weights: list[Tensor]) -> list[Tensor]:
 
 
 def _mean_weights(network: WCapsNet, split: DeviceSplit) -> list[Tensor]:
-    """Random b of every level: (n,) or (n, i, j)"""
+    """Mean b of each level over all images: (n,) or (n, i, j)"""
 
     @torch.no_grad()
     def look(start: int) -> list[Tensor]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
 from scipy.special import stdtrit
 from torch import Tensor
 
-from ..formatting import percent
+from ..formatting import listed, percent
 from .survey import Survey
 
 ALWAYS = 0.99  # a set of capsules that wins this share of the images is said to always win
@@ -38,8 +39,8 @@ class LevelSpecialization:
       It equals `information_chosen` if every image has one winner.
 
     `by_chance` is the mean over 20 shuffles of the labels and `most_by_chance` the largest of the 20: if classes and
-    capsules are unrelated, one value in 21 is above it. With few images for many
-    sets, much of `information_set` is chance.
+    capsules are unrelated, one value in 21 is above it. With few images for many sets, much of `information_set` is
+    chance.
     """
 
     level: int  # counted from 0
@@ -72,30 +73,10 @@ class LevelSpecialization:
 
     def summary(self) -> dict[str, Any]:
         """Plain values, ready for JSON; unknown values are null. Rows are classes."""
-        return {
-            "level": self.level + 1,
-            "capsules": self.capsules,
-            "mean": plain(self.mean),
-            "margin": plain(self.margin),
-            "usage": plain(self.usage),
-            "chosen": plain(self.chosen),
-            "chosen_overall": plain(self.chosen_overall),
-            "unit": self.unit,
-            "information": self.information,
-            "information_by_chance": self.information_by_chance,
-            "information_chosen": self.information_chosen,
-            "information_chosen_by_chance": self.information_chosen_by_chance,
-            "information_chosen_most_by_chance": self.information_chosen_most_by_chance,
-            "information_set": self.information_set,
-            "information_set_by_chance": self.information_set_by_chance,
-            "information_set_most_by_chance": self.information_set_most_by_chance,
-            "effective": self.effective,
-            "effective_chosen": self.effective_chosen,
-            "effective_per_image": self.effective_per_image,
-            "leaders": self.leaders,
-            "shared": self.shared,
-            "findings": list(self.findings),
-        }
+        left_out = ("counts", "information_chosen_by_image")
+        facts = {name: value for name, value in vars(self).items() if name not in left_out}
+        plained = {name: plain(value) if isinstance(value, Tensor) else value for name, value in facts.items()}
+        return {**plained, "level": self.level + 1, "capsules": self.capsules, "findings": list(self.findings)}
 
 
 class Step(NamedTuple):
@@ -264,13 +245,13 @@ def level_specialization(index: int, b: Tensor, winners: Tensor, labels: Tensor,
         chosen_overall=winners.double().mean(0).float(),
         unit=unit,
         information=normalized_information(joint),
-        information_by_chance=_mean([normalized_information(_joint(b, other, classes)) for other in shuffled]),
+        information_by_chance=fmean(normalized_information(_joint(b, other, classes)) for other in shuffled),
         information_chosen=normalized_information(joint_chosen),
         information_chosen_by_image=_by_image(wins, labels, joint_chosen),
-        information_chosen_by_chance=_mean(chosen_shuffled),
+        information_chosen_by_chance=fmean(chosen_shuffled),
         information_chosen_most_by_chance=max(chosen_shuffled),
         information_set=_set_information(which, labels, classes, unit),
-        information_set_by_chance=_mean(set_shuffled),
+        information_set_by_chance=fmean(set_shuffled),
         information_set_most_by_chance=max(set_shuffled),
         effective=effective_number(b.mean(0)),
         effective_chosen=effective_number(wins.mean(0)),
@@ -334,16 +315,11 @@ def confidence_margin(variance: Tensor, counts: Tensor) -> Tensor:
 
 def _class_means(values: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
     """(m, n) → (N, n); nan for a class without images"""
-    sums = values.new_zeros(len(counts), values.shape[1]).index_add_(0, labels, values)
-    return sums / counts[:, None]
+    return _joint(values, labels, len(counts)) / counts[:, None]
 
 
 def _joint(values: Tensor, labels: Tensor, classes: int) -> Tensor:
     return values.new_zeros(classes, values.shape[1]).index_add_(0, labels, values)
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
 
 
 def _findings(index: int, b: Tensor, winners: Tensor, sets: Tensor, which: Tensor) -> tuple[str, ...]:
@@ -369,9 +345,4 @@ def _findings(index: int, b: Tensor, winners: Tensor, sets: Tensor, which: Tenso
 
 
 def _capsules(numbers: list[int], does: str, do: str) -> str:
-    return f"block {numbers[0]} {does}" if len(numbers) == 1 else f"blocks {_listed(numbers)} {do}"
-
-
-def _listed(numbers: list[int]) -> str:
-    *most, last = map(str, numbers)
-    return f"{', '.join(most)} and {last}" if most else last
+    return f"block {numbers[0]} {does}" if len(numbers) == 1 else f"blocks {listed([*map(str, numbers)])} {do}"

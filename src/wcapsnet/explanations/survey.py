@@ -81,11 +81,16 @@ class Survey:
             raise InputError(f"{path} does not hold a survey.")
         if facts.get("format") != FORMAT:
             raise InputError(f"{path} was written by another version of wcapsnet; delete it to make it again.")
+        return Survey.named(tensors), facts["survey"]
+
+    @staticmethod
+    def named(tensors: dict[str, Tensor]) -> Survey:
+        """A survey from its fields by name; those with one tensor per level are weights.0, weights.1, …"""
         parts: dict[str, Any] = {name: tensor for name, tensor in tensors.items() if "." not in name}
         for name in ("weights", "routed"):
             count = sum(key.startswith(f"{name}.") for key in tensors)
             parts[name] = tuple(tensors[f"{name}.{level}"] for level in range(count))
-        return Survey(**parts), facts["survey"]
+        return Survey(**parts)
 
     def evaluation(self) -> Evaluation:
         """The same results as `evaluate`, without another pass."""
@@ -110,15 +115,11 @@ def has_routing(network: nn.Module) -> bool:
 
 def without_routing(network: nn.Module) -> str:
     """What cannot be shown of a network that is not a WCapsNet"""
-    own = " Its own routing coefficients are in output.routing." if _couples(network) else ""
+    own = " Its own routing coefficients are in output.routing." if getattr(network, "couples", False) else ""
     return (
         f"{type(network).__name__} has no critics that weigh blocks, so it has no block weights, paths through levels "
         f"or decoded vectors to explain.{own}"
     )
-
-
-def _couples(network: nn.Module) -> bool:
-    return bool(getattr(network, "couples", False))
 
 
 def check_routing(network: nn.Module) -> None:
@@ -138,81 +139,60 @@ def survey(
 ) -> Survey:
     """Every image of the split once, in order, with the plain modules; the network keeps its mode.
 
-    `routed` stores what the probes need. `progress` receives the number of finished images. Of a network without
-    routing: predictions and reconstruction errors; what concerns routing is empty.
+    `routed` stores what the probes need. `progress` receives the number of finished images. For a network
+    without routing: predictions and reconstruction errors; the routing fields are empty.
     """
     if len(split) == 0:
         raise InputError("There are no images to survey.")
     batch_size = batch_size or good_batch(network, split.labels.device)  # type: ignore[arg-type]
 
     @torch.no_grad()  # set here because the mode is per thread
-    def look(start: int) -> tuple[list[Tensor], Tensor | None]:
+    def look(start: int) -> tuple[dict[str, Tensor], Tensor | None]:
         images, labels = split.take(slice(start, start + batch_size))
         with arithmetic(precision, images.device):
             output = network(images)
-        if not isinstance(network, WCapsNet):
-            return _plain_facts(network, images, labels, output), None
-        return _facts(network, images, labels, output, routed), output.routings[-1].weights
+        last = output.routings[-1].weights if maps else None
+        return _facts(network, images, labels, output, routed), last
 
-    maps, parts = _MapSums(network) if isinstance(network, WCapsNet) else None, []
+    maps = _MapSums(network) if isinstance(network, WCapsNet) else None
+    parts: list[dict[str, Tensor]] = []
     starts = range(0, len(split), batch_size)
     with evaluating(network), closing(on_every_core(look, starts, split.labels.device)) as answers:
         for start, (facts, weights) in zip(starts, answers, strict=True):
             if maps and weights is not None:
-                maps.add(weights, facts[0])
+                maps.add(weights, facts["labels"])
             parts.append(facts)
             if progress:
                 progress(min(start + batch_size, len(split)))
-    labels, probabilities, tied, vectors, places, positions, squared_error, cross_entropy, *rest = (
-        torch.cat(column).cpu() for column in zip(*parts, strict=True)
-    )
-    levels = len(network.config.levels) if isinstance(network, WCapsNet) else 0
+    columns = {name: torch.cat([part[name] for part in parts]).cpu() for name in parts[0]}
     mean, variance = maps.result() if maps else (torch.empty(0), torch.empty(0))
-    return Survey(
-        labels=labels,
-        probabilities=probabilities,
-        weights=tuple(rest[:levels]),
-        tied=tied,
-        vectors=vectors,
-        places=places,
-        positions=positions,
-        map_mean=mean,
-        map_variance=variance,
-        squared_error=squared_error,
-        cross_entropy=cross_entropy,
-        routed=tuple(rest[levels:]),
-    )
+    return Survey.named({**columns, "map_mean": mean, "map_variance": variance})
 
 
-def _facts(network: WCapsNet, images: Tensor, labels: Tensor, output: Output, routed: bool) -> list[Tensor]:
-    logits = output.logits.float()
-    return [
-        labels,
-        network.class_logits(output).float().softmax(1),
-        heaviest(output.routings[-1].weights.float().flatten(1)).sum(1),
-        output.best.vector.float(),
-        output.best.place,
-        output.best.position.float(),
-        (output.reconstruction.float() - images).square().flatten(1).mean(1),
-        F.cross_entropy(logits, labels, reduction="none"),
-        *(block_weights(routing.weights) for routing in output.routings),
-        *(pooled(output) if routed else ()),
-    ]
-
-
-def _plain_facts(network: nn.Module, images: Tensor, labels: Tensor, output: Any) -> list[Tensor]:
-    """The same of a network without routing, whose vectors are empty; without a decoder the error is nan"""
-    m, logits, rebuilt = len(images), output.logits.float(), getattr(output, "reconstruction", None)
+def _facts(network: nn.Module, images: Tensor, labels: Tensor, output: Any, routed: bool) -> dict[str, Tensor]:
+    """The fields of `Survey` for a batch. Without routing, vectors are empty; without a decoder, the error is nan."""
     config: Any = network.config
+    m, logits, rebuilt = len(images), output.logits.float(), getattr(output, "reconstruction", None)
     unknown = images.new_full((m,), torch.nan)
-    return [
-        labels,
-        logits[:, : config.classes].softmax(1),
-        labels.new_zeros(m),
-        *(images.new_empty(m, 0) for _ in range(3)),
-        unknown if rebuilt is None else (rebuilt.float() - images).square().flatten(1).mean(1),
-        F.cross_entropy(logits, labels, reduction="none"),
-    ]
+    facts = {
+        "labels": labels,
+        "probabilities": logits[:, : config.classes].softmax(1),
+        "squared_error": unknown if rebuilt is None else (rebuilt.float() - images).square().flatten(1).mean(1),
+        "cross_entropy": F.cross_entropy(logits, labels, reduction="none"),
+    }
+    if not isinstance(network, WCapsNet):
+        empty = dict.fromkeys(("vectors", "places", "positions"), images.new_empty(m, 0))
+        return {**facts, **empty, "tied": labels.new_zeros(m)}
+    levels = {"weights": [block_weights(routing.weights) for routing in output.routings]}
+    levels["routed"] = pooled(output) if routed else []
+    return {
+        **facts,
+        "tied": heaviest(output.routings[-1].weights.float().flatten(1)).sum(1),
+        "vectors": output.best.vector.float(),
+        "places": output.best.place,
+        "positions": output.best.position.float(),
+        **{f"{name}.{level}": x for name, each in levels.items() for level, x in enumerate(each)},
+    }
 
 
 def pooled(output: Output) -> list[Tensor]:

@@ -13,32 +13,23 @@ import math
 import statistics
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image
 from torch import Tensor
 
 from .. import __version__
 from ..classifier import Classifier
 from ..data import Split, read_image
-from ..data.decode import UnreadableImageError
+from ..data.decode import UnreadableImageError, from_array
 from ..data.device_data import normalize
 from ..errors import InputError
-from ..explanations import (
-    ImageExplanation,
-    Survey,
-    check_routing,
-    decode,
-    explain_image,
-    has_routing,
-    without_routing,
-)
+from ..explanations import ImageExplanation, Survey, check_routing, decode, explain_image, has_routing, without_routing
 from ..explanations.image import pixels_per_cell
 from ..network import WCapsNet
 from .favourites import Favourites, identity
@@ -76,14 +67,13 @@ class Explorer:
         self.routed = has_routing(classifier.network)
         self.worker = Worker()
         self.favourites = Favourites(classifier, test, self.worker, cache, seen) if test is not None else None
-        self._seen: OrderedDict[tuple[bytes, Off], ImageExplanation] = OrderedDict()  # used only by the worker
+        self._explained = lru_cache(REMEMBERED)(self._explain)  # used only by the worker
         self._decoding = threading.Lock()  # one picture at a time: each may take a few hundred megabytes
         self._identity = identity(classifier)[:12]
 
     def warm_up(self) -> None:
         """Warm up: the first pass through a network takes several times as long as the others."""
-        config = self.classifier.config
-        blank = torch.zeros(config.channels, config.height, config.width, dtype=torch.uint8)
+        blank = torch.zeros(self.classifier.shape, dtype=torch.uint8)
         self.worker.ask(None, lambda: self._choose_threads(self._normalized(blank)))
 
     def _choose_threads(self, image: Tensor) -> None:
@@ -159,8 +149,7 @@ class Explorer:
 
     def test_picture(self, index: int, side: int = 96) -> bytes:
         """A test image as PNG, at most `side` pixels a side"""
-        pixels = self._test_pixels(index).permute(1, 2, 0).numpy()
-        picture = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+        picture = from_array(self._test_pixels(index))
         picture.thumbnail((side, side))
         file = io.BytesIO()
         picture.save(file, "PNG")
@@ -287,16 +276,13 @@ class Explorer:
         return {"pixels": _text(pixels), "label": int(self.test.labels[index])} if known else {}  # type: ignore[union-attr]
 
     def _look(self, pixels: Tensor, off: Off) -> ImageExplanation:
-        key = pixels.numpy().tobytes(), off
-        if key in self._seen:
-            self._seen.move_to_end(key)
-            return self._seen[key]
-        one = explain_image(self.classifier.network, self._normalized(pixels), keep=self._keep(off), without=False)
+        return self._explained(pixels.numpy().tobytes(), off)
+
+    def _explain(self, data: bytes, off: Off) -> ImageExplanation:
+        image = self._normalized(self._from_bytes(data))
+        one = explain_image(self.classifier.network, image, keep=self._keep(off), without=False)
         if not bool(one.probabilities.isfinite().all()):
             raise InputError("The network's output for this image is not finite.")
-        self._seen[key] = one
-        while len(self._seen) > REMEMBERED:
-            self._seen.popitem(last=False)
         return one
 
     def _normalized(self, pixels: Tensor) -> Tensor:
@@ -328,15 +314,16 @@ class Explorer:
         """uint8 (ch, h, w), and the number of the test image, if it is one"""
         if "test" in asked:
             return self._test_pixels(asked["test"]), asked["test"]
-        config = self.classifier.config
-        shape = (config.channels, config.height, config.width)
         try:
             data = base64.b64decode(asked.get("pixels", ""), validate=True)
         except (binascii.Error, ValueError, TypeError):
             data = b""
-        if len(data) != math.prod(shape):
-            raise InputError(f"`pixels` must be {config.channels}×{config.height}×{config.width} bytes in base64.")
-        return torch.frombuffer(bytearray(data), dtype=torch.uint8).view(shape), None
+        if len(data) != math.prod(self.classifier.shape):
+            raise InputError(f"`pixels` must be {'×'.join(map(str, self.classifier.shape))} bytes in base64.")
+        return self._from_bytes(data), None
+
+    def _from_bytes(self, data: bytes) -> Tensor:
+        return torch.frombuffer(bytearray(data), dtype=torch.uint8).view(self.classifier.shape)
 
     def _test_pixels(self, index: object) -> Tensor:
         if self.test is None:

@@ -7,6 +7,7 @@ survey at the end of training needs no pass.
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -126,13 +127,18 @@ class Favourites:
 
     def _survey(self) -> Survey:
         path = self._path()
-        seen = _kept(path)
-        if seen is None or not self._fits(seen):
-            torch.set_num_threads(1)  # for this thread: leave the other cores to the page
-            device = self._classifier.mean.device
-            split = _Polite(DeviceSplit(self._split, *self._classifier.normalization, device), self._worker)
-            seen = survey(self._classifier.network, split, batch_size=BATCH, progress=self._progress)
-            _keep(seen, path)
+        if path and path.exists():
+            with suppress(InputError, KeyError, TypeError):  # damaged, or from another version: rebuild it
+                seen, _ = Survey.load(path)
+                if self._fits(seen):
+                    return seen
+        torch.set_num_threads(1)  # in this thread: leave the other cores to the page
+        device = self._classifier.mean.device
+        split = _Polite(DeviceSplit(self._split, *self._classifier.normalization, device), self._worker)
+        seen = survey(self._classifier.network, split, batch_size=BATCH, progress=self._progress)
+        if path:
+            with suppress(OSError):  # cannot write: the next start rebuilds it
+                seen.save(path)
         return seen
 
     def _fits(self, seen: Survey) -> bool:
@@ -153,25 +159,6 @@ class Favourites:
 def identity(classifier: Classifier) -> str:
     """Identical for the same weights, classes and preprocessing."""
     return checksum(classifier.network.state_dict(), classifier.description())
-
-
-def _kept(path: Path | None) -> Survey | None:
-    if path is None or not path.exists():
-        return None
-    try:
-        return Survey.load(path)[0]
-    except (InputError, KeyError, TypeError):  # damaged, or from another version: make it again
-        return None
-
-
-def _keep(seen: Survey, path: Path | None) -> None:
-    if path is None:
-        return
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        seen.save(path)
-    except OSError:  # cannot write: the next start computes it again
-        pass
 
 
 def _range(seen: Survey, capsule: int) -> dict[str, list[float]] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 from .. import scores
 from ..data.datasets import DATASETS, read_dataset
 from ..data.folder import load_labelled
-from ..data.formats import Arrays
+from ..data.formats import Arrays, checksum
 from ..errors import InputError
 from .runtime import BATCH, OnnxNetwork
 
@@ -72,7 +71,7 @@ def evaluate_onnx(
         raise InputError(f"An ONNX file can be evaluated only on the test images of {name}; use --split test.")
     raw, classes = read_dataset(name, data_dir=data_dir, download=download, quiet=quiet)
     expected = network.facts.get("fingerprint")
-    if data is None and expected and expected != _fingerprint(raw.test):
+    if data is None and expected and expected != checksum(raw.test.labels, [raw.test.images])[:32]:
         raise InputError(f"The test images of {name} differ from those recorded in {path}; restore the originals.")
     return measured(network, *_matched(raw.test, classes, network, name))
 
@@ -127,10 +126,3 @@ def _matched(
         raise InputError(f"The network knows none of the classes of {name}.")
     unknown = tuple(one for one in classes if one not in place)
     return Arrays(images.images[known], labels[known]), unknown
-
-
-def _fingerprint(images: Arrays) -> str:
-    """As `data.types` computes it from tensors"""
-    digest = hashlib.sha256(images.labels.tobytes())
-    digest.update(np.ascontiguousarray(images.images).data)
-    return digest.hexdigest()[:32]

@@ -22,7 +22,7 @@ EXTRAS = ("fitness", "capsules", "vector", "contributions")
 
 
 class Graph(nn.Module):
-    """`images` (m, ch, h, w) → the tensors of `names`, in that order.
+    """`images` (m, ch, h, w) → these tensors by name, in the order of `names`.
 
     | name | shape | |
     | --- | --- | --- |
@@ -63,7 +63,7 @@ class Graph(nn.Module):
         self.levels: tuple[int, ...] = tuple(one.capsules for one in classifier.config.levels) if routed else ()
         self.eval()
         with torch.no_grad():
-            self.names = list(self.named(*self.example(1)))
+            self.names = list(self(*self.example(1)))
 
     def example(self, images: int) -> tuple[Tensor, ...]:
         """Inputs of the right shapes and types"""
@@ -75,10 +75,7 @@ class Graph(nn.Module):
     def input_names(self) -> list[str]:
         return ["images", *(f"keep_{level}" for level in range(1, len(self.example(1))))]
 
-    def forward(self, images: Tensor, *keep: Tensor) -> tuple[Tensor, ...]:
-        return tuple(self.named(images, *keep).values())
-
-    def named(self, images: Tensor, *keep: Tensor) -> dict[str, Tensor]:
+    def forward(self, images: Tensor, *keep: Tensor) -> dict[str, Tensor]:
         x = normalize(images, self.mean, self.std) if self.input == "uint8" else (images - self.mean) / self.std
         # Not `keeping`, which looks at the masks: a graph cannot.
         output = self.network(x, routes=lambda level, router, c: router(c, keep[level])) if keep else self.network(x)

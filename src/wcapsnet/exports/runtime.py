@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..data.decode import ImageSource, read_image
-from ..errors import InputError
+from ..errors import InputError, first_line
 from ..prediction import Prediction, best_first
 from .sealed import facts_from, read_sealed
 
@@ -82,8 +82,4 @@ def session(content: bytes, name: str, threads: int = 0) -> Any:
     try:
         return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its exceptions have no common base class
-        raise InputError(f"onnxruntime {onnxruntime.__version__} cannot load {name} ({_line(error)}).") from error
-
-
-def _line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        raise InputError(f"onnxruntime {onnxruntime.__version__} cannot load {name} ({first_line(error)}).") from error

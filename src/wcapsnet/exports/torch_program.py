@@ -12,7 +12,7 @@ import torch
 
 from .graph import INPUTS, Graph, captured
 
-FACTS = "wcapsnet.json"  # an extra file of the archive: names of inputs and outputs, classes, preprocessing
+FACTS = "wcapsnet.json"  # an extra file of the archive: classes, image size, preprocessing
 
 
 def save_program(graph: Graph, facts: dict[str, Any], path: Path) -> None:
@@ -36,4 +36,4 @@ class Program:
         images = torch.from_numpy(np.ascontiguousarray(pixels))
         images = images if INPUTS[self.facts["input"]] == torch.uint8 else images.float() / 255
         answers = self._module(images, *(torch.ones(n, dtype=torch.bool) for n in self.facts.get("switches", ())))
-        return {name: value.numpy() for name, value in zip(self.facts["outputs"], answers, strict=True)}
+        return {name: value.numpy() for name, value in answers.items()}

@@ -10,9 +10,10 @@ from ..parts import recipe as recipes
 from ..parts import suggestion
 from . import paper, quick
 from .ablations import PAPER_FIGURES, ROWS, TABLE_OF, variant
+from .plus import PLUS
 from .table_v import TABLE_V
 
-__all__ = ["ABLATIONS", "PAPER", "RECIPES", "ROWS", "SMALL", "TABLE_V", "recipe", "suggest"]
+__all__ = ["ABLATIONS", "PAPER", "PLUS", "RECIPES", "ROWS", "SMALL", "TABLE_V", "recipe", "suggest"]
 
 PAPER: dict[str, Callable[[], Experiment]] = {
     "mnist": paper.mnist,
@@ -21,7 +22,11 @@ PAPER: dict[str, Callable[[], Experiment]] = {
     "cifar100": paper.cifar100,
     "svhn": paper.svhn,
 }
-SMALL: dict[str, Callable[[], Experiment]] = {"quick": quick.quick, "demo": quick.demo}
+SMALL: dict[str, Callable[[], Experiment]] = {
+    "quick": quick.quick,
+    "demo": quick.demo,
+    "small-cifar100": quick.small_cifar100,
+}
 
 
 def _ablation(base: Callable[[], Experiment], dataset: str, row: str) -> Callable[[], Experiment]:
@@ -35,7 +40,7 @@ def _ablation(base: Callable[[], Experiment], dataset: str, row: str) -> Callabl
 
 
 ABLATIONS = {f"{dataset}-{row}": _ablation(base, dataset, row) for dataset, base in PAPER.items() for row in ROWS}
-for _name, _function in {**PAPER, **SMALL, **ABLATIONS, **TABLE_V}.items():
+for _name, _function in {**PAPER, **SMALL, **PLUS, **ABLATIONS, **TABLE_V}.items():
     recipes(_name)(_function)
 RECIPES = recipes
 

@@ -17,6 +17,7 @@ OPTIONS = {
     "start.source": "--from",
 }
 OWN = ("name", "start.checksum")  # of every run or file
+AMOUNTS = ("objective.", "data.augment.")  # a recipe may have some that the experiment has not
 
 
 def rebuild(experiment: Experiment) -> str:
@@ -27,7 +28,8 @@ def rebuild(experiment: Experiment) -> str:
         has = _leaves(to_dict(RECIPES[name]()))
         always = {field: asked[field] for field in ("training.seed", "training.precision")}
         changed = {field: value for field, value in asked.items() if has.get(field) != value and field not in OWN}
-        return {**always, **changed}
+        left_out = dict.fromkeys(field for field in has if field not in asked and field.startswith(AMOUNTS))
+        return {**always, **changed, **left_out}
 
     name = min(RECIPES, key=lambda name: len(differences(name)))
     words = ["wcapsnet", "train", name]

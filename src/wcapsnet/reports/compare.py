@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from .. import formatting as text
 from ..explanations import specialization
 from ..explanations.probes import share_interval
-from ..formatting import mean_and_deviation, percent
+from ..formatting import duration, listed, mean_and_deviation, percent, percentage
 from ..network import WCapsNetConfig
 from ..settings import flat, to_dict
+from ..training.evaluate import beside_figures
 from ..training.run_folder import Run
 from .charts import Bar, bar_chart, beginning
 from .facts import Facts, class_accuracies
@@ -32,7 +32,7 @@ class Group(NamedTuple):
 
     @property
     def name(self) -> str:
-        return text.listed(self.names)
+        return listed(self.names)
 
 
 def comparison_page(runs: Mapping[str, Facts]) -> str:
@@ -122,16 +122,21 @@ def _results(runs: Mapping[str, Facts]) -> tuple[list[Bar], list[list[str]]]:
         tested = ["not finished", "", ""]
         if results:
             accuracy, images = results["accuracy"], results["images"]
-            said = text.percentage(accuracy)
+            best = results.get("validation_accuracy", best)
+            said = percentage(accuracy)
             bars.append(Bar(name, accuracy, said, share_interval(accuracy, images), color))
-            tested = [said, interval(accuracy, images), f"{results['errors']:,} of {images:,}"]
+            tested = [
+                said + beside_figures(results, percentage),
+                interval(accuracy, images),
+                f"{results['errors']:,} of {images:,}",
+            ]
         rows.append(
             [
                 name,
                 *tested,
-                text.percentage(best) if best is not None else "",
+                percentage(best) if best is not None else "",
                 f"{len(metrics)} of {subject.experiment.training.epochs}" if metrics else "",
-                text.duration(metrics[-1]["seconds"]) if metrics and "seconds" in metrics[-1] else "",
+                duration(metrics[-1]["seconds"]) if metrics and "seconds" in metrics[-1] else "",
                 f"{sum(facts.parameters.values()):,}",
                 str(subject.experiment.training.seed),
             ]
@@ -152,7 +157,7 @@ def _classes(runs: Mapping[str, Facts]) -> dict[str, Any] | None:
     rows = []
     for r, name in enumerate(names):
         known = [one[r][0] for one in accuracies if one[r][1]]
-        shares = [text.percentage(one[r][0]) if one[r][1] else "" for one in accuracies]
+        shares = [percentage(one[r][0]) if one[r][1] else "" for one in accuracies]
         rows.append([name, *shares, percent(max(known) - min(known), sign="-") if known else ""])
     return {"head": ["class", *tested, "range in points"], "rows": rows}
 
@@ -170,7 +175,7 @@ def _routing(runs: Mapping[str, Facts]) -> dict[str, Any]:
         ]
         rows.append([name, *cells, *[""] * (depth - len(cells))])
     head = ["run", *(f"level {level + 1}" for level in range(depth))]
-    return {"head": head, "rows": rows, "without": text.listed(without) if without else ""}
+    return {"head": head, "rows": rows, "without": listed(without) if without else ""}
 
 
 def _settings(runs: Mapping[str, Facts]) -> list[list[str]]:

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .. import formatting
 from ..atomic import replacing, write_text
 from ..errors import InputError
 from ..explanations import specialization
+from ..formatting import percentage
 from . import figures
 from .facts import Facts
 from .figures import Metrics
@@ -68,12 +68,10 @@ def run_figures(facts: Facts) -> Iterator[tuple[str, Drawing]]:
             titled("Confusion matrix", figures.confusion_matrix(results["confusion"], classes), note=note),
         )
         bars, low = figures.class_bars(results, classes, len(classes))
-        note = f"Bars start at {formatting.percentage(low, 0)}; thin lines: 95\u202f% confidence intervals."
+        note = f"Bars start at {percentage(low, 0)}; thin lines: 95\u202f% confidence intervals."
         yield "classes", titled("Accuracy of each class", bars, note=note)
     if facts.calibration and facts.calibration.bins:
-        note = (
-            f"Expected calibration error {formatting.percentage(facts.calibration.error)}; dashed: perfect calibration."
-        )
+        note = f"Expected calibration error {percentage(facts.calibration.error)}; dashed: perfect calibration."
         yield "calibration", titled("Accuracy over probability", figures.reliability(facts.calibration), note=note)
     if facts.seen and facts.routed:
         for level in specialization(facts.seen.survey).levels:
@@ -117,7 +115,7 @@ def _galleries(facts: Facts) -> Iterator[tuple[str, Drawing]]:
 
 
 def _answer(facts: Facts, one: Shown) -> list[str]:
-    return [facts.classes[one.label], f"→ {facts.classes[one.predicted]}", formatting.percentage(one.probability, 1)]
+    return [facts.classes[one.label], f"→ {facts.classes[one.predicted]}", percentage(one.probability, 1)]
 
 
 def comparison_figures(runs: Mapping[str, Facts]) -> Iterator[tuple[str, Drawing]]:

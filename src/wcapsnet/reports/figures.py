@@ -13,6 +13,7 @@ from .. import formatting
 from ..explanations import ImageExplanation, LevelSpecialization, Specialization
 from ..explanations.probes import share_interval
 from ..explanations.shares import against_share, outlined, scale_ends
+from ..formatting import percentage, plural
 from ..network.routing import heaviest
 from ..training.evaluate import Calibration
 from .charts import Bar, Cell, Line, bar_chart, beginning, line_chart, matrix
@@ -45,13 +46,9 @@ NO_TERMS = ("epoch", "best", "seconds", "images_per_s", "train_accuracy", "valid
 
 def accuracy(runs: Mapping[str, Metrics], width: float = 640, height: float = 300) -> Drawing:
     """Validation and training accuracy of one run, or of several"""
-    lines = [
-        line
-        for color, (name, metrics) in enumerate(runs.items())
-        for line in _lines(metrics, "validation_accuracy", "train_accuracy", color, name if len(runs) > 1 else "")
-    ]
     shown = [
-        line._replace(y=[100 * y for y in line.y], said=[formatting.percentage(y) for y in line.y]) for line in lines
+        line._replace(y=[100 * y for y in line.y], said=[percentage(y) for y in line.y])
+        for line in _lines(runs, "validation_accuracy", "train_accuracy")
     ]
     return line_chart(
         "Accuracy by epoch",
@@ -73,34 +70,32 @@ def losses(runs: Mapping[str, Metrics]) -> list[tuple[str, str, Drawing]]:
     found = []
     for field in dict.fromkeys([*(field for field in TERMS if field in known), *known]):
         title, about = TERMS.get(field, (field.replace("_", " ").capitalize(), "A term of the loss."))
-        other = "validation_loss" if field == "cross_entropy" else None
-        lines = [
-            line
-            for color, (name, metrics) in enumerate(runs.items())
-            for line in _lines(metrics, other, field, color, name if len(runs) > 1 else "")
-        ]
-        if lines:
+        if lines := _lines(runs, "validation_loss" if field == "cross_entropy" else None, field):
             keys = len(runs) == 1 and len(lines) > 1
             found.append((title, about, line_chart(f"{title} by epoch", lines, keys=keys)))
     return found
 
 
-def _lines(metrics: Metrics, validation: str | None, training: str, color: int, run: str) -> list[Line]:
-    """Validation is solid and training dashed, unless there is nothing to tell it from."""
-    of = {"validation": series(metrics, validation) if validation else [], "training": series(metrics, training)}
-    both = all(of.values())
-    return [
-        Line(
-            f"{run}, {part}" if run and validation else run or part,
-            [epoch for epoch, _ in values],
-            [value for _, value in values],
-            [formatting.loss(value) for _, value in values],
-            color if run else int(both and part == "training"),
-            thin=part == "training" and both,
-        )
-        for part, values in of.items()
-        if values
-    ]
+def _lines(runs: Mapping[str, Metrics], validation: str | None, training: str) -> list[Line]:
+    """Where both are drawn, validation is solid and training dashed."""
+    lines = []
+    for number, (name, metrics) in enumerate(runs.items()):
+        run = name if len(runs) > 1 else ""
+        of = {"validation": series(metrics, validation) if validation else [], "training": series(metrics, training)}
+        both = all(of.values())
+        lines += [
+            Line(
+                f"{run}, {part}" if run and validation else run or part,
+                [epoch for epoch, _ in values],
+                [value for _, value in values],
+                [formatting.loss(value) for _, value in values],
+                number if run else int(both and part == "training"),
+                thin=part == "training" and both,
+            )
+            for part, values in of.items()
+            if values
+        ]
+    return lines
 
 
 def series(metrics: Metrics, field: str) -> list[tuple[int, float]]:
@@ -146,8 +141,8 @@ def confusion_matrix(counts: Sequence[Sequence[int]], classes: Sequence[str]) ->
     for (i, j), share in shares.items():
         strength = -0.75 * share if i == j else max(0.06, 0.95 * math.sqrt(share / worst))
         cells[i, j] = Cell(strength, f"{counts[i][j]}" if count <= MANY else "")
-        of_class = formatting.percentage(share, 1)
-        said[i, j] = f"{formatting.plural(counts[i][j], 'image')} ({of_class} of its class)"
+        of_class = percentage(share, 1)
+        said[i, j] = f"{plural(counts[i][j], 'image')} ({of_class} of its class)"
     sizes = ((12, (44, 26)), (MANY, (32, 22)), (40, (20, 16)), (60, (13, 13)), (110, (8.4, 8.4)))
     return matrix(
         f"Confusion matrix of {count} classes",
@@ -168,19 +163,16 @@ def class_bars(figures: Mapping[str, Any], classes: Sequence[str], most: int = E
     every = [(name, *one) for name, one in zip(classes, class_accuracies(figures["confusion"]), strict=True) if one[1]]
     if len(every) > most:
         every = sorted(every, key=lambda one: one[1])[:most]
-    bars = [
-        Bar(name, share, formatting.percentage(share, 1), share_interval(share, images))
-        for name, share, images in every
-    ]
+    bars = [Bar(name, share, percentage(share, 1), share_interval(share, images)) for name, share, images in every]
     low, overall = beginning(bar.interval for bar in bars if bar.interval), figures["accuracy"]
-    rule, thick = (overall, f"all {formatting.percentage(overall, 1)}"), 16 if len(bars) <= 12 else 10
+    rule, thick = (overall, f"all {percentage(overall, 1)}"), 16 if len(bars) <= 12 else 10
     return bar_chart("Accuracy of each class", bars, low=low, rule=rule, thick=thick), low
 
 
 def reliability(found: Calibration) -> Drawing:
     """Accuracy over probability, bin by bin; perfect calibration is the diagonal"""
     x, y = ([100 * one[place] for one in found.bins] for place in (1, 2))
-    said = [f"{formatting.percentage(a, 1)} of {formatting.plural(n, 'image')}" for n, _, a in found.bins]
+    said = [f"{percentage(a, 1)} of {plural(n, 'image')}" for n, _, a in found.bins]
     ideal = Line("perfect calibration", [0, 100], [0, 100], ["0 %", "100 %"], color=None)
     return line_chart(
         "Reliability diagram",
@@ -268,7 +260,7 @@ def signed_scale(most: float) -> Drawing:
 
 def wins(level: LevelSpecialization) -> Drawing:
     shares = level.chosen_overall.tolist()
-    bars = [Bar(f"block {k}", share, formatting.percentage(share, 1), color=2) for k, share in enumerate(shares)]
+    bars = [Bar(f"block {k}", share, percentage(share, 1), color=2) for k, share in enumerate(shares)]
     label, thick = f"Level {level.level + 1}: share of images that each block wins", 14 if len(bars) <= 8 else 8
     return bar_chart(label, bars, high=max(*shares, 0.01), thick=thick, width=380)
 
@@ -279,11 +271,10 @@ def probes(facts: Facts) -> Drawing:
     shares.append(("the network", facts.seen.survey.accuracy, 0))
     images = len(facts.seen.survey)
     bars = [
-        Bar(name, share, formatting.percentage(share, 1), share_interval(share, images), color)
-        for name, share, color in shares
+        Bar(name, share, percentage(share, 1), share_interval(share, images), color) for name, share, color in shares
     ]
     chance = facts.seen.probes[0].by_chance
-    rule = (chance, f"chance {formatting.percentage(chance, 1)}")
+    rule = (chance, f"chance {percentage(chance, 1)}")
     return bar_chart("Accuracy of a linear probe on each level", bars, rule=rule)
 
 
@@ -325,7 +316,7 @@ def evidence(facts: Facts, example: Example, capsules: int = 3) -> Evidence:
 def _top(facts: Facts, example: Example) -> Drawing:
     probabilities, label = example.explained.probabilities, example.shown.label
     bars = [
-        Bar(facts.classes[r], p, formatting.percentage(p, 1), color=2 if r == label else 7)
+        Bar(facts.classes[r], p, percentage(p, 1), color=2 if r == label else 7)
         for r in probabilities.argsort(descending=True)[:4].tolist()
         for p in [float(probabilities[r])]
     ]

@@ -14,6 +14,7 @@ from .. import __version__, formatting
 from ..explanations import LevelSpecialization, specialization
 from ..explanations.shares import ties_in_words
 from ..explanations.specialization import SCALE
+from ..formatting import listed, percentage, plural
 from ..recipes.repeat import rebuild
 from ..settings import flat, to_dict
 from ..training.evaluate import beside_figures
@@ -49,11 +50,7 @@ ROUTED = ("routing", "probes", "examples")  # sections about WCapsNet's routing
 def _templates() -> Any:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    made = Environment(
-        loader=PackageLoader(__package__),
-        autoescape=True,
-        undefined=StrictUndefined,
-    )
+    made = Environment(loader=PackageLoader(__package__), autoescape=True, undefined=StrictUndefined)
     made.filters |= {name: getattr(formatting, name) for name in ("date", "percentage", "plural")}
     made.filters |= {"thousands": "{:,}".format, "shell": shlex.join}
     made.globals |= {"version": __version__, "asset": lambda name: Markup(asset(name))}
@@ -134,12 +131,10 @@ def _cards(facts: Facts) -> list[Card]:
     cards, results, part = [], facts.figures, facts.subject.part
     if results:
         accuracy, images = results["accuracy"], results["images"]
-        more = f"{formatting.plural(images - results['errors'], 'image')} of {images:,} correct; "
+        more = f"{plural(images - results['errors'], 'image')} of {images:,} correct; "
         more += f"95\u202f% interval {interval(accuracy, images)}"
-        if beside_figures(results):
-            more += f"; balanced accuracy {formatting.percentage(results['balanced_accuracy'])}"
-            more += f", majority class {formatting.percentage(results['majority'])}"
-        cards.append(Card(f"{part} accuracy", formatting.percentage(accuracy), more, "first"))
+        more += beside_figures(results, percentage)
+        cards.append(Card(f"{part} accuracy", percentage(accuracy), more, "first"))
         cards += _paper_card(facts, accuracy, images)
         if "cross_entropy" in results:
             # Among the real classes: "none of these" is never the prediction, so a guess leaves it out.
@@ -163,7 +158,7 @@ def _paper_card(facts: Facts, accuracy: float, images: int) -> list[Card]:
         difference = compare(Sample((accuracy,), images), Sample((paper.accuracy,), images))
         more = f"difference from it: {verdict(difference)}"
     title = "the paper reports" if paper.source == "the paper" else f"published ({paper.source})"
-    return [Card(title, formatting.percentage(paper.accuracy), more)]
+    return [Card(title, percentage(paper.accuracy), more)]
 
 
 def _training_cards(facts: Facts) -> list[Card]:
@@ -171,9 +166,10 @@ def _training_cards(facts: Facts) -> list[Card]:
     if not metrics:
         return []
     best = max(metrics, key=lambda m: (m["validation_accuracy"], -m.get("validation_loss", 0)))
-    validation = formatting.percentage(results.get("validation_accuracy", best["validation_accuracy"]))
+    validation = percentage(results.get("validation_accuracy", best["validation_accuracy"]))
+    epoch = results.get("best_epoch", best["epoch"])
     cards = [
-        Card("best validation accuracy", validation, f"after epoch {results.get('best_epoch', best['epoch'])}"),
+        Card("validation accuracy", validation, f"of the weights of epoch {epoch}, chosen by it"),
         Card("epochs", f"{len(metrics)} of {training.epochs}", f"seed {training.seed}"),
     ]
     if "seconds" in metrics[-1]:
@@ -208,10 +204,7 @@ def _calibration(facts: Facts) -> dict[str, Any] | None:
         "drawing": figures.reliability(found),
         "error": found.error,
         "said": "overconfident" if sure > right else "underconfident",
-        "rows": [
-            [formatting.percentage(p, 1), f"{n:,}", formatting.percentage(a, 1), interval(a, n)]
-            for n, p, a in found.bins
-        ],
+        "rows": [[percentage(p, 1), f"{n:,}", percentage(a, 1), interval(a, n)] for n, p, a in found.bins],
     }
 
 
@@ -236,7 +229,7 @@ def _epochs(metrics: Metrics) -> dict[str, Any]:
     def written(name: str, value: Any) -> str:
         if not isinstance(value, (int, float)):
             return ""
-        return formatting.percentage(value) if name.endswith("accuracy") else formatting.loss(value)
+        return percentage(value) if name.endswith("accuracy") else formatting.loss(value)
 
     rows = [[str(record["epoch"]), *(written(name, record.get(name)) for name in fields)] for record in metrics]
     return {"head": ["epoch", *(name.replace("_", " ") for name in fields)], "rows": rows}
@@ -248,7 +241,7 @@ def _answers(facts: Facts, results: dict[str, Any]) -> dict[str, Any]:
     by_class = []
     for r, (name, (share, images)) in enumerate(zip(names, class_accuracies(counts), strict=True)):
         n, j = max(((n, -j) for j, n in enumerate(counts[r]) if j != r), default=(0, 0))
-        shown = [formatting.percentage(share), interval(share, images)] if images else ["", ""]
+        shown = [percentage(share), interval(share, images)] if images else ["", ""]
         by_class.append([name, f"{images:,}", *shown, f"{names[-j]} ({n})" if n else ""])
     return {
         "matrix": figures.confusion_matrix(counts, names),
@@ -256,8 +249,7 @@ def _answers(facts: Facts, results: dict[str, Any]) -> dict[str, Any]:
         if len(names) <= MOST_TABLED
         else None,
         "confusions": [
-            [names[i], names[j], f"{n:,}", formatting.percentage(n / total, 1)]
-            for n, total, i, j in confusions(counts)[:10]
+            [names[i], names[j], f"{n:,}", percentage(n / total, 1)] for n, total, i, j in confusions(counts)[:10]
         ],
         "bars": bars,
         "low": low,
@@ -279,11 +271,7 @@ def _routing(facts: Facts) -> dict[str, Any]:
         "steps": [f"{formatting.signed(step.change)} ± {step.margin:.3f}" for step in found.steps],
         "units": _units(found.selecting),
         "levels": [_level(facts, level) for level in found.levels],
-        "tied": {
-            "share": float((tied > 1).double().mean()),
-            "median": int(tied.median()),
-            "most": int(tied.max()),
-        },
+        "tied": {"share": float((tied > 1).double().mean()), "median": int(tied.median()), "most": int(tied.max())},
         "positions": [
             (
                 facts.classes[r],
@@ -307,7 +295,7 @@ def _units(levels: list[LevelSpecialization]) -> str:
     if len(set(units)) == 1:
         return f"{units[0]} nats in every level"
     each = [f"{unit} (level {level.level + 1})" for unit, level in zip(units, levels, strict=True)]
-    return f"{formatting.listed(each or [''])} nats"
+    return f"{listed(each or [''])} nats"
 
 
 def _level(facts: Facts, level: LevelSpecialization) -> dict[str, Any]:
@@ -341,7 +329,7 @@ def _probes(facts: Facts) -> dict[str, Any]:
             [
                 f"level {p.level + 1}",
                 f"{p.features:,}",
-                formatting.percentage(p.accuracy),
+                percentage(p.accuracy),
                 interval(p.accuracy, tested),
                 f"{p.penalty:g}",
             ]
@@ -356,7 +344,7 @@ def _example(facts: Facts, example: Example) -> dict[str, Any]:
         weights = one.block_weights(level).tolist()
         off = one.without[level][:, one.predicted].tolist()
         rows += [
-            [f"level {level + 1}, block {k}", f"{w:.3f}", "" if math.isnan(p) else formatting.percentage(p, 1)]
+            [f"level {level + 1}, block {k}", f"{w:.3f}", "" if math.isnan(p) else percentage(p, 1)]
             for k, (w, p) in enumerate(zip(weights, off, strict=True))
         ]
     decoded = one.decoded(facts.classes)

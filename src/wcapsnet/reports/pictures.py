@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from markupsafe import Markup
 from PIL import Image
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from ..classifier import Classifier
 from ..data import Dataset
+from ..data.decode import from_array
 from ..data.device_data import DeviceSplit
 from ..explanations import ImageExplanation, Survey, explain_images
 from .survey_cache import Seen, evenly
@@ -163,10 +163,7 @@ def marked(
 
 def data_uri(pixels: Tensor) -> str:
     """PNG, or JPEG if that is much smaller."""
-    if pixels.dtype != torch.uint8:
-        pixels = (pixels.clamp(0, 1) * 255).round().to(torch.uint8)
-    array = pixels.permute(1, 2, 0).numpy()
-    image = Image.fromarray(np.ascontiguousarray(array[:, :, 0] if array.shape[2] == 1 else array))
+    image = from_array(pixels.clamp(0, 1) if pixels.is_floating_point() else pixels)
     image.thumbnail((LARGEST_PICTURE, LARGEST_PICTURE), Image.Resampling.LANCZOS)
     kind, best = "png", _encoded(image, "PNG", optimize=True)
     if len(best) > 4000:

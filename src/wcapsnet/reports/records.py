@@ -22,7 +22,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..atomic import write_text
 from ..data import DATASETS
 from ..errors import InputError
 from ..experiment import Experiment
@@ -31,11 +30,11 @@ from ..recipes import ABLATIONS, PAPER, TABLE_V
 from ..recipes.ablations import TABLE_OF
 from ..recipes.published import SYSTEMS
 from ..settings import flat, from_dict, to_dict
-from ..training.run_folder import Run, file_names_only, read_experiment, read_json, runs_at_a_time
+from ..training.run_folder import Run, read_experiment, read_json, runs_at_a_time
 
 NETWORK = "wcapsnet"  # the row that all tables share
 WITHOUT_LOSS = ("ce", "random", "uniform")  # rows with λ_WS = 0
-# How a run is computed and what it is called make it no other experiment; the seed is what it may differ in.
+# Runs of one experiment may differ in these fields: their name, their seed, and how they are computed.
 FREE = ("name", "training.seed", "training.precision", "training.kernels", "training.cuda_graph")
 
 
@@ -71,7 +70,7 @@ class Record:
 
 
 class RecordedRun(Run):
-    """A run as its record file has it: to read, not to train."""
+    """A run read from its record file; it cannot be trained."""
 
     def __init__(self, path: Path):
         super().__init__(path, read_experiment(path))
@@ -97,7 +96,7 @@ class RecordedRun(Run):
 
 
 def is_record(path: Path) -> bool:
-    """Whether a file begins as write_record begins one."""
+    """Whether a file starts like one written by tools/records.py"""
     if path.suffix != ".json" or not path.is_file():
         return False
     with path.open("rb") as file:
@@ -110,13 +109,13 @@ def open_run(path: Path) -> Run:
 
 
 def row_of(experiment: Experiment) -> tuple[str, str] | None:
-    """The data set and row of Tables II to V that an experiment is, with any seed; L̃_WS may be a sum over levels."""
+    """Dataset and row of Tables II to V that an experiment repeats, with any seed; L̃_WS may be summed over levels"""
     found = _found(experiment)
     return found and found[0]
 
 
 def _found(experiment: Experiment) -> tuple[tuple[str, str], bool] | None:
-    """The row that an experiment is, and whether with the sum of L̃_WS over levels"""
+    """The row that an experiment repeats, and whether L̃_WS is summed over levels"""
     asked = _essence(experiment)
     for summed in (False, True):
         for key, wanted in _rows(summed):
@@ -149,7 +148,7 @@ def _essence(experiment: Experiment) -> dict[str, Any]:
 
 
 class Nearest(NamedTuple):
-    """The row of the tables that an experiment is most like, and the fields in which it is another."""
+    """The row of the tables most similar to an experiment, and the fields in which they differ"""
 
     dataset: str
     row: str
@@ -172,22 +171,22 @@ def nearest_row(experiment: Experiment) -> Nearest:
 
 
 def read_record(path: Path) -> Record:
-    """Of a run folder or a record file; refused unless it may stand in a table."""
+    """From a run folder or a record file; raises an error if the run does not belong in a table."""
     run = open_run(path)
     row, summed = _found(run.experiment) or (None, False)
     if row is None and run.experiment.data.source not in DATASETS:
-        raise InputError(f"{path} is on a data set that the paper does not have.")
+        raise InputError(f"{path} was trained on a dataset that is not in the paper.")
     if row is None:
-        raise InputError(f"{path} is no row of the paper's tables: {nearest_row(run.experiment)}.")
+        raise InputError(f"{path} is not a row of the paper's tables: {nearest_row(run.experiment)}.")
     epochs = run.experiment.training.epochs
     if not run.finished:
         raise InputError(
-            f"{path} is not finished: {len(run.metrics())} of {epochs} epochs are done and none is tested."
+            f"{path} is not finished: {len(run.metrics())} of {epochs} epochs are done, and it has not been tested."
         )
     test, environment = run.results(), run.facts("environment")
     done = min(test["epochs"], len(run.metrics()))
     if done != epochs:
-        raise InputError(f"{path} ended after {done} of {epochs} epochs, so it stands in no table.")
+        raise InputError(f"{path} ended after {done} of {epochs} epochs, so it belongs in no table.")
     if test["images"] != DATASETS[row[0]].test_images:
         raise InputError(f"{path} was tested on {test['images']} images, not on all of {row[0]}.")
     for name in ("hardware", "started"):
@@ -221,7 +220,7 @@ def read_record(path: Path) -> Record:
 
 
 def in_all(environment: dict[str, Any], name: str) -> str | None:
-    """Of a run that was resumed elsewhere: all that it says"""
+    """The value of a field; if the run was resumed with other values, all of them"""
     said = [one.get(name) for one in (environment, *environment.get("resumed", ()))]
     return " and ".join(dict.fromkeys(word for word in said if word)) or None
 
@@ -237,7 +236,7 @@ def runs_in(path: Path) -> list[Path]:
 
 
 def read_records(folder: Path) -> tuple[list[Record], list[str]]:
-    """All runs below a folder that may stand in a table, and why the others may not, a sentence each."""
+    """All runs below a folder that belong in a table, and for each of the others a sentence that says why not"""
     found: dict[tuple[Path, bool], tuple[Path, Record]] = {}  # by the record's place: where it was read from
     left_out: list[str] = []
     paths = runs_in(folder)
@@ -251,7 +250,7 @@ def read_records(folder: Path) -> tuple[list[Record], list[str]]:
             continue
         first, _ = found.setdefault((record.place, record.summed), (path, record))
         if first != path:
-            left_out.append(f"{path} has the row and the seed of {first}, which counts.")
+            left_out.append(f"{path} has the same row and seed as {first}, which is used instead.")
     records = comparable([record for _, record in found.values()])
     left_out += [f"{path} {OTHER_OBJECTIVE[one.summed]}" for path, one in found.values() if one not in records]
     return in_order(records), left_out
@@ -264,8 +263,8 @@ OTHER_OBJECTIVE = {
 
 
 def comparable(records: Sequence[Record]) -> list[Record]:
-    """For each data set the records of one objective: L̃_WS as a mean over levels or, where only such runs of the
-    network are recorded, as a sum (D7). Rows without that loss go with either."""
+    """For each dataset, the records with one objective: L̃_WS as a mean over levels or, if the network has only such
+    runs, as a sum (D7). Rows without that loss fit either."""
     free = {*WITHOUT_LOSS, *SYSTEMS} - {NETWORK}
 
     def sums(dataset: str) -> bool:
@@ -282,66 +281,6 @@ def in_order(records: Iterable[Record]) -> list[Record]:
 
 
 def shipped_records() -> list[Record]:
-    """Those inside the package."""
+    """The records in the package"""
     content = (resources.files(__package__) / "records.json").read_text(encoding="utf-8")
     return [from_dict(Record, record) for record in json.loads(content)]
-
-
-def records_json(records: list[Record]) -> str:
-    """One line per record."""
-    lines = ",\n".join(json.dumps(to_dict(record)) for record in records)
-    return f"[\n{lines}\n]\n" if lines else "[]\n"
-
-
-def keep(path: Path, results: Path) -> Path:
-    """Write the record of a finished run to its place below `results`."""
-    run, record = open_run(path), read_record(path)
-    place = results / record.place
-    if place.exists() and read_record(place) != record:
-        raise InputError(f"{place} holds another run with the seed {record.seed}; train {path} with another seed.")
-    facts = {"experiment": run.facts("experiment"), "environment": environment_of(run), "test": run.results()}
-    write_record(place, facts, history_of(run))
-    return place
-
-
-def write_record(path: Path, facts: dict[str, Any], metrics: list[dict[str, Any]]) -> None:
-    """One line per fact and per column of the metrics, with null where an epoch has no such value."""
-    names = dict.fromkeys(name for epoch in metrics for name in epoch)
-    columns = {name: [epoch.get(name) for epoch in metrics] for name in names}
-    lines = [f"{_compact(name)}:{_compact(fact)}" for name, fact in facts.items()]
-    lines.append('"metrics":{' + ",".join(f"\n{_compact(name)}:{_compact(column)}" for name, column in columns.items()))
-    write_text(path, "{\n" + ",\n".join(lines) + "}\n}\n")
-
-
-def _compact(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-def history_of(run: Run) -> list[dict[str, Any]]:
-    """metrics.jsonl, to six digits."""
-    return [{name: _rounded(value) for name, value in epoch.items()} for epoch in run.metrics()]
-
-
-def _rounded(value: Any) -> Any:
-    return float(f"{value:.6g}") if isinstance(value, float) else value
-
-
-def environment_of(run: Run) -> dict[str, Any]:
-    """environment.json without paths; empty if there is none."""
-    return _without_paths(run.facts("environment")) if run.file("environment.json").exists() else {}
-
-
-def _without_paths(environment: dict[str, Any]) -> dict[str, Any]:
-    kept: list[str] = []
-    words = iter(environment.get("command", ()))
-    for word in words:
-        option, equals, _ = word.partition("=")
-        if option in ("--data-dir", "--out", "--resume"):
-            if not equals:
-                next(words, None)
-        else:
-            kept.append(word)
-    found = {**environment, "command": file_names_only(kept), "data_dir": None}
-    if "resumed" in environment:
-        found["resumed"] = [_without_paths(again) for again in environment["resumed"]]
-    return found

@@ -123,10 +123,12 @@ def compare(one: Sample, other: Sample, spread: Spread | None = None, of_other: 
     if spread.variance == 0:  # single runs, or seeds with identical accuracy
         p, q = ((s.mean * s.images + 1) / (s.images + 2) for s in (one, other))
         error = math.sqrt(p * (1 - p) / (one.images + 2) + q * (1 - q) / (other.images + 2))
-        margin = float(distributions().norm.isf(LEVEL / 2)) * error + abs(
-            difference - (p - q)
-        )  # about the difference that was measured
-        return Difference(difference, "z", normal_tail((p - q) / error), margin)
+        normal, off = (
+            distributions().norm,
+            abs(difference - (p - q)),
+        )  # the margin is centred on the measured difference
+        margin = float(normal.isf(LEVEL / 2)) * error + off
+        return Difference(difference, "z", float(2 * normal.sf(abs(p - q) / error)), margin)
     return between(difference, len(one.accuracies), len(other.accuracies), spread, of_other)
 
 
@@ -152,11 +154,6 @@ def _ratio(difference: float, error: float) -> float:
     if difference == 0:
         return 0.0
     return difference / error if error else math.inf
-
-
-def normal_tail(z: float) -> float:
-    """P(|Z| ≥ |z|) of a standard normal Z"""
-    return float(2 * distributions().norm.sf(abs(z)))
 
 
 def student_tail(t: float, freedom: float) -> float:

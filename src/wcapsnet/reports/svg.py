@@ -85,8 +85,8 @@ def _one_element_per_line(markup: str) -> str:
 
 @cache
 def style() -> str:
-    """figures.css with the page's light colours filled in: other programs know no variables"""
-    colors = dict(re.findall(r"--([\w-]+): (#\w+);", asset("page.css").partition("}")[0]))
+    """figures.css with the page's light colours filled in: other programs do not support variables"""
+    colors = dict(re.findall(r"--([\w-]+): light-dark\((#\w+),", asset("page.css")))
     return re.sub(r"var\(--([\w-]+)\)", lambda found: colors[found[1]], asset("figures.css"))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..data import DATASETS
-from ..formatting import mean_and_deviation, percent
+from ..formatting import listed, mean_and_deviation, percent
 from ..models import model_config, parameter_count
 from ..recipes.published import PAPER_COLUMNS, PAPER_TABLES, SYSTEMS
 from .records import NETWORK, Record, comparable
@@ -150,7 +150,7 @@ def remarks(tables: Sequence[Table]) -> list[str]:
             lengths.setdefault(epochs, []).append(DATASETS[name].title)
     return [
         *(
-            [f"Full length: {'; '.join(f'{n} epochs on {_listed(on)}' for n, on in lengths.items())}."]
+            [f"Full length: {'; '.join(f'{n} epochs on {listed(on)}' for n, on in lengths.items())}."]
             if lengths
             else []
         ),
@@ -162,10 +162,6 @@ def remarks(tables: Sequence[Table]) -> list[str]:
         ),
         *_trained_before(rows, columns),
     ]
-
-
-def _listed(words: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 def _mixture(records: Sequence[Record]) -> str:
@@ -182,7 +178,7 @@ def _trained_before(rows: Mapping[str, Mapping[str, Cell]], datasets: Iterable[s
         measured = {row: records for row, records in measured.items() if records and records[0].row not in BESIDE}
         before = [row for row, records in measured.items() if any(r.summed or r.started < CHANGED for r in records)]
         if before:
-            old.append(DATASETS[dataset].title + (f" ({_listed(before)})" if len(before) < len(measured) else ""))
+            old.append(DATASETS[dataset].title + (f" ({listed(before)})" if len(before) < len(measured) else ""))
     return [f"{OLD}: {', '.join(old)}."] if old else []
 
 

@@ -285,7 +285,7 @@ def train_on_ray(
 
 
 class _Lane:
-    """One run, whoever trains it at the moment."""
+    """One run, on whichever worker trains it."""
 
     def __init__(self, run: Run, board: Board):
         self.run, self.board = run, board

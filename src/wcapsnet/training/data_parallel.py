@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from .. import kernels
 from ..baselines.common import margin
-from ..engine import Engine
+from ..engine import Engine, mixed
 from ..errors import InputError, Lost
 from ..experiment import Experiment
 from ..objective import (
@@ -24,6 +24,7 @@ from ..objective import (
     Terms,
     centred_wasserstein,
     cross_entropy,
+    information,
     label_smoothing,
     reconstruction,
     wasserstein,
@@ -34,7 +35,7 @@ from .distributed import Group, Ranks
 from .step import Step, remembered
 
 MEANS = {cross_entropy, label_smoothing, reconstruction, margin}  # over images; shares have equal size
-WITHOUT_IMAGES = {wasserstein, centred_wasserstein}  # terms of the output and the labels alone
+WITHOUT_IMAGES = {wasserstein, centred_wasserstein, information}  # terms that need only the output and the labels
 
 
 def choose(network: nn.Module, experiment: Experiment, device: torch.device, ranks: Ranks) -> Engine:
@@ -58,30 +59,41 @@ class DataParallel(Engine):
         with GlobalBatchNorm(self.ranks):
             return super().forward(images, labels)
 
-    def terms(self, output: Any, images: Tensor, labels: Tensor, weights: Objective, sums: Tensor) -> Terms:
+    def terms(
+        self,
+        output: Any,
+        images: Tensor,
+        labels: Tensor,
+        weights: Objective,
+        sums: Tensor,
+        share: Tensor | None = None,
+    ) -> Terms:
         """Terms of the whole batch, or of the share for a mean. `total` is this rank's part of the loss: summed over
         ranks, its gradients are those of the loss."""
         means = {name for name in weights if loss_term[name] in MEANS}
         others = [loss_term[name] for name in weights if name not in means]
         whole = _Whole(output, self.ranks)
-        all_labels = self.ranks.whole(labels) if others else labels
         all_images = images if set(others) <= WITHOUT_IMAGES else self.ranks.whole(images)
+
+        def over_ranks(term: Any) -> Any:
+            return lambda output, images, labels: term(whole, all_images, self.ranks.whole(labels))
+
         named = {
-            name: loss_term[name](output, images, labels)
-            if name in means
-            else loss_term[name](whole, all_images, all_labels)
+            name: mixed(
+                loss_term[name] if name in means else over_ranks(loss_term[name]), output, images, labels, share
+            )
             for name in weights
         }
-        self.count(Terms(weighted_sum(named, weights), named), output, labels, sums)
+        self.count(Terms(weighted_sum(named, weights), named), output, labels, sums, share)
         parts = {name: term / self.ranks.world if name in means else term for name, term in named.items()}
         return Terms(weighted_sum(parts, weights), named)
 
     @torch.no_grad()
-    def count(self, terms: Terms, output: Any, labels: Tensor, sums: Tensor) -> None:
-        share = torch.zeros_like(sums)
-        super().count(terms, output, labels, share)
-        self.ranks.sum(share)
-        sums += share / self.ranks.world
+    def count(self, terms: Terms, output: Any, labels: Tensor, sums: Tensor, share: Tensor | None = None) -> None:
+        of_rank = torch.zeros_like(sums)
+        super().count(terms, output, labels, of_rank, share)
+        self.ranks.sum(of_rank)
+        sums += of_rank / self.ranks.world
 
     def backward(self, total: Tensor) -> None:
         total.backward()

@@ -30,7 +30,7 @@ from .. import console
 from ..data import Dataset
 from ..data.device_data import DeviceSplit
 from ..device import choose_device
-from ..errors import InputError, Lost
+from ..errors import InputError, Lost, first_line
 from ..launched import GRACE, started
 from .evaluate import Evaluation
 
@@ -81,12 +81,8 @@ class Ranks:
         return load()
 
     def finish(self, result: T) -> T:
-        """Rank 0, at the end: release the workers."""
+        """Rank 0's result, on every rank: the workers wait until rank 0 has tested the network."""
         return result
-
-    def finished(self) -> Any:
-        """A worker, at the end: wait until rank 0 has tested the network; its result."""
-        raise NotImplementedError
 
 
 class Group(Ranks):
@@ -98,6 +94,10 @@ class Group(Ranks):
         self.backend = "NCCL" if self.device.type == "cuda" else "gloo"
         self._next_look, self._told = 0.0, False
         self.over = self.lost = False
+        # Optimizers import this module. Its default arguments keep the group of that moment alive for ever, and threads
+        # of gloo that outlive `destroy_process_group` may abort the process when it exits.
+        import torch.distributed.nn.functional  # noqa: F401
+
         try:
             store, _, _ = next(rendezvous("env://", timeout=TIMEOUT))
             self.store: Any = dist.PrefixStore(f"{next(_joined)}", store)  # type: ignore[attr-defined]
@@ -105,7 +105,7 @@ class Group(Ranks):
             dist.init_process_group(backends, store=self.store, rank=self.rank, world_size=self.world, timeout=TIMEOUT)
         except (RuntimeError, ValueError) as error:
             raise InputError(
-                f"The {self.world} processes of torchrun could not connect: {_first_line(error)}."
+                f"The {self.world} processes of torchrun could not connect: {first_line(error)}."
             ) from error
         if not self.first:
             console.out.quiet = console.err.quiet = True
@@ -207,12 +207,11 @@ class Group(Ranks):
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def finish(self, result: T) -> T:
-        self.store.set("finished", "")
+        if self.first:
+            self.store.set("finished", "")
+        else:
+            self._wait("finished")  # not by a collective: testing and reporting may take longer than their timeout
         return self.same(result)
-
-    def finished(self) -> Any:
-        self._wait("finished")  # not by a collective: testing and reporting may take longer than their timeout
-        return self.same(None)
 
     def _wait(self, key: str) -> None:
         with self._together():
@@ -233,7 +232,7 @@ class Group(Ranks):
             raise error
         if not isinstance(error, (Lost, KeyboardInterrupt)):
             with contextlib.suppress(RuntimeError):  # the store has gone, and rank 0 with it
-                said = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {_first_line(error)}"
+                said = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {first_line(error)}"
                 self.store.set("failed", f"Process {self.rank} on {socket.gethostname()} failed ({said.rstrip('.')})")
             time.sleep(GRACE)  # rank 0 may be about to fail for the same reason, and to say so
             if not isinstance(error, (InputError, torch.OutOfMemoryError)):
@@ -271,7 +270,8 @@ def _watching(group: Group) -> Iterator[None]:
     def end_if_stuck() -> None:
         while (number := os.read(read, 1)) and number[0] not in (signal.SIGINT, signal.SIGTERM):
             pass
-        time.sleep(PATIENCE)
+        if number:
+            time.sleep(PATIENCE)
         if number and not group.over:
             sentence = f"One of the {group.world} processes does not answer; resume from the last saved epoch."
             console.err.print(f"error: {sentence}", style="red", soft_wrap=True)
@@ -337,7 +337,3 @@ def _own_device(name: str) -> torch.device:
         )
     torch.cuda.set_device(local)
     return torch.device("cuda", local)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

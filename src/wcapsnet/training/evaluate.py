@@ -96,12 +96,12 @@ class Evaluation:
         return {**facts, "calibration": self.calibration.summary()}
 
 
-def beside_figures(figures: Mapping[str, Any]) -> str:
+def beside_figures(figures: Mapping[str, Any], show: Callable[[float], str] = scores.in_percent) -> str:
     """The same for the figures of test.json; runs of earlier versions have none."""
     if "balanced_accuracy" not in figures:
         return ""
     counts = [one["images"] for one in figures["per_class"].values()]
-    return scores.beside(figures["balanced_accuracy"], figures["majority"], counts)
+    return scores.beside(figures["balanced_accuracy"], figures["majority"], counts, show)
 
 
 def evaluate(

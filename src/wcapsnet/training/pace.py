@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .trainer import Trainer
 
 SAMPLE = 64  # images whose evaluation is timed
-TRIAL = 0.03  # share of the time for the measurement
+TRIAL, LONGEST_TRIAL = 0.03, 5.0  # the measurement: share of the time, and seconds at most
 MARGIN = 0.05  # share of the time held back: speed varies
 SETTLED = 0.05  # share of the time after which the speed of whole epochs is known
 TOLERANCE = 0.2  # share of the time by which a settled plan may exceed the limit
@@ -98,9 +98,9 @@ class Pace:
         trainer = self.trainer
         index, times = trainer.epoch_order()[0].to(trainer.device), list[float]()
         trainer.network.train()
-        began = time.perf_counter()
+        began, trial = time.perf_counter(), min(TRIAL * self.total, LONGEST_TRIAL)
         with undone(trainer.step):
-            while trainer.ranks.same(len(times) < 3 or time.perf_counter() - began < TRIAL * self.total):
+            while trainer.ranks.same(len(times) < 3 or time.perf_counter() - began < trial):
                 started = time.perf_counter()
                 trainer.step(index)
                 synchronize(trainer.device)

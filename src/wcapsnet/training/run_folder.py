@@ -52,6 +52,7 @@ PROGRESS = ("metrics.jsonl", "state.safetensors", "best.safetensors", "last.safe
 STARTING = (".taken", ".lock", "environment.json")  # what is written before experiment.json
 LEFT = ("data.json", "failed.json", "report.html", "survey.safetensors")  # what a run without progress may leave
 COUNTS, MEASURES = ("images", "errors", "epochs", "best_epoch"), ("accuracy", "validation_accuracy", "seconds")
+LATER = ("balanced_accuracy", "majority")  # missing in runs of earlier versions
 
 
 class Run:
@@ -165,7 +166,9 @@ class Run:
         facts = self.facts("data")
         classes, fingerprint = facts.get("classes"), facts.get("fingerprint")
         named = isinstance(classes, list) and all(isinstance(name, str) for name in classes)
-        if not named or not isinstance(fingerprint, dict) or not set(PARTS) <= fingerprint.keys():
+        images = facts.get("images", {})  # missing in runs of earlier versions
+        counted = isinstance(images, dict) and all(type(count) is int for count in images.values())
+        if not (named and counted and isinstance(fingerprint, dict) and set(PARTS) <= fingerprint.keys()):
             raise InputError(f"{self.file('data.json')} is damaged; restore it, or train again.")
         return facts
 
@@ -327,22 +330,34 @@ _mentioned: set[Plugin] = set()
 
 
 def _trouble(figures: dict[str, Any]) -> str | None:
-    for name in (*COUNTS, *MEASURES):
-        if name not in figures:
-            return f"it has no {name}"
-        value = figures[name]
+    if missing := [name for name in (*COUNTS, *MEASURES) if name not in figures]:
+        return f"it has no {missing[0]}"
+    for name in (*COUNTS, *MEASURES, *LATER):
+        value = figures.get(name, 0)
         if type(value) not in ((int,) if name in COUNTS else (int, float)) or not 0 <= value < math.inf:
             return f"{name} is {value!r}"
     images, errors = figures["images"], figures["errors"]
     counted = [errors]
     if "confusion" in figures:
-        try:
-            counted.append(images - sum(int(row[i]) for i, row in enumerate(figures["confusion"])))
-        except (TypeError, ValueError, IndexError):
+        matrix = figures["confusion"]
+        if not _is_table(matrix, int, len(matrix) if isinstance(matrix, list) else 0):
             return "its confusion matrix is malformed"
+        counted.append(images - sum(row[i] for i, row in enumerate(matrix)))
+    classes = figures.get("per_class", {})
+    if not isinstance(classes, dict) or not all(
+        isinstance(one, dict) and type(one.get("images")) is int for one in classes.values()
+    ):
+        return "its per-class figures are malformed"
     if not images or any(abs(images - n - figures["accuracy"] * images) > 0.01 for n in counted):
         return "its images, errors, accuracy and confusion matrix contradict one another"
     return None
+
+
+def _is_table(rows: Any, kind: type, columns: int) -> bool:
+    """Whether `rows` is a list of lists, each with this many values of one type"""
+    return isinstance(rows, list) and all(
+        isinstance(row, list) and len(row) == columns and all(type(value) is kind for value in row) for row in rows
+    )
 
 
 def free_path(path: Path) -> Path:
@@ -379,9 +394,13 @@ def describe_environment(
 
 def runs_at_a_time(environment: dict[str, Any]) -> int:
     """The largest number of runs that shared the device: above 1, the time of a run includes waiting for others."""
-    older = [b for a, b in itertools.pairwise(environment.get("command", ())) if a == "--parallel"]
+    command, resumed = (
+        found if isinstance(found := environment.get(name), list) else [] for name in ("command", "resumed")
+    )
+    older = [b for a, b in itertools.pairwise(command) if a == "--parallel"]
     own = environment.get("runs_at_a_time", next((int(number) for number in older if str(number).isdecimal()), 1))
-    return max([own, *(runs_at_a_time(again) for again in environment.get("resumed", ()))])
+    others = [runs_at_a_time(again) for again in resumed if isinstance(again, dict)]
+    return max(number if type(number) is int else 1 for number in (own, *others))  # the file may be damaged
 
 
 def program() -> list[str]:

@@ -89,8 +89,10 @@ class Trainer:
         check_memory(experiment, device, len(self.train_data), len(self.validation_data), ranks.world)
         torch.manual_seed(self.settings.seed)
         self.network = built(experiment.model, parameter_copies(self.settings)).to(device)
+        self.state = State()
         new = ranks.first and not run.file("state.safetensors").exists()  # a worker gets everything from rank 0
         self.taken_over = self._taken_over() if new and experiment.start else None
+        self._sharpen()  # before a step is recorded
         self.engine = choose(self.network, experiment, device, ranks)
         self.computed_by = self.engine.description
         self.optimizer = make_optimizer(self.engine, experiment, device)
@@ -98,7 +100,6 @@ class Trainer:
         # what is evaluated and saved: the weights, or their average
         self.evaluated = kernels.choose(self.average.network, experiment, device) if self.average else self.engine
         self.classifier = Classifier(self.evaluated.network, self.dataset.classes, *self.normalization)
-        self.state = State()
         make_step = Step if ranks.world == 1 else ParallelStep
         self.step: Step = make_step(experiment, self.engine, self.optimizer, self.train_data, self.average)
         if not ranks.first:
@@ -183,6 +184,7 @@ class Trainer:
         own = self.train_data.expect(self.ranks.mine(order), first)
         order = order.to(own.device)
         rate = None
+        self._sharpen()
         self.network.train()
         while state.step < len(order):
             if (now := self.settings.learning_rate(state.epoch + state.step / len(order))) != rate:
@@ -199,6 +201,11 @@ class Trainer:
                 yield
         self._check(self.step.means())
         self.images_per_s = (len(order) - first) * order.shape[1] / max(time.perf_counter() - started, 1e-9)
+
+    def _sharpen(self) -> None:
+        """Set the sharpness of this epoch if it grows (D42)."""
+        if self.settings.sharpening:
+            self.network.sharpen(min(1.0, self.state.epoch / self.settings.sharpening))
 
     def pause(self) -> None:
         """Save at a pause of `steps`; a finished epoch is already saved."""

@@ -654,7 +654,7 @@ function renderTestNote(all = wanted()) {
   let words = `${all.length === about.test.images ? total : `${count} of ${total}`} images${whole ? ` (a sample of ${whole})` : ""}.`;
   if (!all.length) words = "No image matches.";
   if (survey.state === "running") words += ` Looking for mistakes: ${Math.floor((100 * survey.done) / survey.total)} %.`;
-  if (survey.state === "ready") words += ` The network classifies ${whole ? `${Math.round(survey.accuracy * about.test.images)} of these ${total}` : `${(100 * survey.accuracy).toFixed(2)} %`} correctly.`;
+  if (survey.state === "ready") words += ` The network classifies ${whole ? `${Math.round(survey.accuracy * about.test.images)} of these ${total}` : `${(100 * survey.accuracy).toFixed(2)}\u00a0%`} correctly.`;
   $("test-note").textContent = words;
 }
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
+import os
 import re
 import tarfile
 import zlib
@@ -60,10 +62,12 @@ class Runtime:
         return LICENSE.format(version=self.version)
 
 
-def onnxruntime_web(given: Path | None = None) -> Runtime:
-    """From a folder or the .tgz of the npm package, or downloaded into the cache with pinned checksums."""
-    if given is None:
+def onnxruntime_web(given: str | Path | None = None) -> Runtime:
+    """From a folder or the .tgz of the npm package (default: $WCAPSNET_ORT_WEB), or downloaded into the cache with
+    pinned checksums."""
+    if not (given := given or os.environ.get("WCAPSNET_ORT_WEB")):
         return Runtime(*(_downloaded(name, digest) for name, digest in FILES.items()))
+    given = Path(given)
     if not given.exists():
         raise InputError(f"There is no file or folder {given}.")
     try:
@@ -100,9 +104,10 @@ def _downloaded(name: str, digest: str) -> bytes:
         raise InputError("There is no cache folder for onnxruntime-web; set WCAPSNET_CACHE, or give --runtime.")
     target = folder / f"onnxruntime-web-{VERSION}" / name
     try:
-        if not target.exists():
-            download([url.format(VERSION, name) for url in SOURCES], target, sha256=digest)
-        return target.read_bytes()
+        content = target.read_bytes() if target.exists() else b""
+        if hashlib.sha256(content).hexdigest() != digest:  # not there, or damaged since
+            content = download([url.format(VERSION, name) for url in SOURCES], target, sha256=digest).read_bytes()
+        return content
     except InputError as error:
         raise InputError(
             f"{str(error).rstrip('.')}, or give the result of `npm pack onnxruntime-web@{VERSION}` with --runtime."
