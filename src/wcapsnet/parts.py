@@ -73,7 +73,7 @@ class Kind(MutableMapping[str, Any]):
         return next((name for name, known in self._parts.items() if known is part), getattr(part, "__name__", "?"))
 
 
-weighting = Kind("weighting", "model.routing.weighting")  # a (m, n, …) → b, which sums to 1 over capsules
+weighting = Kind("weighting", "model.routing.weighting")  # a (m, n, …) → b, which sums to 1 over capsules; or a module
 fitness = Kind("fitness", "model.routing.fitness")  # (config, level, size, last) → module: c (m, n, k, i, j) → a
 nonlinearity = Kind("non-linearity", "model.nonlinearity")  # (m, n, k, i, j) → the same shape
 loss_term = Kind("loss term", "objective")  # (output, images, labels) → a number

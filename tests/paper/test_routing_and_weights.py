@@ -203,6 +203,40 @@ def test_the_sharpness_of_every_level_grows_to_its_own_value():
     assert [float(router.growing) for router in network.routers] == [1 + n / 2 for n in range(len(tiny().levels))]
 
 
+class Temperature(nn.Module):
+    """b = softmax(a / T_n), one learned T for each capsule"""
+
+    def __init__(self, shape):
+        super().__init__()
+        self.log = nn.Parameter(torch.zeros(shape))
+
+    def forward(self, a):
+        return (a * (-self.log).exp()).flatten(1).softmax(1).view_as(a)
+
+
+@pytest.mark.parametrize("per_position", [False, True])
+def test_a_weighting_with_parameters_is_a_module_that_every_level_has_and_trains(monkeypatch, per_position):
+    monkeypatch.setitem(weightings, "temperature", Temperature)
+    config = tiny(routing=RoutingConfig(weighting="temperature", per_position=per_position))
+    network = WCapsNet(config)
+    network(torch.randn(4, config.channels, config.height, config.width)).logits.logsumexp(1).sum().backward()
+    learned = [router.weighting.log for router in network.routers]
+    *feature_levels, last = zip(config.levels, config.maps(), strict=True)
+    shapes = [(level.capsules,) for level, _ in feature_levels]
+    assert [tuple(log.shape) for log in learned] == [*shapes, (last[0].capsules, *last[1])]
+    assert all(log.grad.abs().sum() > 0 for log in learned)
+    assert set(map(id, learned)) <= set(map(id, network.parameters()))
+
+
+@pytest.mark.parametrize("wrong", [lambda a: a, lambda a: a.softmax(1), lambda a: a.flatten(1).softmax(1)[:, :2]])
+def test_a_weighting_whose_weights_do_not_sum_to_one_is_refused(monkeypatch, wrong):
+    monkeypatch.setitem(weightings, "wrong", wrong)
+    drawn = torch.random.get_rng_state()
+    with pytest.raises(InputError, match=r"model\.routing\.weighting is 'wrong', but .* sum to 1"):
+        tiny(routing=RoutingConfig(weighting="wrong"))
+    assert torch.equal(drawn, torch.random.get_rng_state())
+
+
 def test_sharpness_is_one_number_for_all_levels_or_one_for_each():
     def sharpness(*values):
         return [router.sharpness for router in WCapsNet(tiny(routing=RoutingConfig(sharpness=values))).routers]

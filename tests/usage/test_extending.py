@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import wcapsnet
 from twins import tiny
 from wcapsnet import cli
 from wcapsnet.data import DATASETS
@@ -129,6 +130,13 @@ def test_a_new_weighting_its_record_and_its_refusal(place, monkeypatch, capsys):
     Path(name).write_text(Path(name).read_text() + "# a remark\n")
     assert run(f"wcapsnet evaluate runs/sharper --plugin {name} --json", monkeypatch) == 0
     assert "has changed since" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_weighting_with_parameters_is_saved_and_loaded(place, monkeypatch, capsys):
+    try_section("A weighting with parameters", monkeypatch, capsys)
+    network = wcapsnet.load("runs/temperature").network
+    learned = [router.weighting.log for router in network.routers]
+    assert any(float(log.detach()) for log in learned)
 
 
 def test_a_dataset_in_its_own_format(place, monkeypatch, capsys):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +34,26 @@ def normalized_weights(a: Tensor) -> Tensor:
     # and if nothing is left the ε makes the weights equal.
     a = a.clamp_min(0) + 1e-6
     return a / a.flatten(1).sum(1).view(-1, *[1] * (a.dim() - 1))
+
+
+def make_weighting(part: Any, shape: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
+    """A registered weighting for a level with a fitness of this shape, (n,) or (n, i, j)
+
+    A weighting with parameters is registered as an `nn.Module` class, and each level has its own instance.
+    """
+    return part(shape) if isinstance(part, type) else part
+
+
+@functools.lru_cache(maxsize=256)
+def sums_to_one(part: Any) -> bool:
+    """Whether a registered weighting turns a fitness into weights of the same shape that sum to 1, tried twice"""
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        for shape in ((3,), (3, 2, 2)):
+            a = torch.rand(2, *shape)
+            b = make_weighting(part, shape)(a)
+            if b.shape != a.shape or not torch.allclose(b.flatten(1).sum(1), torch.ones(2), atol=1e-3):
+                return False
+    return True
 
 
 def heaviest(b: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from . import nonlinearity  # noqa: F401 - registers them
 from .capsules import CapsuleBlocks, ConvPlus
 from .critic import BlockCritic, ConstantFitness, RandomFitness, VectorCritic
 from .decoder import BestCapsule, Decoder, best_capsule
-from .routing import Router, Routing, predict, route, sharpen
+from .routing import Router, Routing, make_weighting, predict, route, sharpen, sums_to_one
 
 
 @dataclass(frozen=True)
@@ -170,6 +170,9 @@ class WCapsNetConfig:
         require(isinstance(self.routing, RoutingConfig), "routing", self.routing, "a RoutingConfig")
         one_of("routing.fitness", self.routing.fitness, parts.fitness)
         one_of("routing.weighting", self.routing.weighting, parts.weighting)
+        weighs = sums_to_one(parts.weighting[self.routing.weighting])
+        needs = "a weighting that returns weights of the shape of the fitness, which sum to 1 for each image"
+        require(weighs, "routing.weighting", self.routing.weighting, needs)
         switch("routing.stop_gradient", self.routing.stop_gradient)
         switch("routing.per_position", self.routing.per_position)
         share, std = self.routing.noise_share, self.routing.noise_std
@@ -263,7 +266,8 @@ class WCapsNet(nn.Module):
         routing = routes(last, router, c)  # a, b: (m, n, i, j)
         dropped = self.dropped(c)
         logits = predict(self.applied(routing.weights), dropped, self.projection)  # Eq. 14: (m, r)
-        without_noise = router.weights(routing.fitness) if self.training else routing.weights
+        noisy = self.training and routes is by_critics
+        without_noise = router.weights(routing.fitness) if noisy else routing.weights
         best = best_capsule(without_noise, c, self.class_projection)  # vector (m, k), position (m, 2)
         return Output(logits, self.decoder(best), (*routings, routing), best, (*capsules, c))
 
@@ -394,5 +398,6 @@ def _router(config: WCapsNetConfig, index: int) -> Router:
     critic = parts.fitness[routing.fitness](config, config.levels[index], config.maps()[index], last)
     sharpness = routing.sharpness[index % len(routing.sharpness)]
     per_position = routing.per_position and not last
-    weigh = parts.weighting[routing.weighting]
+    shape = judged(config, config.levels[index], config.maps()[index], last)
+    weigh = make_weighting(parts.weighting[routing.weighting], shape[:1] if per_position else shape)
     return Router(critic, weigh, routing.noise_share, routing.noise_std, sharpness, per_position)
