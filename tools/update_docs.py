@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -71,7 +72,7 @@ def pages(root: Path) -> dict[Path, str]:
     paper = tables.markdown([tables.build(n, records) for n in PAPER_TABLES])
     made = {
         PACKAGED: records_json(records),
-        COMPARED: json.dumps(facts, indent=1, ensure_ascii=False) + "\n",
+        COMPARED: _one_line_each(facts),
         readme: _filled(root / readme, {"results": headline, **short}),
         results: _filled(
             root / results, {"summary": headline, "tables": paper, "compare": _compared(compared.values())}
@@ -103,6 +104,12 @@ def measured(folder: Path) -> dict[str, Any]:
             if new and not (old and old["environment"]["cuda"] and not new["environment"]["cuda"]):
                 known["speeds"] = new
     return {dataset: found[dataset] for dataset in DATASETS if dataset in found}
+
+
+def _one_line_each(facts: dict[str, Any]) -> str:
+    """JSON with one line for each innermost object"""
+    text = json.dumps(facts, indent=1, ensure_ascii=False)
+    return re.sub(r"\{[^{}]*\}", lambda found: " ".join(found[0].split()), text) + "\n"
 
 
 def _compared(comparisons: Iterable[compare.Comparison]) -> str:

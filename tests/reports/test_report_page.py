@@ -16,7 +16,7 @@ from wcapsnet.formatting import percentage
 from wcapsnet.network import Level, RoutingConfig
 from wcapsnet.recipes import recipe
 from wcapsnet.reports import gather, run_page, subject_of_run, survey_cache
-from wcapsnet.reports.subject import paper_figure
+from wcapsnet.reports.records import paper_figure
 from wcapsnet.reports.survey_cache import SURVEY, saved_survey
 from wcapsnet.training.run_folder import Run
 
@@ -60,7 +60,7 @@ def test_the_headline_is_the_figure_of_test_json(page, finished_run):
     assert percentage(results["accuracy"]) in page.text
     assert f"{60 - results['errors']} images of 60 correct" in page.text
     assert f"{results['cross_entropy']:.4f}" in page.text
-    assert "equal probabilities for all 3 classes give 1.10" in page.text  # ln 3, without "none of these"
+    assert "equal probabilities for all 3 classes would give 1.10" in page.text  # ln 3, without "none of these"
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_the_routing_carries_means_and_intervals_of_explain(page, facts):
         for r in range(3):
             for n in range(level.capsules):
                 assert grid["said"][f"{r},{n}"] == f"{level.mean[r, n]:.3f} ± {level.margin[r, n]:.3f}"
-        assert f"{level.information_chosen:.3f} (chance {level.information_chosen_by_chance:.3f})" in page.text
+        assert str(level.information_chosen) in page.text
         assert f"{level.effective:.2f} of {level.capsules}" in page.text
     assert found.trend in page.text
     assert len(facts.seen.probes) == 2
@@ -236,7 +236,7 @@ def test_the_page_of_the_same_run_is_the_same(facts, finished_run):
 
 def test_the_papers_figure_stands_beside_its_own_experiment_only_without_a_word_of_difference():
     same = paper_figure(recipe("cifar10"))
-    assert (same.accuracy, same.row, same.differences) == (0.9343, "wcapsnet", ())
+    assert (same.accuracy, same.differences) == (0.9343, ())
     assert paper_figure(recipe("mnist-squash")).accuracy == 0.9964
     short = replace(recipe("mnist"), training=recipe("mnist").training.with_epochs(3))
     other = paper_figure(short)

@@ -146,14 +146,12 @@ def _results(runs: Mapping[str, Facts]) -> tuple[list[Bar], list[list[str]]]:
 
 def _classes(runs: Mapping[str, Facts]) -> dict[str, Any] | None:
     """Accuracy of each class in runs with the same classes"""
-    tested = {
-        name: facts for name, facts in runs.items() if facts.subject.results and "confusion" in facts.subject.results
-    }
-    names = next((facts.classes for facts in tested.values()), ())
-    tested = {name: facts for name, facts in tested.items() if facts.classes == names}
+    matrices = {name: (facts.subject.results or {}).get("confusion") for name, facts in runs.items()}
+    names = next((runs[name].classes for name, matrix in matrices.items() if matrix), ())
+    tested = {name: matrix for name, matrix in matrices.items() if matrix and runs[name].classes == names}
     if len(tested) < 2:
         return None
-    accuracies = [class_accuracies((facts.subject.results or {})["confusion"]) for facts in tested.values()]
+    accuracies = [class_accuracies(matrix) for matrix in tested.values()]
     rows = []
     for r, name in enumerate(names):
         known = [one[r][0] for one in accuracies if one[r][1]]
@@ -168,11 +166,7 @@ def _routing(runs: Mapping[str, Facts]) -> dict[str, Any]:
     depth = max((len(found.levels) for found in seen.values()), default=0)
     rows = []
     for name, found in seen.items():
-        cells = [
-            f"{level.information_chosen:.3f} ({level.information_chosen_by_chance:.3f}), "
-            f"{level.effective_chosen:.1f} of {level.capsules}"
-            for level in found.levels
-        ]
+        cells = [f"{one.information_chosen}, {one.effective_chosen:.1f} of {one.capsules}" for one in found.levels]
         rows.append([name, *cells, *[""] * (depth - len(cells))])
     head = ["run", *(f"level {level + 1}" for level in range(depth))]
     return {"head": head, "rows": rows, "without": listed(without) if without else ""}

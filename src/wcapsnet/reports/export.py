@@ -15,7 +15,7 @@ from ..formatting import percentage
 from . import figures
 from .facts import Facts
 from .figures import Metrics
-from .pictures import Shown, picture
+from .pictures import Pictures, Shown, picture
 from .svg import Drawing, arranged, legend, titled
 
 FORMATS = (".svg", ".pdf", ".png")
@@ -63,10 +63,8 @@ def run_figures(facts: Facts) -> Iterator[tuple[str, Drawing]]:
     results, classes = facts.figures, facts.classes
     if results and "confusion" in results:
         note = "Blue: correct; orange: wrong; stronger colours: more frequent."
-        yield (
-            "confusion",
-            titled("Confusion matrix", figures.confusion_matrix(results["confusion"], classes), note=note),
-        )
+        matrix = figures.confusion_matrix(results["confusion"], classes)
+        yield "confusion", titled("Confusion matrix", matrix, note=note)
         bars, low = figures.class_bars(results, classes, len(classes))
         note = f"Bars start at {percentage(low, 0)}; thin lines: 95\u202f% confidence intervals."
         yield "classes", titled("Accuracy of each class", bars, note=note)
@@ -76,18 +74,17 @@ def run_figures(facts: Facts) -> Iterator[tuple[str, Drawing]]:
     if facts.seen and facts.routed:
         for level in specialization(facts.seen.survey).levels:
             title = f"Level {level.level + 1}: mean routing weights"
+            note = f"Information of the winning block about the class: {level.information_chosen}."
             drawn = figures.level_map(level, classes), figures.share_scale(level.capsules)
-            yield f"routing-level-{level.level + 1}", titled(title, *drawn, note=figures.told(level))
+            yield f"routing-level-{level.level + 1}", titled(title, *drawn, note=note)
         if facts.seen.probes:
             note = f"Accuracy on {facts.seen.part} images; thin lines: 95\u202f% confidence intervals."
             yield "probes", titled("Linear probes on each level", figures.probes(facts), note=note)
     if facts.pictures:
-        yield from _galleries(facts)
+        yield from _galleries(facts, facts.pictures)
 
 
-def _galleries(facts: Facts) -> Iterator[tuple[str, Drawing]]:
-    assert facts.pictures
-    shown = facts.pictures
+def _galleries(facts: Facts, shown: Pictures) -> Iterator[tuple[str, Drawing]]:
     if shown.mistakes:
         items = [(picture(one.pixels, one.name, 92), _answer(facts, one)) for one in shown.mistakes]
         title = "The most confident mistakes: true class → predicted class"

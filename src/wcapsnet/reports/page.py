@@ -14,7 +14,7 @@ from .. import __version__, formatting
 from ..explanations import LevelSpecialization, specialization
 from ..explanations.shares import ties_in_words
 from ..explanations.specialization import SCALE
-from ..formatting import listed, percentage, plural
+from ..formatting import percentage, plural
 from ..recipes.repeat import rebuild
 from ..settings import flat, to_dict
 from ..training.evaluate import beside_figures
@@ -23,9 +23,9 @@ from . import figures
 from .colors import share_map
 from .facts import Facts, class_accuracies, confusions
 from .figures import EXTREMES, MANY, Metrics
-from .pictures import Example, picture
+from .pictures import Example, Pictures, picture
+from .records import paper_figure
 from .significance import Sample, compare, interval
-from .subject import paper_figure
 from .survey_cache import aside
 from .svg import asset
 from .tables import verdict
@@ -41,8 +41,6 @@ SECTIONS = {
     "reconstructions": "Reconstructions",
     "configuration": "Configuration",
 }
-
-
 ROUTED = ("routing", "probes", "examples")  # sections about WCapsNet's routing
 
 
@@ -51,7 +49,7 @@ def _templates() -> Any:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     made = Environment(loader=PackageLoader(__package__), autoescape=True, undefined=StrictUndefined)
-    made.filters |= {name: getattr(formatting, name) for name in ("date", "percentage", "plural")}
+    made.filters |= {name: getattr(formatting, name) for name in ("percentage", "plural")}
     made.filters |= {"thousands": "{:,}".format, "shell": shlex.join}
     made.globals |= {"version": __version__, "asset": lambda name: Markup(asset(name))}
     return made
@@ -64,9 +62,11 @@ def render(template: str, **content: Any) -> str:
 def run_page(facts: Facts) -> str:
     subject, known = facts.subject, facts.subject.environment
     training, results = subject.experiment.training, facts.figures
-    left_out: tuple[str, ...] = ROUTED if "routing" in facts.missing else ()
-    if "routing" in facts.missing and facts.pictures and not facts.pictures.reconstructions:
-        left_out = (*ROUTED, "reconstructions")
+    started = formatting.date(str(known["started"])) if known.get("started") else None
+    pictures = facts.pictures or Pictures([], [], [])
+    left_out: tuple[str, ...] = ()
+    if "routing" in facts.missing:
+        left_out = ROUTED if facts.pictures is None or pictures.reconstructions else (*ROUTED, "reconstructions")
     return render(
         "run.html.j2",
         title=subject.name,
@@ -79,27 +79,24 @@ def run_page(facts: Facts) -> str:
         classes=facts.classes,
         many=MANY,
         scale=SCALE,
-        started=known.get("started") and str(known["started"]),
+        started=started,
         cards=_cards(facts),
         findings=_findings(facts),
         curves=curves({subject.name: subject.metrics}),
         epochs=_epochs(subject.metrics),
         answers=_answers(facts, results) if results and "confusion" in results else None,
-        mistakes=[
-            (one, picture(one.pixels, f"{one.name}: {_answer(facts, one)}", 92))
-            for one in (facts.pictures.mistakes if facts.pictures else ())
-        ],
+        mistakes=[(one, picture(one.pixels, f"{one.name}: {_answer(facts, one)}", 92)) for one in pictures.mistakes],
         calibration=_calibration(facts),
         routing=_routing(facts) if facts.routed else None,
         probes=_probes(facts) if facts.seen and facts.seen.probes else None,
-        examples=[_example(facts, one) for one in (facts.pictures.examples if facts.pictures else ())],
+        examples=[_example(facts, one) for one in pictures.examples],
         reconstructions=[
             (
                 one.shown,
                 picture(one.shown.pixels, f"{one.shown.name}: {facts.classes[one.shown.label]}", 72),
                 picture(one.reconstruction, f"its reconstruction, squared error {one.shown.squared_error:.3f}", 72),
             )
-            for one in (facts.pictures.reconstructions if facts.pictures else ())
+            for one in pictures.reconstructions
         ],
         known={
             "hardware": known.get("hardware"),
@@ -108,7 +105,7 @@ def run_page(facts: Facts) -> str:
             "Python": known.get("python"),
             "precision": training.precision,
             "seed": training.seed,
-            "started": formatting.date(str(known["started"])) if known.get("started") else None,
+            "started": started,
         },
         commands=_commands(facts),
         configuration=[(name, _plain(value)) for name, value in flat(to_dict(subject.experiment)).items()],
@@ -137,9 +134,9 @@ def _cards(facts: Facts) -> list[Card]:
         cards.append(Card(f"{part} accuracy", percentage(accuracy), more, "first"))
         cards += _paper_card(facts, accuracy, images)
         if "cross_entropy" in results:
-            # Among the real classes: "none of these" is never the prediction, so a guess leaves it out.
+            # Without "none of these", which is never the prediction
             classes = facts.subject.experiment.model.classes
-            more = f"equal probabilities for all {classes:,} classes give {math.log(classes):.2f}"
+            more = f"equal probabilities for all {classes:,} classes would give {math.log(classes):.2f}"
             cards.append(Card(f"{part} cross entropy", f"{results['cross_entropy']:.4f}", more))
     cards += _training_cards(facts)
     even = (len(cards) + bool(results)) % 2 == 0  # the first card is two wide; this one fills the row
@@ -156,7 +153,7 @@ def _paper_card(facts: Facts, accuracy: float, images: int) -> list[Card]:
         more += f" and {len(paper.differences) - 2} more" if len(paper.differences) > 2 else ""
     else:
         difference = compare(Sample((accuracy,), images), Sample((paper.accuracy,), images))
-        more = f"difference from it: {verdict(difference)}"
+        more = f"difference: {verdict(difference)}"
     title = "the paper reports" if paper.source == "the paper" else f"published ({paper.source})"
     return [Card(title, percentage(paper.accuracy), more)]
 
@@ -169,7 +166,7 @@ def _training_cards(facts: Facts) -> list[Card]:
     validation = percentage(results.get("validation_accuracy", best["validation_accuracy"]))
     epoch = results.get("best_epoch", best["epoch"])
     cards = [
-        Card("validation accuracy", validation, f"of the weights of epoch {epoch}, chosen by it"),
+        Card("validation accuracy", validation, f"with the weights of epoch {epoch}, the best by this measure"),
         Card("epochs", f"{len(metrics)} of {training.epochs}", f"seed {training.seed}"),
     ]
     if "seconds" in metrics[-1]:
@@ -269,7 +266,6 @@ def _routing(facts: Facts) -> dict[str, Any]:
         "found": found,
         "trend": figures.trend(found),
         "steps": [f"{formatting.signed(step.change)} ± {step.margin:.3f}" for step in found.steps],
-        "units": _units(found.selecting),
         "levels": [_level(facts, level) for level in found.levels],
         "tied": {"share": float((tied > 1).double().mean()), "median": int(tied.median()), "most": int(tied.max())},
         "positions": [
@@ -287,15 +283,6 @@ def _routing(facts: Facts) -> dict[str, Any]:
         "height": maps.shape[2],
         "width": maps.shape[3],
     }
-
-
-def _units(levels: list[LevelSpecialization]) -> str:
-    """What 1 is, in nats: once if it is the same in all levels"""
-    units = [f"{level.unit:.3f}" for level in levels]
-    if len(set(units)) == 1:
-        return f"{units[0]} nats in every level"
-    each = [f"{unit} (level {level.level + 1})" for unit, level in zip(units, levels, strict=True)]
-    return f"{listed(each or [''])} nats"
 
 
 def _level(facts: Facts, level: LevelSpecialization) -> dict[str, Any]:

@@ -127,8 +127,10 @@ class Picture(NamedTuple):
     @property
     def drawn(self) -> Markup:
         """As a part of a drawing"""
-        sides = {"width": self.width, "height": self.height}
-        return tag("image", href=self.uri, class_="pixels", preserveAspectRatio="none", **sides) + self.marks
+        drawn = tag(
+            "image", href=self.uri, class_="pixels", preserveAspectRatio="none", width=self.width, height=self.height
+        )
+        return drawn + self.marks
 
 
 def picture(pixels: Tensor, alt: str, side: int) -> Picture:

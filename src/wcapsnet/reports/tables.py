@@ -10,8 +10,11 @@ from typing import Any
 from ..data import DATASETS
 from ..formatting import listed, mean_and_deviation, percent
 from ..models import model_config, parameter_count
+from ..recipes.ablations import NUMERALS
 from ..recipes.published import PAPER_COLUMNS, PAPER_TABLES, SYSTEMS
-from .records import NETWORK, Record, comparable
+from ..sweeps import Sweep
+from ..training.run_folder import Run
+from .records import NETWORK, Record, comparable, row_of
 from .significance import LEVEL, Difference, Sample, Spread, compare, holm, spreads
 
 DASH = "–"
@@ -25,7 +28,7 @@ LEGEND = (
     "recorded. The paper reports single runs.",
     f"Differences are in points, with their 95 % interval. They are larger than the noise if p < {LEVEL} (two-sided).",
     "Student's t-test is used unless another test is named. It pools the variance over seeds of all rows of a dataset, "
-    "and takes it for single runs too, although a single run may come from a row that varies more.",
+    "and applies it to single runs too, although a single run may come from a row that varies more.",
     "Welch's t-test is used for rows with a spread of their own: Random, whose weights are drawn (D16), and rows whose "
     "seeds vary more than the others' (F-test, corrected for the number of rows).",
     "z: the spread over seeds is unknown, so the binomial standard error of the test set is used instead. A difference "
@@ -102,7 +105,9 @@ def build(numeral: str, records: Sequence[Record], project: bool = True) -> Tabl
                 rows[row][dataset] = Cell(figures.get(dataset), tuple(ours))
                 continue
             reference = [r for r in of[paper.reference] if r.dataset == dataset and row != paper.reference]
-            rows[row][dataset] = _cell(figures.get(dataset), ours, reference, spread[dataset])
+            sample, figure, known = _sample(ours), figures.get(dataset), spread[dataset]
+            compared = _compared(sample, figure, _sample(reference), known.get(name), known.get(NETWORK))
+            rows[row][dataset] = Cell(figure, tuple(ours), *compared)
     return Table(numeral, columns, rows, project)
 
 
@@ -115,24 +120,62 @@ def accuracies_of(records: Sequence[Record], dataset: str) -> dict[str, list[flo
     return rows
 
 
-def _cell(paper: float | None, ours: list[Record], reference: list[Record], spread: dict[str, Spread]) -> Cell:
-    if not ours:
-        return Cell(paper)
-    sample, own = _sample(ours), spread[ours[0].row]
-    return Cell(
-        paper,
-        tuple(ours),
-        compare(sample, Sample((paper / 100,), sample.images), own) if paper is not None else None,
-        compare(sample, _sample(reference), own, spread[NETWORK]) if reference else None,
+def _compared(
+    sample: Sample | None,
+    paper: float | None,
+    reference: Sample | None,
+    own: Spread | None,
+    of_reference: Spread | None,
+) -> tuple[Difference | None, Difference | None]:
+    """How far a row is from the paper's figure, in %, and from the reference row; None if one of the two is missing."""
+    if sample is None:
+        return None, None
+    return (
+        None if paper is None else compare(sample, Sample((paper / 100,), sample.images), own),
+        None if reference is None else compare(sample, reference, own, of_reference),
     )
 
 
-def _sample(records: list[Record]) -> Sample:
-    return Sample(tuple(record.accuracy for record in records), records[0].images)
+def _sample(records: Sequence[Record]) -> Sample | None:
+    return Sample(tuple(record.accuracy for record in records), records[0].images) if records else None
+
+
+def ablation(sweep: Sweep, table: str) -> tuple[str, list[list[str]]]:
+    """Title and grid of the runs of a sweep: means over seeds, the paper's figures if this is its experiment, and
+    the differences from both. `table`: weighting, nonlinearity or routing; every run has a setting `row`."""
+    numeral = next(numeral for numeral, name in NUMERALS.items() if name == table)
+    paper = PAPER_TABLES[numeral]
+    runs: dict[str, list[Run]] = {}
+    for planned, run in sweep.table:
+        runs.setdefault(planned.settings["row"], []).append(run)
+    samples: dict[str, Sample] = {}
+    for name, of in runs.items():
+        if tested := [run.results() for run in of if run.finished]:
+            samples[name] = Sample(tuple(one["accuracy"] for one in tested), tested[0]["images"])
+    spread = spreads({name: sample.accuracies for name, sample in samples.items()}, ("Random",))
+    figures = {}  # the paper's, for its own experiments
+    for name, of in runs.items():
+        dataset, row = row_of(of[0].experiment) or ("", "")
+        if row == (NETWORK if name == paper.reference else name.lower()):
+            figures[name] = paper.rows[name].get(dataset)
+    fair = any(figures.values())
+    columns = ["row", "seeds", "epochs", "test", *(["paper", "from the paper"] if fair else [])]
+    lines = [[*columns, f"from {paper.reference}"]]
+    for name, of in runs.items():
+        sample, figure = samples.get(name), figures.get(name)
+        reference = samples.get(paper.reference) if name != paper.reference else None
+        compared = _compared(sample, figure, reference, spread.get(name), spread.get(paper.reference))
+        from_paper, from_reference = (verdict(d) if d else "" for d in compared)
+        failed = sum(run.failure is not None for run in of)  # reporting only the mean would hide them
+        seeds = f"{len(sample.accuracies) if sample else 0}{f', {failed} failed' if failed else ''}"
+        mean = f"{mean_and_deviation(sample.accuracies)} %" if sample else ""
+        beside = ["" if figure is None else f"{figure:.2f} %", from_paper] if fair else []
+        lines.append([name, seeds, str(of[0].experiment.training.epochs), mean, *beside, from_reference])
+    return f"Table {numeral}: {paper.title}", lines
 
 
 def remarks(tables: Sequence[Table]) -> list[str]:
-    """What is missing, how long the runs are, which were computed differently, and which are old."""
+    """How long the runs are, what is missing, which were computed differently, and which are old."""
     rows: dict[str, dict[str, Cell]] = {}
     for table in tables:
         for row, cells in table.rows.items():
@@ -148,15 +191,12 @@ def remarks(tables: Sequence[Table]) -> list[str]:
             records[0].epochs for _, dataset, records in places if dataset == name and records[0].row not in BESIDE
         }:
             lengths.setdefault(epochs, []).append(DATASETS[name].title)
+    full = [f"Full length: {'; '.join(f'{n} epochs on {listed(on)}' for n, on in lengths.items())}."]
     return [
-        *(
-            [f"Full length: {'; '.join(f'{n} epochs on {listed(on)}' for n, on in lengths.items())}."]
-            if lengths
-            else []
-        ),
+        *(full if lengths else []),
         *(f"{DATASETS[name].title} was {UNAVAILABLE[name]}." for name in missing),
         *(
-            f"The runs of {row} on {DATASETS[name].title} were not computed alike: {kinds}."
+            f"The runs of {row} on {DATASETS[name].title} were computed in different ways: {kinds}."
             for row, name, records in places
             if (kinds := _mixture(records))
         ),
