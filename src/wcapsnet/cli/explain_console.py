@@ -150,7 +150,7 @@ def _in_short(found: Specialization, probes: Sequence[Probe], images: int) -> No
         "in use": ("effective number of blocks that win; 1: always the same one", _numbers(levels, "effective_chosen")),
         "winners": ("per image: blocks whose weight is within 1 % of the largest", _numbers(levels, "leaders")),
         "winner says": (
-            "about the class: 0 is nothing, 1 the most that one block can; (chance)",
+            "about the class: 0 nothing, 1 the most that one block can; (chance)",
             [_with_chance(one.information_chosen) for one in levels],
         ),
     }
@@ -167,7 +167,7 @@ def _further(found: Specialization) -> None:
         "level": ("", [str(one.level + 1) for one in levels]),
         "by weight": ("blocks in use, by their mean weights instead of their wins", _numbers(levels, "effective")),
         "weights say": (
-            "about the class, with a block drawn by weight as the winner; (chance)",
+            "about the class, if a block drawn by weight wins; (chance)",
             [_with_chance(one.information) for one in levels],
         ),
         "winners say": (
@@ -259,7 +259,8 @@ def _named(image: dict[str, Any]) -> str:
 
 def capsule(one: CapsuleExplanation, seen: Survey, classes: Sequence[str], files: Sequence[str] = ()) -> None:
     own = ", ".join(f"{escape(classes[r])} ({one.mean[r]:.3f})" for r in one.classes) or "none"
-    decoded = f" One of its vectors is decoded in {one.decoded:,} of them." if one.level == len(seen.weights) - 1 else ""
+    last = one.level == len(seen.weights) - 1
+    decoded = f" One of its vectors is decoded in {plural(one.decoded, 'image')}." if last else ""
     say(
         f"Block {one.capsule} of level {one.level + 1} wins {one.wins:,} of {len(seen):,} images: its weight is "
         f"within 1 % of the largest.{decoded} Classes that give it more weight than average: {own}."

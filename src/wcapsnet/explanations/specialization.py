@@ -176,13 +176,13 @@ def _course(steps: tuple[Step, ...]) -> str:
         return " does not change from level to level by more than the noise"
     if len(up) == len(steps) or len(down) == len(steps):
         return f" {'rises' if up else 'falls'} with every level"
-    ways = [f"{does} {_places(some)}" for does, some in (("rises", up), ("falls", down)) if some]
+    ways = [
+        f"{does} {' and '.join(f'from level {one.before + 1} to {one.after + 1}' for one in some)}"
+        for does, some in (("rises", up), ("falls", down))
+        if some
+    ]
     rest = " (otherwise within the noise)" if len(up) + len(down) < len(steps) else ""
     return f" {' and '.join(ways)}{rest}"
-
-
-def _places(steps: list[Step]) -> str:
-    return " and ".join(f"from level {one.before + 1} to {one.after + 1}" for one in steps)
 
 
 def _row(values: list[float]) -> str:

@@ -84,7 +84,8 @@ def groups(runs: Mapping[str, Facts]) -> tuple[list[Group], list[str]]:
         elif _tested_on(subject) != _tested_on(first):
             left_out.append(f"{name} was not tested on the same images as {first.name}.")
         else:
-            found.setdefault(_without_seed(subject), []).append(name)
+            without_seed = replace(subject.experiment.training, seed=0)
+            found.setdefault(replace(subject.experiment, name="-", training=without_seed), []).append(name)
     samples = []
     for names in found.values():
         results = [runs[name].subject.results or {} for name in names]
@@ -100,11 +101,6 @@ def groups(runs: Mapping[str, Facts]) -> tuple[list[Group], list[str]]:
 def _draws_weights(subject: Subject) -> bool:
     model = subject.experiment.model
     return isinstance(model, WCapsNetConfig) and model.routing.fitness == "random"
-
-
-def _without_seed(subject: Subject) -> Any:
-    experiment = subject.experiment
-    return replace(experiment, name="-", training=replace(experiment.training, seed=0))
 
 
 def _tested_on(subject: Subject) -> Any:

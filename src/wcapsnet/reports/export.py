@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import torch
+from typing import Any
 
 from ..atomic import replacing, write_text
 from ..errors import InputError
@@ -136,19 +134,3 @@ def curve_figures(runs: Mapping[str, Metrics]) -> Iterator[tuple[str, Drawing]]:
 def accuracy_figure(title: str, runs: Mapping[str, Metrics]) -> Drawing:
     note = "Dashed vertical lines: the learning rate drops." if figures.drops(runs) else ""
     return titled(title, figures.accuracy(runs), note=note)
-
-
-class Panel(NamedTuple):
-    classes: Sequence[str]
-    mean: Sequence[Sequence[float | None]]  # for every class and capsule; None for a class without images
-
-
-def weight_maps(title: str, panels: Mapping[str, Panel]) -> Drawing:
-    """Mean routing weights of one level, networks side by side"""
-    drawn = []
-    for name, (classes, means) in panels.items():
-        mean = torch.tensor([[float("nan") if b is None else b for b in row] for row in means])
-        margin = torch.full_like(mean, float("nan"))
-        drawn.append(titled(name, figures.weight_matrix(name, classes, mean, margin, (19, 19))))
-    capsules = len(next(iter(panels.values())).mean[0])
-    return titled(title, arranged(drawn, len(drawn)), figures.share_scale(capsules))

@@ -69,9 +69,7 @@ class Drawing(NamedTuple):
         """As a file of its own"""
         width, height = n(self.width + 2 * MARGIN), n(self.height + 2 * MARGIN)
         inside = tag("g", self.body, transform=f"translate({MARGIN} {MARGIN})")
-        lines = re.sub(
-            r"(</\w+>)(?=<)", r"\1\n", str(inside)
-        )  # one element per line, for readable diffs
+        lines = re.sub(r"(</\w+>)(?=<)", r"\1\n", str(inside))  # one element per line, for readable diffs
         size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
         head = f"<title>{escape(self.label)}</title>\n<style>\n{style()}</style>"
         return (

@@ -95,7 +95,12 @@ def build(numeral: str, records: Sequence[Record], project: bool = True) -> Tabl
     of = {row: [r for r in (*records, *others) if r.row == name] for row, name in named.items()}
     found = {r.dataset for row, own in of.items() for r in own if numeral == "V" or row != paper.reference}
     columns = (*PAPER_COLUMNS, *(name for name in DATASETS if name in found and name not in PAPER_COLUMNS))
-    spread = {dataset: spreads(accuracies_of(records, dataset), ("random",)) for dataset in columns}
+    spread = {}  # over seeds, from all rows of all tables
+    for dataset in columns:
+        accuracies: dict[str, list[float]] = {}
+        for record in (r for r in records if r.dataset == dataset):
+            accuracies.setdefault(record.row, []).append(record.accuracy)
+        spread[dataset] = spreads(accuracies, ("random",))
     rows: dict[str, dict[str, Cell]] = {}
     for row, name in named.items():
         rows[row], figures = {}, paper.rows.get(row, {})
@@ -109,15 +114,6 @@ def build(numeral: str, records: Sequence[Record], project: bool = True) -> Tabl
             compared = _compared(sample, figure, _sample(reference), known.get(name), known.get(NETWORK))
             rows[row][dataset] = Cell(figure, tuple(ours), *compared)
     return Table(numeral, columns, rows, project)
-
-
-def accuracies_of(records: Sequence[Record], dataset: str) -> dict[str, list[float]]:
-    """The spread over seeds of all rows of all tables"""
-    rows: dict[str, list[float]] = {}
-    for record in records:
-        if record.dataset == dataset:
-            rows.setdefault(record.row, []).append(record.accuracy)
-    return rows
 
 
 def _compared(
@@ -200,7 +196,7 @@ def remarks(tables: Sequence[Table]) -> list[str]:
             for row, name, records in places
             if (kinds := _mixture(records))
         ),
-        *_trained_before(rows, columns),
+        *trained_before(rows, columns),
     ]
 
 
@@ -210,7 +206,7 @@ def _mixture(records: Sequence[Record]) -> str:
     return ", ".join(" and ".join(sorted(kind)) for kind in kinds if len(kind) > 1)
 
 
-def _trained_before(rows: Mapping[str, Mapping[str, Cell]], datasets: Iterable[str]) -> list[str]:
+def trained_before(rows: Mapping[str, Mapping[str, Cell]], datasets: Iterable[str]) -> list[str]:
     """Datasets with runs from before D7 and D36; with the rows, if other rows are newer."""
     old = []
     for dataset in datasets:
@@ -246,7 +242,8 @@ def _probability(p: float) -> str:
     return f"{p:.2f}" if p >= 0.1 else f"{p:.3f}" if p >= 0.001 else "< 0.001"
 
 
-def _ours(cell: Cell) -> str:
+def ours(cell: Cell) -> str:
+    """Mean ± standard deviation (number of seeds)"""
     accuracies = [record.accuracy for record in cell.records]
     return f"{mean_and_deviation(accuracies)} ({len(accuracies)})" if accuracies else DASH
 
@@ -260,7 +257,7 @@ def grid(table: Table) -> list[list[str]]:
     ]
     for dataset in table.columns:
         title, cells = DATASETS[dataset].title, [cells[dataset] for cells in table.rows.values()]
-        columns = [[title, *map(_ours, cells)]] if (measured := table.measured(dataset)) else []
+        columns = [[title, *map(ours, cells)]] if (measured := table.measured(dataset)) else []
         if dataset in PAPER_COLUMNS:
             figures = (DASH if cell.paper is None else f"{cell.paper:.2f}" for cell in cells)
             columns.append(["paper" if measured else f"{title}, paper", *figures])
@@ -284,7 +281,7 @@ def differences(tables: Sequence[Table]) -> list[list[str]]:
     lines = []
     for (dataset, row), (cell, change) in sorted(found.items(), key=lambda one: _place(*one[0])):
         worth = corrected.get((dataset, row))
-        compared = *_difference(cell.from_paper), *_difference(cell.from_reference, worth)
+        compared = *shown(cell.from_paper), *shown(cell.from_reference, worth)
         lines.append([DATASETS[dataset].title, row, *compared, "" if worth is None else _probability(worth), change])
     header = ["dataset", "row", "ours − paper", "p", "row − reference", "p", "corrected", "the same, paper"]
     return [header, *lines] if lines else []
@@ -300,7 +297,8 @@ def _place(dataset: str, row: str) -> tuple[int, bool]:
     return [*PAPER_COLUMNS, *DATASETS].index(dataset), row != REFERENCE
 
 
-def _difference(d: Difference | None, corrected: float | None = None) -> tuple[str, str]:
+def shown(d: Difference | None, corrected: float | None = None) -> tuple[str, str]:
+    """The two cells of a difference: the points, bold if larger than the noise after correction, and p with its test"""
     if d is None:
         return "", ""
     return with_correction(d, corrected)[0], _probability(d.p) + (f" ({d.test})" if d.test != "t" else "")
@@ -323,33 +321,6 @@ def explained(tables: Sequence[Table]) -> list[str]:
 def markdown_table(lines: Sequence[Sequence[str]]) -> str:
     header, *rows = (f"| {' | '.join(line)} |" for line in lines)
     return "\n".join([header, f"|{' --- |' * len(lines[0])}", *rows, ""])
-
-
-def headline(records: Sequence[Record]) -> str:
-    """Does learned routing do better than equal weights? Table IV in short."""
-    rows = {row: cells for row, cells in build("IV", records).rows.items() if row in ("WS+CE", "Uniform")}
-    routed, equal = rows["WS+CE"], rows["Uniform"]
-    columns = [name for name in routed if routed[name].records or equal[name].records]
-    if not columns:
-        return "No full-length run is recorded yet.\n"
-
-    def paper(cell: Cell) -> str:
-        return DASH if cell.paper is None else f"{cell.paper:.2f} (1)"
-
-    def difference(cell: Cell) -> str:
-        return _difference(cell.from_reference)[0] or DASH
-
-    lines = [["test accuracy in % (seeds)", *(DATASETS[name].title for name in columns)]]
-    for title, show, cells in (
-        ("learned routing, this project", _ours, routed),
-        ("learned routing, the paper", paper, routed),
-        ("equal weights, this project", _ours, equal),
-        ("equal weights, the paper", paper, equal),
-        ("equal − learned, this project, 95 % interval", difference, equal),
-    ):
-        lines.append([title, *(show(cells[name]) for name in columns)])
-    named = {"learned routing": routed, "equal weights": equal}
-    return "\n".join([markdown_table(lines), *(f"{note}\n" for note in _trained_before(named, columns))])
 
 
 def with_correction(d: Difference, worth: float | None) -> tuple[str, str]:
