@@ -18,9 +18,10 @@ from ..data.progress import counting
 from ..device import choose_device
 from ..errors import InputError
 from ..explanations.faithfulness import Faithfulness
+from ..explanations.survey import evenly
 from ..hub import load, load_with_data
 from ..network import WCapsNet
-from ..reports.survey_cache import MOST_ROUTED, aside, evenly
+from ..reports.survey_cache import MOST_ROUTED, aside
 from ..training.evaluate import Evaluation
 from .options import as_path
 

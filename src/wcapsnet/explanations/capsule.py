@@ -14,7 +14,7 @@ from ..network import BestCapsule, WCapsNet
 from ..network.routing import heaviest
 from ..training.evaluate import evaluating
 from .specialization import Specialization, plain
-from .survey import Survey
+from .survey import Survey, evenly
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def _favourites(weight: Tensor, count: int) -> Tensor:
     weight to within 1 %; then a sample spread evenly over them is returned, since the first may all be of one class."""
     tied = heaviest(weight).nonzero().flatten()
     if len(tied) > count:
-        tied = tied[torch.arange(count) * len(tied) // count]
+        tied = tied[evenly(len(tied), count)]
         return tied[weight[tied].argsort(descending=True, stable=True)]
     return weight.argsort(descending=True, stable=True)[:count]
 

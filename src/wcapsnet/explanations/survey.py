@@ -106,6 +106,12 @@ class Survey:
         )
 
 
+def evenly(total: int, count: int) -> Tensor:
+    """At most `count` of `total` places, evenly spaced, because folders are sorted by class"""
+    count = min(count, total)
+    return torch.arange(count) * total // max(count, 1)
+
+
 def class_sums(values: Tensor, labels: Tensor, classes: int) -> Tensor:
     """(m, n) → (N, n): sums over the images of each class"""
     return values.new_zeros(classes, values.shape[1]).index_add_(0, labels, values)

@@ -215,7 +215,7 @@ def bar_chart(
     width: float = 440,
 ) -> Drawing:
     """Horizontal bars with confidence intervals, names on the left, values on the right. `rule` is a vertical line."""
-    thick = (16 if len(bars) <= 12 else 10) if width > 400 else 13 if len(bars) <= 8 else 7
+    thick = (16 if len(bars) <= 12 else 10) if width > 400 else 13 if len(bars) <= 8 else 8
     names = [shortened(bar.name, 0.36 * width) for bar in bars]
     left, right = 14 + max(map(room, names)), 12 + max(room(bar.said) for bar in bars)
     top, step = 4.0, thick + min(8.0, 3 + thick / 3)

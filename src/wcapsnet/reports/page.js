@@ -123,8 +123,7 @@
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", name);
 
   const figure = (cell) => {
-    const text = cell.dataset.value ?? cell.textContent.replace(/[,\s\u202f%]/g, "").replace("−", "-");
-    const value = parseFloat(text);
+    const value = parseFloat(cell.textContent.replace(/[,\s\u202f%]/g, "").replace("−", "-"));
     return Number.isNaN(value) ? null : value;
   };
   for (const table of document.querySelectorAll("table.sortable")) {

@@ -14,6 +14,7 @@ from .. import __version__, formatting
 from ..explanations import LevelSpecialization, specialization
 from ..explanations.shares import ties_in_words
 from ..explanations.specialization import SCALE
+from ..explanations.survey import evenly
 from ..formatting import percentage, plural
 from ..recipes.repeat import rebuild
 from ..settings import flat, to_dict
@@ -260,8 +261,7 @@ def _routing(facts: Facts) -> dict[str, Any]:
     found, tied = specialization(facts.seen.survey), facts.seen.survey.tied
     maps = found.map_mean
     shown = [r for r in range(len(facts.classes)) if not bool(maps[r].isnan().any())]
-    if len(shown) > MANY:
-        shown = [shown[k * len(shown) // MANY] for k in range(MANY)]
+    shown = [shown[k] for k in evenly(len(shown), MANY)]
     return {
         "found": found,
         "trend": figures.trend(found),

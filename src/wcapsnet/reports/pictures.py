@@ -18,7 +18,8 @@ from ..data import Dataset
 from ..data.decode import from_array
 from ..data.device_data import DeviceSplit
 from ..explanations import ImageExplanation, Survey, explain_images
-from .survey_cache import Seen, evenly
+from ..explanations.survey import evenly
+from .survey_cache import Seen
 from .svg import n, path, tag
 
 MISTAKES, EXAMPLES, RECONSTRUCTIONS = 24, 8, 20
