@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ..explanations import specialization
 from ..explanations.probes import share_interval
 from ..formatting import duration, listed, mean_and_deviation, percent, percentage
 from ..network import WCapsNetConfig
@@ -157,7 +156,7 @@ def _classes(runs: Mapping[str, Facts]) -> dict[str, Any] | None:
 
 
 def _routing(runs: Mapping[str, Facts]) -> dict[str, Any]:
-    seen = {name: specialization(facts.seen.survey) for name, facts in runs.items() if facts.routed and facts.seen}
+    seen = {name: facts.specialization for name, facts in runs.items() if facts.specialization}
     without = [name for name, facts in runs.items() if name not in seen and "routing" not in facts.missing]
     depth = max((len(found.levels) for found in seen.values()), default=0)
     rows = []

@@ -8,7 +8,6 @@ from typing import Any
 
 from ..atomic import replacing, write_text
 from ..errors import InputError
-from ..explanations import specialization
 from ..formatting import percentage
 from . import figures
 from .facts import Facts
@@ -69,15 +68,15 @@ def run_figures(facts: Facts) -> Iterator[tuple[str, Drawing]]:
     if facts.calibration and facts.calibration.bins:
         note = f"Expected calibration error {percentage(facts.calibration.error)}; dashed: perfect calibration."
         yield "calibration", titled("Accuracy over probability", figures.reliability(facts.calibration), note=note)
-    if facts.seen and facts.routed:
-        for level in specialization(facts.seen.survey).levels:
+    if facts.seen and facts.specialization:
+        for level in facts.specialization.levels:
             title = f"Level {level.level + 1}: mean routing weights"
             note = f"Information of the winning block about the class: {level.information_chosen}."
             drawn = figures.level_map(level, classes), figures.share_scale(level.capsules)
             yield f"routing-level-{level.level + 1}", titled(title, *drawn, note=note)
         if facts.seen.probes:
             note = f"Accuracy on {facts.seen.part} images; thin lines: 95\u202f% confidence intervals."
-            yield "probes", titled("Linear probes on each level", figures.probes(facts), note=note)
+            yield "probes", titled("Linear probes on each level", figures.probes(facts.seen), note=note)
     if facts.pictures:
         yield from _galleries(facts, facts.pictures)
 

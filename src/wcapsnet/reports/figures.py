@@ -20,6 +20,7 @@ from .charts import Bar, Cell, Line, bar_chart, beginning, line_chart, matrix
 from .colors import COLD, HOT, ZERO, hex_of, share_over, signed_over
 from .facts import Facts, class_accuracies
 from .pictures import Example, Picture, marked, picture
+from .survey_cache import Seen
 from .svg import Drawing, arranged, scale, shortened, text
 
 Metrics = Sequence[Mapping[str, Any]]
@@ -250,15 +251,14 @@ def wins(level: LevelSpecialization) -> Drawing:
     return bar_chart(label, bars, high=max(*shares, 0.01), width=380)
 
 
-def probes(facts: Facts) -> Drawing:
-    assert facts.seen
-    shares = [(f"level {probe.level + 1}", probe.accuracy, 5) for probe in facts.seen.probes]
-    shares.append(("the network", facts.seen.survey.accuracy, 0))
-    images = len(facts.seen.survey)
+def probes(seen: Seen) -> Drawing:
+    shares = [(f"level {probe.level + 1}", probe.accuracy, 5) for probe in seen.probes]
+    shares.append(("the network", seen.survey.accuracy, 0))
+    images = len(seen.survey)
     bars = [
         Bar(name, share, percentage(share, 1), share_interval(share, images), color) for name, share, color in shares
     ]
-    chance = facts.seen.probes[0].by_chance
+    chance = seen.probes[0].by_chance
     rule = (chance, f"chance {percentage(chance, 1)}")
     return bar_chart("Accuracy of a linear probe on each level", bars, rule=rule)
 

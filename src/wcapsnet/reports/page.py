@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from .. import __version__, formatting
-from ..explanations import LevelSpecialization, specialization
+from ..explanations import LevelSpecialization, Specialization
 from ..explanations.shares import ties_in_words
 from ..explanations.specialization import SCALE
 from ..explanations.survey import evenly
@@ -24,10 +24,10 @@ from . import figures
 from .colors import share_map
 from .facts import Facts, class_accuracies, confusions
 from .figures import EXTREMES, MANY, Metrics
-from .pictures import Example, Pictures, picture
+from .pictures import Example, picture
 from .records import paper_figure
 from .significance import Sample, compare, interval
-from .survey_cache import aside
+from .survey_cache import Seen, aside
 from .svg import asset
 from .tables import verdict
 
@@ -52,7 +52,7 @@ def _templates() -> Any:
     made = Environment(loader=PackageLoader(__package__), autoescape=True, undefined=StrictUndefined)
     made.filters |= {name: getattr(formatting, name) for name in ("percentage", "plural")}
     made.filters |= {"thousands": "{:,}".format, "shell": shlex.join}
-    made.globals |= {"version": __version__, "asset": lambda name: Markup(asset(name))}
+    made.globals |= {"version": __version__, "asset": lambda name: Markup(asset(name)), "picture_of": picture}
     return made
 
 
@@ -64,10 +64,9 @@ def run_page(facts: Facts) -> str:
     subject, known = facts.subject, facts.subject.environment
     training, results = subject.experiment.training, facts.figures
     started = formatting.date(str(known["started"])) if known.get("started") else None
-    pictures = facts.pictures or Pictures([], [], [])
-    left_out: tuple[str, ...] = ()
-    if "routing" in facts.missing:
-        left_out = ROUTED if facts.pictures is None or pictures.reconstructions else (*ROUTED, "reconstructions")
+    left_out: tuple[str, ...] = ROUTED if "routing" in facts.missing else ()
+    if left_out and facts.pictures and not facts.pictures.reconstructions:
+        left_out = (*ROUTED, "reconstructions")
     return render(
         "run.html.j2",
         title=subject.name,
@@ -86,19 +85,10 @@ def run_page(facts: Facts) -> str:
         curves=curves({subject.name: subject.metrics}),
         epochs=_epochs(subject.metrics),
         answers=_answers(facts, results) if results and "confusion" in results else None,
-        mistakes=[(one, picture(one.pixels, f"{one.name}: {_answer(facts, one)}", 92)) for one in pictures.mistakes],
         calibration=_calibration(facts),
-        routing=_routing(facts) if facts.routed else None,
-        probes=_probes(facts) if facts.seen and facts.seen.probes else None,
-        examples=[_example(facts, one) for one in pictures.examples],
-        reconstructions=[
-            (
-                one.shown,
-                picture(one.shown.pixels, f"{one.shown.name}: {facts.classes[one.shown.label]}", 72),
-                picture(one.reconstruction, f"its reconstruction, squared error {one.shown.squared_error:.3f}", 72),
-            )
-            for one in pictures.reconstructions
-        ],
+        routing=_routing(facts, facts.specialization) if facts.specialization else None,
+        probes=_probes(facts.seen) if facts.seen and facts.seen.probes else None,
+        examples=[_example(facts, one) for one in (facts.pictures.examples if facts.pictures else ())],
         known={
             "hardware": known.get("hardware"),
             "wcapsnet": known.get("wcapsnet"),
@@ -112,10 +102,6 @@ def run_page(facts: Facts) -> str:
         configuration=[(name, _plain(value)) for name, value in flat(to_dict(subject.experiment)).items()],
         environment=[(name, _plain(value)) for name, value in known.items()],
     )
-
-
-def _answer(facts: Facts, one: Any) -> str:
-    return f"{facts.classes[one.label]}, taken for {facts.classes[one.predicted]}"
 
 
 class Card(NamedTuple):
@@ -184,9 +170,8 @@ def _findings(facts: Facts) -> list[str]:
         if len({n for n, *_ in worst}) == len(worst) > 0:  # else there is no most frequent one
             n, total, i, j = worst[0]
             said.append(f"Most often, {facts.classes[i]} is taken for {facts.classes[j]} ({n} of {total:,}).")
-    if facts.routed:
-        found = specialization(facts.routed.survey)
-        said += [found.trend, *found.findings]
+    if facts.specialization:
+        said += [facts.specialization.trend, *facts.specialization.findings]
     if "routing" in facts.missing:
         said.append(facts.missing["routing"])
     return said
@@ -256,10 +241,9 @@ def _answers(facts: Facts, results: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _routing(facts: Facts) -> dict[str, Any]:
+def _routing(facts: Facts, found: Specialization) -> dict[str, Any]:
     assert facts.seen
-    found, tied = specialization(facts.seen.survey), facts.seen.survey.tied
-    maps = found.map_mean
+    tied, maps = facts.seen.survey.tied, found.map_mean
     shown = [r for r in range(len(facts.classes)) if not bool(maps[r].isnan().any())]
     shown = [shown[k] for k in evenly(len(shown), MANY)]
     return {
@@ -304,13 +288,12 @@ def _level(facts: Facts, level: LevelSpecialization) -> dict[str, Any]:
     }
 
 
-def _probes(facts: Facts) -> dict[str, Any]:
-    assert facts.seen
-    tested, taught = len(facts.seen.survey), facts.seen.taught
+def _probes(seen: Seen) -> dict[str, Any]:
+    tested = len(seen.survey)
     return {
-        "bars": figures.probes(facts),
-        "teacher": formatting.images_of(aside(facts.seen.part), taught),
-        "part": formatting.images_of(facts.seen.part, tested),
+        "bars": figures.probes(seen),
+        "teacher": formatting.images_of(aside(seen.part), seen.taught),
+        "part": formatting.images_of(seen.part, tested),
         "tested": tested,
         "rows": [
             [
@@ -320,7 +303,7 @@ def _probes(facts: Facts) -> dict[str, Any]:
                 interval(p.accuracy, tested),
                 f"{p.penalty:g}",
             ]
-            for p in facts.seen.probes
+            for p in seen.probes
         ],
     }
 

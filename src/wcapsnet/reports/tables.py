@@ -93,7 +93,7 @@ def build(numeral: str, records: Sequence[Record], project: bool = True) -> Tabl
         named = {one.row or one.title: name for name, one in SYSTEMS.items() if one.row or name in recorded}
         named = {row: named[row] for row in (*paper.rows, *named)}  # in the paper's order
     of = {row: [r for r in (*records, *others) if r.row == name] for row, name in named.items()}
-    found = {r.dataset for row, own in of.items() for r in own if numeral == "V" or row != paper.reference}
+    found = {r.dataset for row, runs in of.items() for r in runs if numeral == "V" or row != paper.reference}
     columns = (*PAPER_COLUMNS, *(name for name in DATASETS if name in found and name not in PAPER_COLUMNS))
     spread = {}  # over seeds, from all rows of all tables
     for dataset in columns:
@@ -105,14 +105,14 @@ def build(numeral: str, records: Sequence[Record], project: bool = True) -> Tabl
     for row, name in named.items():
         rows[row], figures = {}, paper.rows.get(row, {})
         for dataset in columns:
-            ours = [r for r in of[row] if r.dataset == dataset]
+            own = [r for r in of[row] if r.dataset == dataset]
             if name in BESIDE:
-                rows[row][dataset] = Cell(figures.get(dataset), tuple(ours))
+                rows[row][dataset] = Cell(figures.get(dataset), tuple(own))
                 continue
             reference = [r for r in of[paper.reference] if r.dataset == dataset and row != paper.reference]
-            sample, figure, known = _sample(ours), figures.get(dataset), spread[dataset]
+            sample, figure, known = _sample(own), figures.get(dataset), spread[dataset]
             compared = _compared(sample, figure, _sample(reference), known.get(name), known.get(NETWORK))
-            rows[row][dataset] = Cell(figure, tuple(ours), *compared)
+            rows[row][dataset] = Cell(figure, tuple(own), *compared)
     return Table(numeral, columns, rows, project)
 
 
