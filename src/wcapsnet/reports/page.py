@@ -52,7 +52,8 @@ def _templates() -> Any:
     made = Environment(loader=PackageLoader(__package__), autoescape=True, undefined=StrictUndefined)
     made.filters |= {name: getattr(formatting, name) for name in ("percentage", "plural")}
     made.filters |= {"thousands": "{:,}".format, "shell": shlex.join}
-    made.globals |= {"version": __version__, "asset": lambda name: Markup(asset(name)), "picture_of": picture}
+    made.globals |= {"version": __version__, "asset": lambda name: Markup(asset(name))}
+    made.globals |= {"figures": figures, "picture_of": picture}
     return made
 
 
@@ -184,8 +185,6 @@ def _calibration(facts: Facts) -> dict[str, Any] | None:
     right = sum(n * accuracy for n, _, accuracy in found.bins)
     sure = sum(n * probability for n, probability, _ in found.bins)
     return {
-        "drawing": figures.reliability(found),
-        "error": found.error,
         "said": "overconfident" if sure > right else "underconfident",
         "rows": [[percentage(p, 1), f"{n:,}", percentage(a, 1), interval(a, n)] for n, p, a in found.bins],
     }
@@ -227,7 +226,6 @@ def _answers(facts: Facts, results: dict[str, Any]) -> dict[str, Any]:
         shown = [percentage(share), interval(share, images)] if images else ["", ""]
         by_class.append([name, f"{images:,}", *shown, f"{names[-j]} ({n})" if n else ""])
     return {
-        "matrix": figures.confusion_matrix(counts, names),
         "counts": [[name, *(f"{n:,}" if n else "·" for n in row)] for name, row in zip(names, counts, strict=True)]
         if len(names) <= MOST_TABLED
         else None,
@@ -247,8 +245,6 @@ def _routing(facts: Facts, found: Specialization) -> dict[str, Any]:
     shown = [r for r in range(len(facts.classes)) if not bool(maps[r].isnan().any())]
     shown = [shown[k] for k in evenly(len(shown), MANY)]
     return {
-        "found": found,
-        "trend": figures.trend(found),
         "steps": [f"{formatting.signed(step.change)} ± {step.margin:.3f}" for step in found.steps],
         "levels": [_level(facts, level) for level in found.levels],
         "tied": {"share": float((tied > 1).double().mean()), "median": int(tied.median()), "most": int(tied.max())},
@@ -262,10 +258,8 @@ def _routing(facts: Facts, found: Specialization) -> dict[str, Any]:
             )
             for r in shown
         ],
-        "position_scale": figures.share_scale(maps[0].numel()),
-        "capsules": maps.shape[1],
-        "height": maps.shape[2],
-        "width": maps.shape[3],
+        "shape": maps.shape[1:],
+        "vectors": maps[0].numel(),
     }
 
 
@@ -276,9 +270,6 @@ def _level(facts: Facts, level: LevelSpecialization) -> dict[str, Any]:
     weights = [map(formatting.weight, level.mean[r].tolist(), level.margin[r].tolist()) for r in rows]
     return {
         "level": level,
-        "map": figures.level_map(level, facts.classes),
-        "scale": figures.share_scale(level.capsules),
-        "wins": figures.wins(level),
         "widest": float(margins.max()) if len(margins) else None,
         "sorted": len(rows) > MANY,
         "capsules": [f"block {k}" for k in range(level.capsules)],
@@ -291,7 +282,6 @@ def _level(facts: Facts, level: LevelSpecialization) -> dict[str, Any]:
 def _probes(seen: Seen) -> dict[str, Any]:
     tested = len(seen.survey)
     return {
-        "bars": figures.probes(seen),
         "teacher": formatting.images_of(aside(seen.part), seen.taught),
         "part": formatting.images_of(seen.part, tested),
         "tested": tested,
