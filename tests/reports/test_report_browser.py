@@ -26,7 +26,8 @@ def visit(browser):
     troubles, opened = [], []
 
     def go(address, width=1280, height=900, **options):
-        page = browser.new_page(viewport={"width": width, "height": height}, **options)
+        size = {"width": width, "height": height}
+        page = browser.new_page(viewport=size, reduced_motion="reduce", **options)  # or it scrolls for a while
         opened.append(page)
         page.on("console", lambda message: troubles.append(message.text))
         page.on("pageerror", lambda error: troubles.append(str(error)))
@@ -58,7 +59,9 @@ def point_at_cell(page, svg, row, column):
 
 
 def numbers(svg):
+    """What the script reads, after the page has scrolled to the drawing: scroll events hide the tip"""
     svg.scroll_into_view_if_needed()
+    svg.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
     return svg.evaluate("svg => JSON.parse(svg.dataset.numbers)")
 
 
