@@ -24,8 +24,8 @@ from wcapsnet.data.device_data import DeviceSplit
 from wcapsnet.device import choose_device
 from wcapsnet.explanations import Rerouted, recalibrated
 from wcapsnet.explanations.reroute import Outcome
+from wcapsnet.explanations.survey import evenly
 from wcapsnet.network import WCapsNet
-from wcapsnet.reports.survey_cache import evenly
 from wcapsnet.sweeps.run import dataset_of
 from wcapsnet.training.evaluate import evaluate, good_batch
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import torch
 
 from records import keep, records_json
 from wcapsnet.atomic import write_text
@@ -22,9 +25,10 @@ from wcapsnet.data import DATASETS
 from wcapsnet.errors import InputError
 from wcapsnet.formatting import percent, plural
 from wcapsnet.recipes.published import PAPER_TABLES
-from wcapsnet.reports import tables
-from wcapsnet.reports.export import Panel, accuracy_figure, weight_maps
+from wcapsnet.reports import figures, tables
+from wcapsnet.reports.export import accuracy_figure
 from wcapsnet.reports.records import NETWORK, Record, in_order, open_run, read_record, runs_in
+from wcapsnet.reports.svg import Drawing, arranged, titled
 from wcapsnet.training.console import clock
 from wcapsnet.training.run_folder import read_json
 
@@ -63,7 +67,7 @@ def pages(root: Path) -> dict[Path, str]:
             raise InputError(f"{root} is not a checkout of wcapsnet: it has no {page}.")
     records = committed(root / "results")
     readme, results, runs, guide = PAGES
-    headline = tables.headline(records)
+    short_table = headline(records)
     facts = measured(root / "benchmarks" / "records")
     compared = {dataset: compare.build(dataset, None, records, facts) for dataset in facts}
     wanted = BEGIN.format("compare") in (root / readme).read_text(encoding="utf-8")
@@ -71,10 +75,10 @@ def pages(root: Path) -> dict[Path, str]:
     paper = tables.markdown([tables.build(n, records) for n in PAPER_TABLES])
     made = {
         PACKAGED: records_json(records),
-        COMPARED: json.dumps(facts, indent=1, ensure_ascii=False) + "\n",
-        readme: _filled(root / readme, {"results": headline, **short}),
+        COMPARED: _one_line_each(facts),
+        readme: _filled(root / readme, {"results": short_table, **short}),
         results: _filled(
-            root / results, {"summary": headline, "tables": paper, "compare": _compared(compared.values())}
+            root / results, {"summary": short_table, "tables": paper, "compare": _compared(compared.values())}
         ),
         runs: _filled(root / runs, {"runs": _runs(records) + _curves(records)}),
         guide: _filled(root / guide, {"networks": _networks(root)}),
@@ -103,6 +107,12 @@ def measured(folder: Path) -> dict[str, Any]:
             if new and not (old and old["environment"]["cuda"] and not new["environment"]["cuda"]):
                 known["speeds"] = new
     return {dataset: found[dataset] for dataset in DATASETS if dataset in found}
+
+
+def _one_line_each(facts: dict[str, Any]) -> str:
+    """JSON with one line for each innermost object"""
+    text = json.dumps(facts, indent=1, ensure_ascii=False)
+    return re.sub(r"\{[^{}]*\}", lambda found: " ".join(found[0].split()), text) + "\n"
 
 
 def _compared(comparisons: Iterable[compare.Comparison]) -> str:
@@ -211,6 +221,49 @@ def _figure_of(results: Path, dataset: str, records: Sequence[Record]) -> str:
         if (record.dataset, record.row) == (dataset, NETWORK)
     }
     return accuracy_figure(f"{DATASETS[dataset].title}: accuracy by epoch", runs).file()
+
+
+def headline(records: Sequence[Record]) -> str:
+    """Does learned routing do better than equal weights? Table IV in short."""
+    rows = {row: cells for row, cells in tables.build("IV", records).rows.items() if row in ("WS+CE", "Uniform")}
+    routed, equal = rows["WS+CE"], rows["Uniform"]
+    columns = [name for name in routed if routed[name].records or equal[name].records]
+    if not columns:
+        return "No full-length run is recorded yet.\n"
+
+    def paper(cell: tables.Cell) -> str:
+        return tables.DASH if cell.paper is None else f"{cell.paper:.2f} (1)"
+
+    def difference(cell: tables.Cell) -> str:
+        return tables.shown(cell.from_reference)[0] or tables.DASH
+
+    lines = [["test accuracy in % (seeds)", *(DATASETS[name].title for name in columns)]]
+    for title, show, cells in (
+        ("learned routing, this project", tables.ours, routed),
+        ("learned routing, the paper", paper, routed),
+        ("equal weights, this project", tables.ours, equal),
+        ("equal weights, the paper", paper, equal),
+        ("equal − learned, this project, 95 % interval", difference, equal),
+    ):
+        lines.append([title, *(show(cells[name]) for name in columns)])
+    named = {"learned routing": routed, "equal weights": equal}
+    return "\n".join([tables.markdown_table(lines), *(f"{note}\n" for note in tables.trained_before(named, columns))])
+
+
+class Panel(NamedTuple):
+    classes: Sequence[str]
+    mean: Sequence[Sequence[float | None]]  # for every class and capsule; None for a class without images
+
+
+def weight_maps(title: str, panels: Mapping[str, Panel]) -> Drawing:
+    """Mean routing weights of one level, networks side by side"""
+    drawn = []
+    for name, (classes, means) in panels.items():
+        mean = torch.tensor([[float("nan") if b is None else b for b in row] for row in means])
+        margin = torch.full_like(mean, float("nan"))
+        drawn.append(titled(name, figures.weight_matrix(name, classes, mean, margin, (19, 19))))
+    capsules = len(next(iter(panels.values())).mean[0])
+    return titled(title, arranged(drawn, len(drawn)), figures.share_scale(capsules))
 
 
 def main(arguments: list[str], root: Path) -> int:

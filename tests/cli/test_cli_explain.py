@@ -174,7 +174,7 @@ def test_the_critics_are_measured(run, inside):
         (["{run}", "--capsule", "first"], "LEVEL.CAPSULE"),
         (["{run}", "--capsule", "3.0"], "levels 1 to 2"),
         (["{run}", "--capsule", "0.0"], "levels 1 to 2"),
-        (["{run}", "--capsule", "1.3"], "capsules 0 to 2"),
+        (["{run}", "--capsule", "1.3"], "blocks 0 to 2"),
         (["{run}", "--capsule", "1.0", "--images", "2"], "cannot be used with --images"),
         (["{run}/best.safetensors"], "does not say what it was trained on; use the run folder"),
         (["{run}/best.safetensors", "{photo}", "--nearest", "2"], "does not say what it was trained on"),

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from twins import tiny
 from wcapsnet.data import Split
 from wcapsnet.data.device_data import DeviceSplit
 from wcapsnet.network import Level, WCapsNet, WCapsNetConfig
@@ -85,6 +86,15 @@ def split_of(images: Tensor, labels: list[int]) -> DeviceSplit:
     pixels = ((images + 1) * 127.5).round().to(torch.uint8)
     channels = images.shape[1]
     return DeviceSplit(Split(pixels, torch.tensor(labels)), (0.5,) * channels, (0.5,) * channels, torch.device("cpu"))
+
+
+def random_images(number: int, seed: int = 1) -> DeviceSplit:
+    """Images and labels of twins.tiny, drawn at random"""
+    generator, config = torch.Generator().manual_seed(seed), tiny()
+    shape = (number, config.channels, config.height, config.width)
+    pixels = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+    split = Split(pixels, torch.randint(0, config.classes, (number,), generator=generator))
+    return DeviceSplit(split, (0.5,) * config.channels, (0.25,) * config.channels, torch.device("cpu"))
 
 
 def quadrants(*values: float) -> Tensor:

@@ -142,5 +142,5 @@ def test_a_block_that_is_never_decoded_has_no_range():
     # b = 4/20 at the top left of capsule 1 and at the bottom right of capsule 0; the image is bright at the top left
     seen = survey(toy(), split_of(torch.stack([quadrants(1, 0, 0, 0)]), [0]))
     assert seen.places.tolist() == [[1, 0, 0]]
-    with pytest.raises(InputError, match="capsule 0 of the last level is decoded in 1 images"):
+    with pytest.raises(InputError, match="block 0 of the last level"):
         vector_range(seen, 0)

@@ -51,7 +51,7 @@ def test_a_dataset_is_shown_whole(printed, width, classes):
     for level, probe in zip(found.levels, probes, strict=True):
         numbers = [f"{level.effective_chosen:.2f}", f"{level.leaders:.2f}", f"{level.effective:.2f}"]
         for name in ("information", "information_chosen", "information_set"):
-            numbers.append(f"{getattr(level, name):.3f} ({getattr(level, f'{name}_by_chance'):.3f})")
+            numbers.append(f"{getattr(level, name).value:.3f} ({getattr(level, name).by_chance:.3f})")
         assert all(number in text for number in [*numbers, f"{probe.accuracy:.1%} ("])
     cell = f"{found.levels[1].mean[0, 5]:.3f}±{found.levels[1].margin[0, 5]:.3f}".replace("±0.", "±.")
     if len(classes) <= 3:  # intervals where there is room; else their largest

@@ -5,18 +5,15 @@ import json
 import pytest
 import torch
 import torch.nn.functional as F
+from explain_toys import random_images
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twins import tiny
 from wcapsnet import InputError, RoutingConfig, WCapsNet
-from wcapsnet.data.device_data import DeviceSplit
-from wcapsnet.data.types import Split
 from wcapsnet.explanations import critics, recalibrated
 from wcapsnet.explanations.lipschitz import _before_norm, operator_norm
 from wcapsnet.network.critic import BlockCritic, Critic, VectorCritic
-
-CPU = torch.device("cpu")
 
 
 def network(seed=3, gamma=30.0, **fields):
@@ -29,14 +26,6 @@ def network(seed=3, gamma=30.0, **fields):
             for layer in router.critic.layers:
                 layer.bias.normal_(std=0.3)
     return made
-
-
-def images(number, seed=1):
-    generator, config = torch.Generator().manual_seed(seed), tiny()
-    shape = (number, config.channels, config.height, config.width)
-    pixels = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
-    split = Split(pixels, torch.randint(0, config.classes, (number,), generator=generator))
-    return DeviceSplit(split, (0.5,) * config.channels, (0.25,) * config.channels, CPU)
 
 
 def capsules(net, x):
@@ -85,7 +74,7 @@ def test_the_slope_of_a_single_convolution_is_gamma_over_sigma():
     net = WCapsNet(tiny(critic_dropout=0.0)).eval()
     level = net.config.levels[-1]
     net.routers[-1].critic = critic = Critic([level.dimension, 1], 1, 1, 0.0).eval()
-    split = images(6)
+    split = random_images(6)
     with torch.no_grad():
         critic.layers[0].weight.copy_(torch.arange(1.0, level.dimension + 1).view(1, -1, 1, 1))
         for _ in range(3):
@@ -115,14 +104,14 @@ def test_the_slope_of_a_single_convolution_is_gamma_over_sigma():
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 10**6), gamma=st.floats(0.5, 100))
 def test_no_slope_is_above_the_bound(seed, gamma):
-    for one in critics(network(seed, gamma), images(8, seed)).levels:
+    for one in critics(network(seed, gamma), random_images(8, seed)).levels:
         assert 0 <= one.slope_mean <= one.slope_max <= one.bound * (1 + 1e-5)
         assert 0 <= one.logit_slope_mean <= one.logit_slope_max <= one.logit_bound * (1 + 1e-5)
         assert one.slope_max <= one.logit_slope_max / 4 * (1 + 1e-5)
 
 
 def test_a_slope_is_how_far_the_fitness_moves_along_its_gradient():
-    net, split = network(gamma=3.0), images(1)
+    net, split = network(gamma=3.0), random_images(1)
     found = critics(net, split)
     for one, router, c in zip(found.levels, net.routers, capsules(net, split.take(slice(None))[0]), strict=True):
         critic = router.critic.double()
@@ -144,18 +133,18 @@ def test_a_slope_is_how_far_the_fitness_moves_along_its_gradient():
 
 
 def test_dropout_widens_what_the_batch_norm_gets():
-    found = critics(network(critic_dropout=0.6), images(40))
-    assert critics(network(critic_dropout=0.6), images(40)) == found, "the seed decides what is dropped"
+    found = critics(network(critic_dropout=0.6), random_images(40))
+    assert critics(network(critic_dropout=0.6), random_images(40)) == found, "the seed decides what is dropped"
     for one in found.levels:
         assert one.dropping.std > 1.05 * one.plain.std
-    for one in critics(network(critic_dropout=0.0), images(40)).levels:
+    for one in critics(network(critic_dropout=0.0), random_images(40)).levels:
         assert one.dropping == one.plain
 
 
 def test_measuring_changes_nothing_and_tells_its_progress():
     net, told = network(critic_dropout=0.3).train(), []
     before = {name: value.clone() for name, value in net.state_dict().items()}
-    found = critics(net, images(20), progress=told.append)
+    found = critics(net, random_images(20), progress=told.append)
     assert net.training, "left in the mode it was in"
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
     assert (told, found.images) == ([16, 20], 20)
@@ -164,7 +153,7 @@ def test_measuring_changes_nothing_and_tells_its_progress():
     assert one["running"]["std"] == found.levels[0].running.std
     assert (one["gain"], one["bound"]) == (found.levels[0].gain, found.levels[0].bound)
     with torch.no_grad():
-        assert critics(net, images(20)) == found
+        assert critics(net, random_images(20)) == found
 
 
 @pytest.mark.parametrize(
@@ -173,14 +162,14 @@ def test_measuring_changes_nothing_and_tells_its_progress():
 )
 def test_what_cannot_be_measured_is_refused(routing, count, words):
     with pytest.raises(InputError, match=words):
-        critics(WCapsNet(tiny(RoutingConfig(fitness=routing))), images(count))
+        critics(WCapsNet(tiny(RoutingConfig(fitness=routing))), random_images(count))
 
 
 # ── recalibrated ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_recalibrated_critics_have_the_mean_and_variance_of_what_they_say_of_the_images():
-    net, split = network(critic_dropout=0.5), images(21)
+def test_recalibrated_critics_have_the_mean_and_variance_of_what_they_say_of_the_random_images():
+    net, split = network(critic_dropout=0.5), random_images(21)
     x, _ = split.take(slice(None))
     new = recalibrated(net, (split.take(slice(start, start + 8))[0] for start in (0, 8, 16)))
     for router, c in zip(new.routers, capsules(new, x), strict=True):  # as the new critics before it route
@@ -196,7 +185,7 @@ def test_recalibrated_critics_have_the_mean_and_variance_of_what_they_say_of_the
 def test_recalibration_leaves_everything_else_alone():
     net = network().train()
     before = {name: value.clone() for name, value in net.state_dict().items()}
-    x, _ = images(9).take(slice(None))
+    x, _ = random_images(9).take(slice(None))
     new = recalibrated(net, [x])
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
     assert net.training

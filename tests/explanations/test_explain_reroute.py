@@ -2,16 +2,13 @@
 
 import pytest
 import torch
+from explain_toys import random_images
 from torch import nn
 
 from twins import tiny
 from wcapsnet import InputError, RoutingConfig, WCapsNet
-from wcapsnet.data.device_data import DeviceSplit
-from wcapsnet.data.types import Split
 from wcapsnet.explanations import reroute
 from wcapsnet.explanations.reroute import DRAWS, Outcome, Rerouted, _with_dropout
-
-CPU = torch.device("cpu")
 
 
 class Whimsical(nn.Module):
@@ -31,15 +28,6 @@ def network():
     made.routers[0].critic = Whimsical(2, 3, 4)  # (m, n, k, i, j) → (m, n)
     made.routers[1].critic = Whimsical(2)  # → (m, n, i, j)
     return made
-
-
-def images(number, seed):
-    generator = torch.Generator().manual_seed(seed)
-    config = tiny()
-    shape = (number, config.channels, config.height, config.width)
-    pixels = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
-    split = Split(pixels, torch.randint(0, config.classes, (number,), generator=generator))
-    return DeviceSplit(split, (0.5,) * config.channels, (0.25,) * config.channels, CPU)
 
 
 @torch.no_grad()
@@ -64,7 +52,7 @@ def answers(net, x, given):
 
 @pytest.mark.parametrize("seen", [16, 17, 40])
 def test_answers_by_other_weights_are_those_of_a_network_with_such_routers(seen):
-    net, split, mean_of = network(), images(seen, 1), images(30, 2)
+    net, split, mean_of = network(), random_images(seen, 1), random_images(30, 2)
     told = []
     found = reroute(net, split, mean_of, seed=5, progress=told.append)
     assert told == {16: [16], 17: [17], 40: [16, 32, 40]}[seen]
@@ -112,13 +100,13 @@ def listening(**settings):
 
 
 def test_critics_that_drop_are_those_of_training_and_nothing_else_is():
-    net, split = listening(critic_dropout=0.6), images(16, 1)
+    net, split = listening(critic_dropout=0.6), random_images(16, 1)
     before = {name: value.clone() for name, value in net.state_dict().items()}
-    found = reroute(net, split, images(5, 2), seed=5)
+    found = reroute(net, split, random_images(5, 2), seed=5)
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
     assert list(found.by) == ["mean", "other", "equal", "dropout"]
-    assert reroute(net, split, images(5, 2), seed=5) == found, "the seed decides what is dropped"
-    assert reroute(net, split, images(5, 2), seed=6).by["dropout"] != found.by["dropout"]
+    assert reroute(net, split, random_images(5, 2), seed=5) == found, "the seed decides what is dropped"
+    assert reroute(net, split, random_images(5, 2), seed=6).by["dropout"] != found.by["dropout"]
     c = torch.randn(6, net.config.levels[-1].capsules, net.config.levels[-1].dimension, 2, 2)
     critic = net.routers[-1].critic
     dropping = _with_dropout(critic, torch.Generator().manual_seed(0))
@@ -133,8 +121,8 @@ def test_critics_that_drop_are_those_of_training_and_nothing_else_is():
 def test_random_weights_are_exchanged_for_equal_ones_and_other_draws():
     torch.manual_seed(3)  # an untrained network that does not give all images the same class
     net = WCapsNet(tiny(RoutingConfig(fitness="random", weighting="normalized")))
-    split = images(40, 1)
-    found = reroute(net, split, images(5, 2), seed=5)
+    split = random_images(40, 1)
+    found = reroute(net, split, random_images(5, 2), seed=5)
     assert net.training, "left in the mode it was in"
     net.eval()
     shapes = [router.critic.drawn.shape for router in net.routers]
@@ -149,7 +137,7 @@ def test_random_weights_are_exchanged_for_equal_ones_and_other_draws():
 @pytest.mark.parametrize(("fitness", "count", "words"), [("constant", 20, "no routing"), ("critic", 1, "two images")])
 def test_what_cannot_be_exchanged_is_refused(fitness, count, words):
     with pytest.raises(InputError, match=words):
-        reroute(WCapsNet(tiny(RoutingConfig(fitness=fitness))), images(count, 1), images(20, 2))
+        reroute(WCapsNet(tiny(RoutingConfig(fitness=fitness))), random_images(count, 1), random_images(20, 2))
 
 
 def test_no_change_is_not_certainty():

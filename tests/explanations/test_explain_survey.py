@@ -15,6 +15,7 @@ from wcapsnet.explanations import Specialization, Survey, specialization, survey
 from wcapsnet.explanations.specialization import (
     confidence_margin,
     effective_number,
+    information_unit,
     level_specialization,
     normalized_information,
 )
@@ -139,7 +140,7 @@ def test_a_class_without_images_and_one_with_a_single_image_are_said_to_be_unkno
         assert level.mean[[0, 2]].isfinite().all()
         assert level.margin[1:].isnan().all()
         assert level.margin[0].isfinite().all()
-        assert math.isfinite(level.information)
+        assert math.isfinite(level.information.value)
     assert found.map_mean[1].isnan().all()
     assert found.map_margin[2].isnan().all()
 
@@ -184,26 +185,30 @@ def test_what_cannot_be_surveyed_or_read_is_refused(tmp_path):
 # ── information ──
 
 
+def information(joint):
+    return normalized_information(joint, information_unit(joint))
+
+
 def test_information_worked_by_hand():
     # P(capsule | class) = (¾, ¼) and (¼, ¾): I = ln 2 − H(¼) = .1308, H(class) = ln 2
     joint = torch.tensor([[3.0, 1.0], [1.0, 3.0]])
-    assert normalized_information(joint) == pytest.approx(1 - 0.811278, abs=1e-5)
+    assert information(joint) == pytest.approx(1 - 0.811278, abs=1e-5)
     # a capsule for each class; every capsule alike; classes that share capsules in pairs: ln 2 / min(ln 4, ln 2)
-    assert normalized_information(torch.eye(3)) == pytest.approx(1)
-    assert normalized_information(torch.ones(3, 5)) == pytest.approx(0, abs=1e-9)
-    assert normalized_information(torch.tensor([[1.0, 0], [1, 0], [0, 1], [0, 1]])) == pytest.approx(1)
+    assert information(torch.eye(3)) == pytest.approx(1)
+    assert information(torch.ones(3, 5)) == pytest.approx(0, abs=1e-9)
+    assert information(torch.tensor([[1.0, 0], [1, 0], [0, 1], [0, 1]])) == pytest.approx(1)
     # four capsules, two in use, for two classes: the winner says everything about the class
-    assert normalized_information(torch.tensor([[1.0, 0, 0, 0], [0, 0, 1, 0]])) == pytest.approx(1)
+    assert information(torch.tensor([[1.0, 0, 0, 0], [0, 0, 1, 0]])) == pytest.approx(1)
     # one capsule, or one class: there is nothing to say
-    assert normalized_information(torch.ones(3, 1)) == normalized_information(torch.tensor([[1.0, 2], [0, 0]])) == 0
+    assert information(torch.ones(3, 1)) == information(torch.tensor([[1.0, 2], [0, 0]])) == 0
 
 
 @given(st.lists(st.lists(st.floats(0, 1), min_size=3, max_size=3), min_size=2, max_size=5))
 def test_information_is_a_share_and_does_not_depend_on_the_order_of_capsules(rows):
     joint = torch.tensor(rows) + 1e-3
-    value = normalized_information(joint)
-    assert 0 <= value <= 1
-    assert normalized_information(joint[:, [2, 0, 1]]) == pytest.approx(value, abs=1e-9)
+    value = information(joint)
+    assert 0 <= value <= 1 + 1e-9
+    assert information(joint[:, [2, 0, 1]]) == pytest.approx(value, abs=1e-9)
 
 
 def test_the_effective_number_worked_by_hand():
@@ -217,10 +222,10 @@ def test_weights_and_choices_are_told_apart():
     # weights that hardly differ, but always in favour of the same capsule for the same class
     b = torch.tensor([[0.51, 0.49], [0.49, 0.51]]).repeat(50, 1)
     level = level_of(b, [0, 1] * 50)
-    assert level.information_chosen == pytest.approx(1)
-    assert level.information < 0.001
-    assert level.information > 3 * level.information_by_chance
-    assert level.information_chosen_by_chance < 0.05
+    assert level.information_chosen.value == pytest.approx(1)
+    assert level.information.value < 0.001
+    assert level.information.value > 3 * level.information.by_chance
+    assert level.information_chosen.by_chance < 0.05
     assert level.effective == pytest.approx(2)
     assert level.effective_chosen == pytest.approx(2)
     assert level.effective_per_image == pytest.approx(2, abs=1e-3)
@@ -243,10 +248,10 @@ def test_capsules_of_nearly_the_largest_weight_share_the_win():
     # drawing among ties must not depend on the order of capsule numbers
     equal = level_of(torch.tensor([[0.45, 0.45, 0.1], [0.45, 0.1, 0.45]]).repeat(20, 1), [0, 1] * 20)
     turned = level_of(torch.tensor([[0.1, 0.45, 0.45], [0.45, 0.1, 0.45]]).repeat(20, 1), [0, 1] * 20)
-    assert equal.information_chosen == pytest.approx(turned.information_chosen)
-    assert 0.1 < equal.information_chosen < 0.9
-    assert equal.information_set == pytest.approx(1)  # the set says all of it, ln 2
-    assert equal.information_set_by_chance < 0.2
+    assert equal.information_chosen.value == pytest.approx(turned.information_chosen.value)
+    assert 0.1 < equal.information_chosen.value < 0.9
+    assert equal.information_set.value == pytest.approx(1)  # the set says all of it, ln 2
+    assert equal.information_set.by_chance < 0.2
 
 
 def test_one_winner_and_the_set_of_winners_are_on_one_scale_worked_by_hand():
@@ -254,18 +259,18 @@ def test_one_winner_and_the_set_of_winners_are_on_one_scale_worked_by_hand():
     b = torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.1, 0.9], [0.1, 0.9]]).repeat(25, 1)
     level = level_of(b, [0, 1, 2, 3] * 25, 4)
     assert level.unit == pytest.approx(math.log(2))
-    assert level.information_chosen == pytest.approx(1)
-    assert level.information_set == pytest.approx(1)
+    assert level.information_chosen.value == pytest.approx(1)
+    assert level.information_set.value == pytest.approx(1)
     # three sets of two blocks tell three classes apart, which one winner cannot: ln 3 / ln 2 = 1.585
     b = torch.tensor([[0.9, 0.1], [0.5, 0.5], [0.1, 0.9]]).repeat(30, 1)
     level = level_of(b, [0, 1, 2] * 30, 3)
-    assert level.information_set == pytest.approx(math.log(3) / math.log(2))
+    assert level.information_set.value == pytest.approx(math.log(3) / math.log(2))
     # drawn evenly: P(class, block) = (⅓, 0; ⅙, ⅙; 0, ⅓), I = ln 2 − ⅓ ln 2
-    assert level.information_chosen == pytest.approx(2 / 3)
+    assert level.information_chosen.value == pytest.approx(2 / 3)
     # more blocks than classes: the entropy of the classes is the scale
     wide = level_of(torch.eye(5)[[0, 3] * 20], [0, 1] * 20)
     assert wide.unit == pytest.approx(math.log(2))
-    assert wide.information_set == pytest.approx(1)
+    assert wide.information_set.value == pytest.approx(1)
 
 
 def test_confidence_intervals_cover_the_mean_as_often_as_they_say():
@@ -366,7 +371,7 @@ def test_what_each_image_tells_worked_by_hand():
     level = two_levels([0] * 6 + [1] * 8 + [0] * 2, labels, labels).levels[0]
     told = level.information_chosen_by_image
     assert told[[0, 7, 8, 15]].tolist() == pytest.approx([math.log2(1.5), -1, math.log2(1.5), -1])
-    assert float(told.mean()) == pytest.approx(level.information_chosen) == pytest.approx(1 - 0.811278, abs=1e-5)
+    assert float(told.mean()) == pytest.approx(level.information_chosen.value) == pytest.approx(1 - 0.811278, abs=1e-5)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(0, 3)), min_size=2, max_size=40))
@@ -375,4 +380,4 @@ def test_information_is_the_mean_of_what_each_image_tells(images):
     for row, (_, first, second) in zip(leads, images, strict=True):
         row[[first, second]] = True  # winners that share
     level = level_specialization(0, leads / leads.sum(1, keepdim=True), leads, torch.tensor(labels), 3)
-    assert float(level.information_chosen_by_image.mean()) == pytest.approx(level.information_chosen, abs=1e-9)
+    assert float(level.information_chosen_by_image.mean()) == pytest.approx(level.information_chosen.value, abs=1e-9)

@@ -6,6 +6,7 @@ Not in conftest.py: several folders of tests have one, and they all import under
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,17 @@ def toy(
 
 def facts_of(run: Run, dataset: Dataset | None, why: str = "The dataset is on holiday.") -> Facts:
     return gather(subject_of_run(run.path), dataset, why, CPU)
+
+
+def with_results(facts: Facts, **results: Any) -> Facts:
+    """The same run with other figures in test.json"""
+    return replace(facts, subject=replace(facts.subject, results=results))
+
+
+def with_survey(facts: Facts, **changes: Any) -> Facts:
+    """The same run with other outputs"""
+    assert facts.seen
+    return replace(facts, seen=replace(facts.seen, survey=replace(facts.seen.survey, **changes)))
 
 
 class Page(HTMLParser):

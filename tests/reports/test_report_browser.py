@@ -26,7 +26,8 @@ def visit(browser):
     troubles, opened = [], []
 
     def go(address, width=1280, height=900, **options):
-        page = browser.new_page(viewport={"width": width, "height": height}, **options)
+        size = {"width": width, "height": height}
+        page = browser.new_page(viewport=size, reduced_motion="reduce", **options)  # or it scrolls for a while
         opened.append(page)
         page.on("console", lambda message: troubles.append(message.text))
         page.on("pageerror", lambda error: troubles.append(str(error)))
@@ -45,15 +46,22 @@ def tip(page):
     return shown.inner_text() if shown.count() else None
 
 
-def place(svg, x, y):
-    """Of a point of a drawing, on the screen"""
-    return svg.evaluate(
-        "(svg, [x, y]) => { const p = new DOMPoint(x, y).matrixTransform(svg.getScreenCTM()); return [p.x, p.y]; }",
-        [x, y],
-    )
+def point(page, svg, x, y):
+    """Move the pointer to a point of a drawing, and read what is shown there."""
+    onto = "(svg, [x, y]) => { const p = new DOMPoint(x, y).matrixTransform(svg.getScreenCTM()); return [p.x, p.y]; }"
+    page.mouse.move(*svg.evaluate(onto, [x, y]))
+    return tip(page)
+
+
+def point_at_cell(page, svg, row, column):
+    d = numbers(svg)
+    return point(page, svg, d["left"] + d["cell"][0] * (column + 0.5), d["top"] + d["cell"][1] * (row + 0.5))
 
 
 def numbers(svg):
+    """What the script reads, after the page has scrolled to the drawing: scroll events hide the tip"""
+    svg.scroll_into_view_if_needed()
+    svg.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
     return svg.evaluate("svg => JSON.parse(svg.dataset.numbers)")
 
 
@@ -61,14 +69,10 @@ def test_pointing_at_the_routing_shows_the_numbers_of_python(visit, address, fac
     page = visit(address)
     level = specialization(facts.seen.survey).levels[0]
     svg = page.locator("#routing svg.grid").first
-    svg.scroll_into_view_if_needed()
-    d = numbers(svg)
     for r in range(3):
         for n in range(level.capsules):
-            x, y = place(svg, d["left"] + d["cell"][0] * (n + 0.5), d["top"] + d["cell"][1] * (r + 0.5))
-            page.mouse.move(x, y)
             said = f"{level.mean[r, n]:.3f} ± {level.margin[r, n]:.3f}"
-            assert tip(page) == f"{facts.classes[r]}, block {n}: mean weight {said}"
+            assert point_at_cell(page, svg, r, n) == f"{facts.classes[r]}, block {n}: mean weight {said}"
     page.mouse.move(2, 2)
     assert tip(page) is None
 
@@ -76,12 +80,9 @@ def test_pointing_at_the_routing_shows_the_numbers_of_python(visit, address, fac
 def test_pointing_at_a_curve_shows_the_epoch_and_its_values(visit, address, facts):
     page = visit(address)
     svg = page.locator("#training .broad svg")
-    svg.scroll_into_view_if_needed()
     d = numbers(svg)
     for number, record in enumerate(facts.subject.metrics):
-        x, y = place(svg, d["at"][number], (d["top"] + d["bottom"]) / 2)
-        page.mouse.move(x, y)
-        assert tip(page).splitlines() == [
+        assert point(page, svg, d["at"][number], (d["top"] + d["bottom"]) / 2).splitlines() == [
             f"epoch {record['epoch']}",
             f"validation: {percentage(record['validation_accuracy'])}",
             f"training: {percentage(record['train_accuracy'])}",
@@ -92,12 +93,9 @@ def test_pointing_at_a_curve_shows_the_epoch_and_its_values(visit, address, fact
 def test_pointing_at_the_confusion_matrix_shows_the_counts(visit, address, facts):
     page = visit(address)
     svg = page.locator("#answers svg.grid")
-    svg.scroll_into_view_if_needed()
-    d = numbers(svg)
     for i, row in enumerate(facts.figures["confusion"]):
         for j, count in enumerate(row):
-            page.mouse.move(*place(svg, d["left"] + d["cell"][0] * (j + 0.5), d["top"] + d["cell"][1] * (i + 0.5)))
-            said = tip(page).rsplit(": ", 1)[1]
+            said = point_at_cell(page, svg, i, j).rsplit(": ", 1)[1]
             assert said.startswith("no image" if count == 0 else f"{count} image")
 
 
@@ -259,7 +257,5 @@ def test_a_comparison_stands_in_a_browser_too(visit, facts, tmp_path):
     page = visit(path.as_uri(), 390)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     svg = page.locator("#training .narrow svg")
-    svg.scroll_into_view_if_needed()
     d = numbers(svg)
-    page.mouse.move(*place(svg, d["at"][0], d["top"] + 20))
-    assert "<other>, validation" in tip(page)
+    assert "<other>, validation" in point(page, svg, d["at"][0], d["top"] + 20)

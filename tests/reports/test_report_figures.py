@@ -3,20 +3,19 @@
 import itertools
 import re
 import xml.etree.ElementTree as ET
-from dataclasses import replace
 
 import pytest
 import torch
-from page_helpers import Page, facts_of, toy
+from page_helpers import Page, facts_of, toy, with_survey
 from PIL import Image
 
+from update_docs import Panel, weight_maps
 from wcapsnet.errors import InputError
 from wcapsnet.explanations.shares import outlined
 from wcapsnet.network import RoutingConfig
 from wcapsnet.reports import export, figures, run_page
 from wcapsnet.reports.charts import Bar, Line, bar_chart, line_chart
 from wcapsnet.reports.colors import hex_of, shades, share_map, share_over
-from wcapsnet.reports.export import Panel, weight_maps
 from wcapsnet.reports.svg import Drawing, room, shortened, text, titled
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -169,6 +168,9 @@ def test_run_figures_are_complete_and_well_formed(facts):
     vectors = facts.pictures.examples[0].explained.weights[-1].numel()
     assert f"equal share {1 / vectors:.3g}" in words(drawn["examples"])
     assert len(elements(drawn["mistakes"], "image")) == len(facts.pictures.mistakes)
+    assert not any("<script" in drawing.file() for drawing in drawn.values())
+    for name in ("confusion", "classes", "routing-level-1", "mistakes", "reconstructions"):
+        assert any(word.startswith("<script>") for word in words(drawn[name]) if word), name
 
 
 def test_nothing_is_cut_off(facts):
@@ -280,10 +282,9 @@ def test_the_page_of_equal_weights_has_one_colour_in_every_map(tmp_path):
 
 
 def test_heavier_cells_of_the_page_are_never_lighter(facts):
-    survey = facts.seen.survey
-    first = torch.tensor([0.5, 0.3, 0.2]).repeat(len(survey), 1)
-    changed = replace(survey, weights=(first, *survey.weights[1:]))
-    text = run_page(replace(facts, seen=replace(facts.seen, survey=changed)))
+    weights = facts.seen.survey.weights
+    first = torch.tensor([0.5, 0.3, 0.2]).repeat(len(weights[0]), 1)
+    text = run_page(with_survey(facts, weights=(first, *weights[1:])))
     found = [float(lightness(of_hex(color))) for color in colors_of(maps_of(text)[0])]
     assert found == sorted(found)
     assert len(set(found)) == 3
@@ -303,10 +304,3 @@ def test_outlines_of_the_page_are_the_tied_vectors(facts, page_text):
     expected = sum(len(outlined(one.explained.tied)) for one in facts.pictures.examples)
     assert sum(one["d"].count("M") for one in page.all("path", "tied")) == expected
     assert len(page.all("circle", "decoded")) == len(facts.pictures.examples)
-
-
-def test_class_names_are_text_in_every_file(facts):
-    drawn = dict(export.run_figures(facts))
-    assert not any("<script" in drawing.file() for drawing in drawn.values())
-    for name in ("confusion", "classes", "routing-level-1", "mistakes", "reconstructions"):
-        assert any(word.startswith("<script>") for word in words(drawn[name]) if word), name

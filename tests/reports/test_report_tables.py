@@ -7,6 +7,7 @@ import pytest
 from cli_helpers import call
 from report_helpers import ENVIRONMENT, finished
 
+from update_docs import headline
 from wcapsnet.data import DATASETS
 from wcapsnet.network import WCapsNet
 from wcapsnet.recipes import PAPER
@@ -197,7 +198,7 @@ def test_runs_from_before_the_last_decisions_are_named_by_dataset_and_if_others_
         if read_record(path).dataset == "mnist" or read_record(path).row == "uniform":
             Run.open(path).write_json("environment.json", {**ENVIRONMENT, "started": "2026-11-15T10:00:00+00:00"})
     assert old() == ["CIFAR-10 (Uniform), MNIST."]
-    said = tables.headline(read_records(runs)[0])
+    said = headline(read_records(runs)[0])
     assert "CIFAR-10 (equal weights), MNIST." in said
 
 
@@ -213,10 +214,6 @@ def test_the_command_prints_all_tables_or_one(runs):
     said = call("tables", "iv", "--records", runs).out
     assert "Table IV" in said
     assert "Table II:" not in said
-
-
-def test_the_command_without_records_takes_those_of_the_package():
-    assert "Table V" in call("tables").out
 
 
 def test_json_holds_every_figure(runs):

@@ -10,40 +10,18 @@ from typing import Any, overload
 
 from torch import Tensor
 
+from .. import explanations
 from ..classifier import Classifier, Picture
 from ..data import Dataset, Split
 from ..data.device_data import DeviceSplit
 from ..data.progress import counting
 from ..device import choose_device
 from ..errors import InputError
-from ..explanations import (
-    CapsuleExplanation,
-    Critics,
-    Faithfulness,
-    ImageExplanation,
-    Neighbours,
-    Probe,
-    Rerouted,
-    Specialization,
-    Survey,
-    Traversal,
-    check_capsule,
-    check_routing,
-    critics,
-    explain_capsule,
-    explain_image,
-    faithfulness,
-    has_routing,
-    nearest,
-    probe_levels,
-    reroute,
-    specialization,
-    survey,
-    traverse_capsule,
-    without_routing,
-)
+from ..explanations.faithfulness import Faithfulness
+from ..explanations.survey import evenly
 from ..hub import load, load_with_data
-from ..reports.survey_cache import MOST_ROUTED, aside, evenly
+from ..network import WCapsNet
+from ..reports.survey_cache import MOST_ROUTED, aside
 from ..training.evaluate import Evaluation
 from .options import as_path
 
@@ -84,7 +62,7 @@ class DatasetExplanation:
         return some_of(self.dataset, self.split, self.images)[1]
 
     @cached_property
-    def survey(self) -> Survey:
+    def survey(self) -> explanations.Survey:
         """Predictions, weights and decoded vectors of every image"""
         return self._surveyed(self.part, routed=len(self.part.labels) <= MOST_ROUTED)
 
@@ -95,67 +73,71 @@ class DatasetExplanation:
 
     @property
     def routed(self) -> bool:
-        return has_routing(self.classifier.network)
+        return explanations.has_routing(self.classifier.network)
+
+    @property
+    def network(self) -> WCapsNet:
+        """Refused if it has no routing"""
+        explanations.check_routing(self.classifier.network)
+        return self.classifier.network
 
     @cached_property
-    def specialization(self) -> Specialization:
+    def specialization(self) -> explanations.Specialization:
         """How far the blocks of each level specialise in classes"""
-        check_routing(self.classifier.network)
-        return specialization(self.survey)
+        explanations.check_routing(self.classifier.network)
+        return explanations.specialization(self.survey)
 
     @cached_property
-    def probes(self) -> tuple[Probe, ...]:
+    def probes(self) -> tuple[explanations.Probe, ...]:
         """How well a linear probe reads the class from each level"""
-        check_routing(self.classifier.network)
+        explanations.check_routing(self.classifier.network)
         taught = self._surveyed(some_of(self.dataset, self.other, PROBE_IMAGES)[0], routed=True)
-        return probe_levels(taught, self.survey if self.survey.routed else self._surveyed(self.part, routed=True))
+        tested = self.survey if self.survey.routed else self._surveyed(self.part, routed=True)
+        return explanations.probe_levels(taught, tested)
 
-    def capsule(self, name: str, count: int = 16) -> CapsuleExplanation:
+    def capsule(self, name: str, count: int = 16) -> explanations.CapsuleExplanation:
         """One block: the images it wins, its classes"""
         place = self._place(name)
         if self.images is not None:
             raise InputError(
                 "--capsule names images by their place in the dataset, so it cannot be used with --images."
             )
-        return explain_capsule(self.survey, self.specialization, *place, count)
+        return explanations.explain_capsule(self.survey, self.specialization, *place, count)
 
-    def traversal(self, name: str) -> Traversal:
+    def traversal(self, name: str) -> explanations.Traversal:
         """What the elements of a block's vectors encode; for blocks of the last level"""
         level, capsule = self._place(name)
         if level < len(self.classifier.config.levels) - 1:
-            raise InputError(f"Only vectors of the last level are decoded, not those of capsule {name}.")
-        return traverse_capsule(self.classifier.network, self.survey, capsule)
+            raise InputError(f"Only vectors of the last level are decoded, not those of block {name}.")
+        return explanations.traverse_capsule(self.network, self.survey, capsule)
 
-    def nearest(self, vector: Tensor, count: int = 8) -> Neighbours:
+    def nearest(self, vector: Tensor, count: int = 8) -> explanations.Neighbours:
         """The images whose decoded vectors are nearest to this one, such as that of another picture's explanation"""
-        check_routing(self.classifier.network)
-        return nearest(self.survey, vector, count)
+        explanations.check_routing(self.classifier.network)
+        return explanations.nearest(self.survey, vector, count)
 
     def faithfulness(self, images: int = 16, methods: Sequence[str] | None = None) -> dict[str, Faithfulness]:
         """Does the routing point at what matters? Delete and insert regions of this many images."""
-        check_routing(self.classifier.network)
         taken, _ = self._on_device(some_of(self.dataset, self.split, images)[0]).take(slice(None))
-        return faithfulness(self.classifier.network, taken, methods)
+        return explanations.faithfulness(self.network, taken, methods)
 
-    def rerouted(self) -> Rerouted:
+    def rerouted(self) -> explanations.Rerouted:
         """Does it matter that every image has its own routing? Predict again with mean weights, with those of another
         image, with equal weights, and with the critics' dropout on."""
-        check_routing(self.classifier.network)
-        part, mean_of = self._on_device(self.part), self._on_device(self.averaged)
+        network, part, mean_of = self.network, self._on_device(self.part), self._on_device(self.averaged)
         with counting(self.quiet) as progress:
-            return reroute(self.classifier.network, part, mean_of, progress=lambda done: progress(done, len(part)))
+            return explanations.reroute(network, part, mean_of, progress=lambda done: progress(done, len(part)))
 
     @property
     def averaged(self) -> Split:
         """The images whose weights `rerouted` averages"""
         return some_of(self.dataset, self.other, MEAN_IMAGES)[0]
 
-    def critics(self) -> Critics:
+    def critics(self) -> explanations.Critics:
         """How steep and how saturated the critics are"""
-        check_routing(self.classifier.network)
-        part = self._on_device(self.part)
+        network, part = self.network, self._on_device(self.part)
         with counting(self.quiet) as progress:
-            return critics(self.classifier.network, part, progress=lambda done: progress(done, len(part)))
+            return explanations.critics(network, part, progress=lambda done: progress(done, len(part)))
 
     def summary(self) -> dict[str, Any]:
         """Plain values, ready for JSON"""
@@ -165,7 +147,7 @@ class DatasetExplanation:
                 "classes": self.classes,
                 **{k: v for k, v in self.evaluation.summary(self.classes).items() if k != "mean_weights"},
                 "reconstruction_error": None if bool(errors.isnan().any()) else float(errors.double().mean()),
-                "not_explained": without_routing(self.classifier.network),
+                "not_explained": explanations.without_routing(self.classifier.network),
             }
         return {
             "classes": self.classes,
@@ -180,19 +162,19 @@ class DatasetExplanation:
     def _on_device(self, part: Split) -> DeviceSplit:
         return DeviceSplit(part, *self.classifier.normalization, self.classifier.mean.device)
 
-    def _surveyed(self, part: Split, routed: bool) -> Survey:
+    def _surveyed(self, part: Split, routed: bool) -> explanations.Survey:
         network, split = self.classifier.network, self._on_device(part)
         with counting(self.quiet) as progress:
-            return survey(network, split, routed=routed, progress=lambda done: progress(done, len(split)))
+            return explanations.survey(network, split, routed=routed, progress=lambda done: progress(done, len(split)))
 
     def _place(self, name: str) -> tuple[int, int]:
         """ "2.1" → level 2 (index 1) and capsule 1 (capsules are always numbered from 0)"""
-        check_routing(self.classifier.network)
         level, dot, number = name.partition(".")
         if not dot or not level.isdecimal() or not number.isdecimal():
             raise InputError(f"--capsule must be LEVEL.CAPSULE, for example 2.1, not {name!r}.")
-        check_capsule([row.capsules for row in self.classifier.config.levels], int(level) - 1, int(number))
-        return int(level) - 1, int(number)
+        place = int(level) - 1, int(number)
+        explanations.check_capsule([row.capsules for row in self.network.config.levels], *place)
+        return place
 
 
 @overload
@@ -208,7 +190,9 @@ def explain(
     quiet: bool = False,
 ) -> DatasetExplanation: ...
 @overload
-def explain(source: str | Path | Classifier, picture: Picture, *, device: str = "auto") -> ImageExplanation: ...
+def explain(
+    source: str | Path | Classifier, picture: Picture, *, device: str = "auto"
+) -> explanations.ImageExplanation: ...
 def explain(
     source: str | Path | Classifier,
     picture: Picture | None = None,
@@ -219,7 +203,7 @@ def explain(
     download: bool = False,
     device: str = "auto",
     quiet: bool = False,
-) -> ImageExplanation | DatasetExplanation:
+) -> explanations.ImageExplanation | DatasetExplanation:
     """Look inside: the routing of one picture, or of a part of the network's dataset (optionally of `images` of it).
 
     `source` is a run folder or a shipped network; for one picture also a .safetensors file or a loaded `Classifier`.
@@ -233,8 +217,8 @@ def explain(
     chosen = choose_device(device)
     if picture is not None:
         classifier = source if isinstance(source, Classifier) else load(source, device=str(chosen))
-        check_routing(classifier.network)
-        return explain_image(classifier.network, classifier.preprocess([picture])[0])
+        explanations.check_routing(classifier.network)
+        return explanations.explain_image(classifier.network, classifier.preprocess([picture])[0])
     if isinstance(source, Classifier):
         raise InputError("A classifier alone does not know its dataset; name its run folder, or give a picture.")
     classifier, dataset = load_with_data(

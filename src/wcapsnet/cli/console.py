@@ -13,13 +13,12 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from ..console import command, err, out
-from ..formatting import mean_and_deviation, percent, plural, printable
+from ..formatting import percent, plural, printable
 from ..limits import EQUAL
 
 if TYPE_CHECKING:  # what needs torch is imported where it is used: predict and evaluate work without
     from ..api import Comparison, Trained
     from ..prediction import Prediction
-    from ..reports import ablation as report_ablation
     from ..reports import tables as report
     from ..sweeps import Sweep
 
@@ -113,26 +112,10 @@ def _means(mean: dict[str, Any]) -> list[str]:
 
 
 def ablation(sweep: Sweep, table_name: str) -> None:
-    """Means over seeds, the paper's figures if this is its experiment, and whether the differences are significant."""
-    from ..recipes.published import PAPER_TABLES
-    from ..reports import ablation as report_ablation
     from ..reports import tables as report
 
-    rows, numeral = report_ablation.rows(sweep, table_name), report_ablation.numeral_of(table_name)
-    paper = PAPER_TABLES[numeral]
-    fair = any(row.paper for row in rows)
-
-    def cells(row: report_ablation.Row) -> list[str]:
-        s = row.sample
-        seeds = f"{len(s.accuracies) if s else 0}{f', {row.failed} failed' if row.failed else ''}"
-        said = [row.name, seeds, str(row.epochs), f"{mean_and_deviation(s.accuracies)} %" if s else ""]
-        if fair:
-            said += ["" if row.paper is None else f"{row.paper:.2f} %"]
-            said += [report.verdict(row.from_paper) if row.from_paper else ""]
-        return [*said, report.verdict(row.from_reference) if row.from_reference else ""]
-
-    columns = ["row", "seeds", "epochs", "test", *(["paper", "from the paper"] if fair else [])]
-    print_table([*columns, f"from {paper.reference}"], map(cells, rows), f"Table {numeral}: {paper.title}")
+    title, lines = report.ablation(sweep, table_name)
+    _grid(lines, title)
     _notes(report.LEGEND[1:])
 
 

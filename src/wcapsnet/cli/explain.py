@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from .. import api
 from ..classifier import Classifier
+from ..console import out
 from ..device import choose_device
 from ..errors import InputError
 from ..explanations import has_routing, without_routing
@@ -27,7 +28,7 @@ from .options import AsJson, DataDir, Device, Download, Plugin, SplitName
 @app.command(
     rich_help_panel=LOOK,
     epilog=examples(
-        "wcapsnet explain runs/demo digit.png              weights, contributions, the effect of switching blocks off",
+        "wcapsnet explain runs/demo digit.png              weights, contributions, the effect of each block",
         "wcapsnet explain runs/demo digit.png --class 8 --nearest 5",
         "wcapsnet explain runs/demo                        how far its blocks specialise, on its test set",
         "wcapsnet explain runs/demo --capsule 2.1          block 1 of level 2: its images, its classes",
@@ -79,21 +80,16 @@ def explain(
     else:
         _refuse({**asked, "--split": split, "--images": images}, "is for a dataset; leave out the image.")
     given: dict[str, Any] = {"data_dir": data_dir, "download": download, "device": device, "quiet": as_json}
-    if picture is not None:
-        facts = _image(run, picture, about, near, given)
-    else:
-        inside = api.explain(run, split=split or "test", images=images, **given)
-        facts = {"run": run, "split": inside.split, "images": len(inside.part.labels)}
-        if capsule:
-            facts |= _capsule(inside, capsule)
-        elif measured:
-            facts |= _faithfulness(inside, measured)
-        elif rerouted:
-            facts |= _rerouted(inside)
-        elif steep:
-            facts |= _critics(inside)
+    out.quiet = as_json  # then only the numbers are wanted
+    try:
+        if picture is not None:
+            facts = _image(run, picture, about, near, given)
         else:
-            facts |= _dataset(inside)
+            inside = api.explain(run, split=split or "test", images=images, **given)
+            facts = {"run": run, "split": inside.split, "images": len(inside.part.labels)}
+            facts |= _dataset(inside, capsule, measured, rerouted, steep)
+    finally:
+        out.quiet = False
     if as_json:
         typer.echo(json.dumps(facts, ensure_ascii=False))
 
@@ -106,84 +102,69 @@ def _refuse(options: dict[str, Any], why: str) -> None:
 
 def _image(run: str, picture: str, about: str | None, near: int, given: dict[str, Any]) -> dict[str, Any]:
     classifier = load(run, device=str(choose_device(given["device"])))
-    names, quiet = classifier.classes, given["quiet"]
+    names = classifier.classes
     if about is not None and about not in names:
         raise InputError(f"There is no class {about!r}{suggestion(about, names)}")
     if not has_routing(classifier.network) and not near:
-        return _plain_image(classifier, picture, quiet)
+        return _plain_image(classifier, picture)
     training = api.explain(run, split="train", **given) if near else None
     one = api.explain(classifier, sys.stdin.buffer.read() if picture == "-" else picture)
     target = one.predicted if about is None else names.index(about)
     facts = {"source": picture, **one.summary(names, target)}
-    if not quiet:
-        show.image(one, names, target, picture)
+    show.image(one, names, target, picture)
     if training:
-        found = training.nearest(one.vector, near)
-        facts["nearest"] = found.summary(training.survey, names, training.files)
-        if not quiet:
-            show.neighbours(facts["nearest"])
+        facts["nearest"] = training.nearest(one.vector, near).summary(training.survey, names, training.files)
+        show.neighbours(facts["nearest"])
     return facts
 
 
-def _plain_image(classifier: Classifier, picture: str, quiet: bool) -> dict[str, Any]:
+def _plain_image(classifier: Classifier, picture: str) -> dict[str, Any]:
     """For a network without routing: its prediction, and what cannot be explained"""
     data: Any = sys.stdin.buffer.read() if picture == "-" else picture
     answer = classifier.predict(data, top=len(classifier.classes))
     why = without_routing(classifier.network)
-    if not quiet:
-        console.predictions([replace(answer, source=picture)])
-        console.say(escape(why))
+    console.predictions([replace(answer, source=picture)])
+    console.say(escape(why))
     facts = {name: value for name, value in console.as_json(answer).items() if name not in ("winners", "routing")}
     return {**facts, "source": picture, "not_explained": why}
 
 
-def _dataset(inside: api.DatasetExplanation) -> dict[str, Any]:
-    if not inside.routed:
-        facts = inside.summary()
-        if not inside.quiet:
-            show.without_routing(inside.evaluation, inside.classes, _called(inside), facts)
-        return facts
-    if not inside.quiet:
-        show.dataset(inside.specialization, inside.probes, inside.survey, inside.classes, _called(inside))
-    return inside.summary()
+def _dataset(
+    inside: api.DatasetExplanation, capsule: str | None, measured: int, rerouted: bool, steep: bool
+) -> dict[str, Any]:
+    """Answer the question that was asked, or say how far the blocks specialise."""
+    called = images_of(inside.split, len(inside.part.labels))
+    if capsule:
+        return _capsule(inside, capsule)
+    if measured:
+        curves = inside.faithfulness(measured)
+        show.faithfulness(curves, "replaced by the blurred image")
+        count = len(next(iter(curves.values())).deletion)
+        return {"images": count, "baseline": "blur", "methods": {name: one.summary() for name, one in curves.items()}}
+    if rerouted:
+        exchanged, count = inside.rerouted(), len(inside.averaged.labels)
+        show.rerouted(exchanged, called, f"{count:,} {images_of(inside.other, count)}")
+        mean = {"mean_of": inside.other, "mean_images": count} if "mean" in exchanged.by else {}
+        return {**mean, **exchanged.summary()}
+    if steep:
+        critics = inside.critics()
+        show.critics(critics, called)
+        return critics.summary()
+    facts = inside.summary()
+    if inside.routed:
+        show.dataset(inside.specialization, inside.probes, inside.survey, inside.classes, called)
+    else:
+        show.without_routing(inside.evaluation, inside.classes, called, facts)
+    return facts
 
 
 def _capsule(inside: api.DatasetExplanation, name: str) -> dict[str, Any]:
     one = inside.capsule(name)
     facts = one.summary(inside.survey, inside.classes, inside.files)
-    if not inside.quiet:
-        show.capsule(one, inside.survey, inside.classes, inside.files)
+    show.capsule(one, inside.survey, inside.classes, inside.files)
     if one.decoded:  # a block of the last level
         walk = inside.traversal(name)
         ends = {"low": walk.values[:, 0].tolist(), "high": walk.values[:, -1].tolist()}
         facts["traversal"] = {**ends, "change": walk.change.tolist()}
-        if not inside.quiet:
-            show.traversal(walk, one.decoded)
+        show.traversal(walk, one.decoded)
     return facts
-
-
-def _faithfulness(inside: api.DatasetExplanation, images: int) -> dict[str, Any]:
-    curves = inside.faithfulness(images)
-    if not inside.quiet:
-        show.faithfulness(curves, "the image blurred")
-    count = min(images, len(getattr(inside.dataset, inside.split).labels))
-    return {"images": count, "baseline": "blur", "methods": {name: one.summary() for name, one in curves.items()}}
-
-
-def _rerouted(inside: api.DatasetExplanation) -> dict[str, Any]:
-    found, count = inside.rerouted(), len(inside.averaged.labels)
-    if not inside.quiet:
-        show.rerouted(found, _called(inside), f"{count:,} {images_of(inside.other, count)}")
-    mean = {"mean_of": inside.other, "mean_images": count} if "mean" in found.by else {}
-    return {**mean, **found.summary()}
-
-
-def _critics(inside: api.DatasetExplanation) -> dict[str, Any]:
-    found = inside.critics()
-    if not inside.quiet:
-        show.critics(found, _called(inside))
-    return found.summary()
-
-
-def _called(inside: api.DatasetExplanation) -> str:
-    return images_of(inside.split, len(inside.part.labels))

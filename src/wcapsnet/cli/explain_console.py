@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 from rich.columns import Columns
 from rich.markup import escape
 from rich.panel import Panel
@@ -19,9 +20,9 @@ from ..explanations.lipschitz import HIGH, LOW, Critics
 from ..explanations.probes import Probe, share_interval
 from ..explanations.reroute import Rerouted
 from ..explanations.shares import against_share, scale_ends, ties_in_words
-from ..explanations.specialization import LevelSpecialization, Specialization
+from ..explanations.specialization import Information, LevelSpecialization, Specialization
 from ..explanations.survey import Survey
-from ..formatting import mean_and_deviation, percent, signed
+from ..formatting import mean_and_deviation, percent, plural, signed
 from ..training.evaluate import Evaluation
 from .console import accuracy_by_class, bold, print_table, say, table
 
@@ -41,7 +42,7 @@ def without_routing(found: Evaluation, classes: tuple[str, ...], part: str, fact
     print_table(
         ["probability", "images", "accuracy"],
         ([f"{percent(p, 1)}%", f"{n:,}", f"{percent(a, 1)}%"] for n, p, a in found.calibration.bins),
-        "Calibration: accuracy of predictions by their probability",
+        "Calibration",
     )
     say(escape(facts["not_explained"]))
 
@@ -56,12 +57,12 @@ def image(one: ImageExplanation, classes: Sequence[str], target: int, source: st
     _contributions(one, classes, target)
     elements = "  ".join(f"{value:.2f}" for value in one.vector.tolist())
     decoded = escape(one.decoded(classes))
-    say(f"{decoded[0].upper()}{decoded[1:]} (counted from 0). Its elements: {elements}")
+    say(f"{decoded[0].upper()}{decoded[1:]}. Rows and columns are numbered from 0. Its elements: {elements}")
 
 
 def _levels(one: ImageExplanation, classes: Sequence[str], target: int) -> None:
     now, logit = float(one.probabilities[target]), float(one.logits[target])
-    shown = table("capsule", "fitness", "weight", "", "probability\nwithout", "logit\nwithout")
+    shown = table("block", "fitness", "weight", "", "probability\nwithout", "logit\nwithout")
     for level, a in enumerate(one.fitness):
         weights = one.block_weights(level)
         for n, (fitness, weight) in enumerate(zip(a.flatten(1).mean(1) if a.dim() > 1 else a, weights, strict=True)):
@@ -78,11 +79,11 @@ def _levels(one: ImageExplanation, classes: Sequence[str], target: int) -> None:
             )
     out.print(shown)
     say(
-        "Capsule 2.1 is capsule 1 of level 2; capsules count from 0. "
-        f"Without: {escape(classes[target])} ({percent(now)}%, logit {logit:.3f}) when a capsule is switched off and "
+        "2.1 is block 1 of level 2; blocks are numbered from 0. "
+        f"Without: {escape(classes[target])} ({percent(now)}%, logit {logit:.3f}) if that block is switched off and "
         "the others share its weight.\n"
-        "In the last level, fitness is the mean over positions and weight the sum. ◀ wins: its weight is within 1 % of "
-        "the largest, so several can win."
+        "In the last level, fitness is the mean over positions and weight the sum. ◀ marks winners: all blocks whose "
+        "weight is within 1 % of the largest."
     )
 
 
@@ -99,28 +100,26 @@ def _heat(one: ImageExplanation) -> None:
     steps = f"blank {low}, {SHADES[len(SHADES) // 2]} {share}, {SHADES[-1]} {high}"
     say(f"Weights of the last level: {steps}. {ties_in_words(one.tied, '◆', outlines=False)}")
     maps = ("\n".join("".join(row) for row in block) for block in rows)
-    out.print(Columns([Panel(text, title=f"capsule {n}", expand=False) for n, text in enumerate(maps)]))
+    out.print(Columns([Panel(text, title=f"block {n}", expand=False) for n, text in enumerate(maps)]))
 
 
 def _contributions(one: ImageExplanation, classes: Sequence[str], target: int, count: int = 8) -> None:
     parts = one.contributions[target]
-    _, rows, columns = parts.shape
-    largest = parts.flatten().abs().argsort(descending=True)[:count].tolist()
-    places = [(flat // (rows * columns), flat // columns % rows, flat % columns) for flat in largest]
+    largest = parts.flatten().abs().argsort(descending=True)[:count]
+    places = list(zip(*(at.tolist() for at in torch.unravel_index(largest, parts.shape)), strict=True))
     say(
         f"The logit of {escape(classes[target])} is {one.logits[target]:.4f}, the sum of {parts.numel()} "
-        "contributions. The largest:"
+        "contributions. The largest are:"
     )
     cells = ((*map(str, at), f"{one.weights[-1][at]:.4f}", f"{parts[at]:+.4f}") for at in places)
-    print_table(["capsule", "row", "column", "weight", "adds"], cells)
+    print_table(["block", "row", "column", "weight", "contribution"], cells)
 
 
 def neighbours(near: list[dict[str, Any]]) -> None:
     """As in `Neighbours.summary`: images of a folder are named, others numbered"""
-    say("The nearest training images, by their decoded vectors:")
-    print_table(
-        ["training image", "class", "distance"], ((_named(one), one["class"], f"{one['distance']:.3f}") for one in near)
-    )
+    say("The training images with the nearest decoded vectors:")
+    rows = ((_named(one), one["class"], f"{one['distance']:.3f}") for one in near)
+    print_table(["training image", "class", "distance"], rows)
 
 
 def dataset(
@@ -130,8 +129,8 @@ def dataset(
     say(f"{len(seen):,} {images}, accuracy {percent(seen.accuracy)}%")
     tied = seen.tied.double()
     say(
-        f"Vectors of the last level that share the largest weight, to within 1 %: {float(tied.median()):,.0f} in the "
-        f"median image, from {int(tied.min()):,} to {int(tied.max()):,}"
+        "Vectors of the last level that share the largest weight, to within 1 %: median "
+        f"{float(tied.median()):,.0f} per image, range {int(tied.min()):,} to {int(tied.max()):,}"
     )
     _in_short(found, probes, len(seen))
     for sentence in (found.trend, *(f"[yellow]{escape(finding)}[/]" for finding in found.findings)):
@@ -143,66 +142,64 @@ def dataset(
 
 
 def _in_short(found: Specialization, probes: Sequence[Probe], images: int) -> None:
-    """Capsules in use, what they say about the class, and how well the level knows it"""
-    columns: Explained = {
-        "level": ("", lambda level: str(level.level + 1)),
-        "capsules": ("", lambda level: str(level.capsules)),
-        "in use": (
-            "effective number of capsules that win; 1: always the same one",
-            lambda level: f"{level.effective_chosen:.2f}",
-        ),
-        "winners": ("of an image: weight within 1 % of the largest", lambda level: f"{level.leaders:.2f}"),
+    """Blocks in use, what they say about the class, and how well the level knows it"""
+    levels = found.levels
+    columns = {
+        "level": ("", [str(one.level + 1) for one in levels]),
+        "blocks": ("", [str(one.capsules) for one in levels]),
+        "in use": ("effective number of blocks that win; 1: always the same one", _numbers(levels, "effective_chosen")),
+        "winners": ("per image: blocks whose weight is within 1 % of the largest", _numbers(levels, "leaders")),
         "winner says": (
-            "about the class: 0 nothing, 1 the most one capsule can; (chance)",
-            lambda level: f"{level.information_chosen:.3f} ({level.information_chosen_by_chance:.3f})",
+            "about the class: 0 nothing, 1 the most that one block can; (chance)",
+            [_with_chance(one.information_chosen) for one in levels],
         ),
     }
     if probes:
         chance = f"chance {percent(probes[0].by_chance, 1)}%"
-        columns["probe reads"] = (
-            f"class accuracy of a linear probe (95 % interval); {chance}",
-            lambda level: _probe(probes[level.level], images),
-        )
-    _explained(columns, found)
+        meaning = f"the class: accuracy of a linear probe (95 % interval); {chance}"
+        columns["probe reads"] = (meaning, [_probe(probes[one.level], images) for one in levels])
+    _explained(columns)
 
 
 def _further(found: Specialization) -> None:
-    columns: Explained = {
-        "level": ("", lambda level: str(level.level + 1)),
-        "by weight": (
-            "capsules in use, by their mean weights instead of their wins",
-            lambda level: f"{level.effective:.2f}",
-        ),
+    levels = found.levels
+    columns = {
+        "level": ("", [str(one.level + 1) for one in levels]),
+        "by weight": ("blocks in use, by their mean weights instead of their wins", _numbers(levels, "effective")),
         "weights say": (
-            "about the class: as a winner, a capsule drawn by weight; (chance)",
-            lambda level: f"{level.information:.3f} ({level.information_by_chance:.3f})",
+            "about the class, if a block drawn by weight wins; (chance)",
+            [_with_chance(one.information) for one in levels],
         ),
         "winners say": (
-            "all of an image together, same scale, may exceed 1; (chance)",
-            lambda level: f"{level.information_set:.3f} ({level.information_set_by_chance:.3f})",
+            "all of an image together, on the same scale; may exceed 1; (chance)",
+            [_with_chance(one.information_set) for one in levels],
         ),
     }
-    steps = {step.after: f"{signed(step.change)} ± {step.margin:.3f}" for step in found.steps}
-    if steps:
-        gains = "on the level before, less chance; ± half a 95 % interval"
-        columns["winner gains"] = (gains, lambda level: steps.get(level.level, ""))
+    if found.steps:
+        steps = {step.after: f"{signed(step.change)} ± {step.margin:.3f}" for step in found.steps}
+        gains = "over the level before, less chance; ± half a 95 % interval"
+        columns["winner gains"] = (gains, [steps.get(one.level, "") for one in levels])
     say("\nMore on each level")
-    _explained(columns, found)
+    _explained(columns)
 
 
-# column → its meaning, empty if it needs none, and the cell of a level
-Explained = dict[str, tuple[str, Callable[[LevelSpecialization], str]]]
-
-
-def _explained(columns: Explained, found: Specialization) -> None:
-    """One row per level, and the meaning of the columns below"""
-    names = [Column(name, no_wrap=True) for name in columns]
-    print_table(names, ([cell(level) for _, cell in columns.values()] for level in found.levels))
+def _explained(columns: dict[str, tuple[str, list[str]]]) -> None:
+    """Column → its meaning, empty if it needs none, and its cells. The meanings follow below the table."""
+    rows = zip(*(cells for _, cells in columns.values()), strict=True)
+    print_table([Column(name, no_wrap=True) for name in columns], rows)
     lines = Table.grid(Column(no_wrap=True), Column(), padding=(0, 2))
     for name, (meaning, _) in columns.items():
         if meaning:
-            lines.add_row(f"[bold]{name}[/]", meaning)
+            lines.add_row(bold(name), meaning)
     out.print(lines)
+
+
+def _numbers(levels: Sequence[LevelSpecialization], field: str) -> list[str]:
+    return [f"{getattr(level, field):.2f}" for level in levels]
+
+
+def _with_chance(one: Information) -> str:
+    return f"{one.value:.3f} ({one.by_chance:.3f})"
 
 
 def _probe(probe: Probe, images: int) -> str:
@@ -211,7 +208,7 @@ def _probe(probe: Probe, images: int) -> str:
 
 
 def _mean_weights(level: LevelSpecialization, classes: Sequence[str]) -> None:
-    """As much as fits: every class with intervals, without them, or for each capsule the classes that give it most"""
+    """As much as fits: every class with intervals, without them, or for each block the classes that give it most"""
     margins = level.margin[~level.margin.isnan()]
     each = " ± half a 95 % confidence interval" if len(margins) else ", single images"
     tables = [(_preferred(level, classes, count), each) for count in (5, 3, 1)]
@@ -220,12 +217,12 @@ def _mean_weights(level: LevelSpecialization, classes: Sequence[str]) -> None:
         tables = [(_by_class(level, classes), each), (_by_class(level, classes, margins=False), widest), *tables]
     free = out.options.update_width(10_000)
     shown, noise = next((one for one in tables if out.measure(one[0], options=free).maximum <= out.width), tables[-1])
-    say(f"\nLevel {level.level + 1}: mean weights (equal: {1 / level.capsules:.3f}){noise}")
+    say(f"\nLevel {level.level + 1}: mean weights (equal share: {1 / level.capsules:.3f}){noise}")
     out.print(shown)
 
 
 def _by_class(level: LevelSpecialization, classes: Sequence[str], margins: bool = True) -> Table:
-    """One row per class, one column per capsule"""
+    """One row per class, one column per block"""
     shown = table(_name("class"), *(Column(f"{n}", no_wrap=True) for n in range(level.capsules)))
     for name, mean, margin in zip(classes, level.mean.tolist(), level.margin.tolist(), strict=True):
         if math.isnan(mean[0]):
@@ -237,8 +234,8 @@ def _by_class(level: LevelSpecialization, classes: Sequence[str], margins: bool 
 
 
 def _preferred(level: LevelSpecialization, classes: Sequence[str], count: int) -> Table:
-    """One row per capsule, with this many of the classes that give it most weight"""
-    shown = table("capsule", "mean", *map(_name, ["most from", *["then"] * (count - 1)]))
+    """One row per block, with this many of the classes that give it most weight"""
+    shown = table("block", "mean", *map(_name, ["most from", *["then"] * (count - 1)]))
     for n in range(level.capsules):
         mean, margin = level.mean[:, n], level.margin[:, n]
         most = mean.nan_to_num(-1).argsort(descending=True)[:count].tolist()
@@ -261,14 +258,15 @@ def _named(image: dict[str, Any]) -> str:
 
 
 def capsule(one: CapsuleExplanation, seen: Survey, classes: Sequence[str], files: Sequence[str] = ()) -> None:
-    own = ", ".join(f"{escape(classes[r])} ({one.mean[r]:.3f})" for r in one.classes) or "none in particular"
-    decoded = f" One of its vectors is decoded in {one.decoded:,}." if one.level == len(seen.weights) - 1 else ""
+    own = ", ".join(f"{escape(classes[r])} ({one.mean[r]:.3f})" for r in one.classes) or "none"
+    last = one.level == len(seen.weights) - 1
+    decoded = f" One of its vectors is decoded in {plural(one.decoded, 'image')}." if last else ""
     say(
-        f"Capsule {one.capsule} of level {one.level + 1} wins {one.wins:,} of {len(seen):,} images: its weight is "
-        f"within 1 % of the largest.{decoded} Its classes: {own}."
+        f"Block {one.capsule} of level {one.level + 1} wins {one.wins:,} of {len(seen):,} images: its weight is "
+        f"within 1 % of the largest.{decoded} Classes that give it more weight than average: {own}."
     )
-    some = f"{len(one.images):,} of the {one.equal:,} images that give it most weight, equal to within 1 %:"
-    say(some if one.equal > len(one.images) else "The images that give it most weight:")
+    some = f"{len(one.images):,} of the {one.equal:,} images that give it the most weight, equal to within 1 %:"
+    say(some if one.equal > len(one.images) else "The images that give it the most weight:")
     favourites = one.summary(seen, classes, files)["favourites"]
     taken_for = (classes[int(seen.predicted[image["image"]])] for image in favourites)
     print_table(
@@ -280,21 +278,21 @@ def capsule(one: CapsuleExplanation, seen: Survey, classes: Sequence[str], files
 def traversal(walk: Traversal, images: int) -> None:
     """`images`: the number of images in which the range was measured"""
     if images < 2:
-        say("What its vector encodes cannot be measured: one image has no range.")
+        say("What its vectors encode cannot be measured: a single image has no range.")
         return
     say(
-        f"What its vector encodes: each element over its range in {images:,} images, and how much that changes the "
-        "reconstruction"
+        f"What its vectors encode: each element varied over its range in {images:,} images, and how much that changes "
+        "the reconstruction"
     )
     order = walk.change.argsort(descending=True).tolist()
     cells = ((str(k), f"{walk.values[k, 0]:.2f}", f"{walk.values[k, -1]:.2f}", f"{walk.change[k]:.4f}") for k in order)
-    print_table(["element", "from", "to", "mean change of a pixel"], cells)
+    print_table(["element", "from", "to", "mean change per pixel"], cells)
 
 
 def rerouted(found: Rerouted, images: str, mean_of: str) -> None:
     """`images`, `mean_of`: what to call the predicted images and those whose weights were averaged"""
     own = found.correct / found.images
-    say(f"{found.images:,} {images}, accuracy {percent(own)}% with their own weights; with others:")
+    say(f"{found.images:,} {images}, accuracy {percent(own)}% with their own weights. With other weights:")
     everywhere, alone = [], []
     for kind, outcomes in found.by.items():
         differences = [found.difference(outcome) for outcome in outcomes]
@@ -304,18 +302,19 @@ def rerouted(found: Rerouted, images: str, mean_of: str) -> None:
         changed = f"{percent(outcomes[0].changed / found.images, 1)}%"
         everywhere.append([kind, f"{percent(own + differences[0][0])}%", points[0], changed])
         alone.append([kind, *points[1:]])
-    print_table(["weights", "accuracy", "points", "changed answers"], everywhere)
+    print_table(["weights", "accuracy", "points", "changed predictions"], everywhere)
     if len(alone[0]) > 2:
-        say("In one level alone, points:")
+        say("In one level at a time, points:")
         print_table(["weights", *(f"level {level}" for level in range(1, len(alone[0])))], alone)
     if found.draws:
         say(f"Over the {len(found.draws)} draws: accuracy {mean_and_deviation(found.draws)} % (standard deviation)")
         kinds = "Equal: no routing. Draw: random weights, the same for all images."
     else:
-        kinds = f"Mean: over {mean_of}, so all are routed alike. Other: from a random other image. Equal: no routing."
+        kinds = f"Mean: over {mean_of}, the same for all images. Other: those of another, random image. "
+        kinds += "Equal: no routing."
         if "dropout" in found.by:
-            kinds += " Dropout: their own, from critics with dropout on as in training."
-    say(f"{kinds} Points: the change in accuracy, with half its 95 % confidence interval.")
+            kinds += " Dropout: their own, from critics with dropout on, as in training."
+    say(f"{kinds} Points: the change in accuracy ± half its 95 % confidence interval.")
 
 
 def critics(found: Critics, images: str) -> None:
@@ -331,23 +330,22 @@ def critics(found: Critics, images: str) -> None:
     say(f"The critics on {found.images:,} {images}:")
     print_table(["level", "γ", "σ", "γ/σ", "Π‖A‖", "bound", "mean\nslope", "largest\nslope", "largest,\nlogit"], steep)
     say(
-        "Bound: ¼ · γ/σ · Π‖A‖, with γ and σ of the batch norm and the norms of the convolutions on their maps. "
+        "Bound: ¼ · γ/σ · Π‖A‖, with γ and σ of the batch norm and ‖A‖ the norm of a convolution on its map. "
         "Slope: the norm of the gradient of the fitness, or of the logit before the sigmoid, with respect to the "
         "judged capsule."
     )
     names = (f"below\n{LOW}", f"above\n{HIGH}", "always\nthe same")
-    print_table(["level", *names, "σ kept", "σ with\ndropout", "σ without"], rest)
+    print_table(["level", *names, "σ stored", "σ with\ndropout", "σ without"], rest)
     say(
         f"Always the same: blocks (last level: vectors) whose fitness is below {LOW}, or above {HIGH}, for every "
-        "image. σ before the batch norm: as stored in training; on these images with the critic's dropout and "
-        "without."
+        "image. σ of the batch norm's input: as stored in training, and on these images with the critic's dropout on "
+        "and off."
     )
 
 
 def faithfulness(found: dict[str, Faithfulness], baseline: str) -> None:
     images = len(next(iter(found.values())).deletion)
-    several = f"{images} images" if images > 1 else "one image"
-    say(f"Areas under deletion and insertion curves, {several}; regions are replaced by {baseline}")
+    say(f"Areas under the deletion and insertion curves of {plural(images, 'image')}; regions are {baseline}")
     areas = {n: [mean_and_margin(area) for area in (one.deletion_area, one.insertion_area)] for n, one in found.items()}
     print_table(
         ["ranked by", "deletion\n(lower is better)", "insertion\n(higher is better)"],

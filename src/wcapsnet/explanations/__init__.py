@@ -12,7 +12,6 @@
 from .capsule import (
     CapsuleExplanation,
     Neighbours,
-    Range,
     Traversal,
     check_capsule,
     decode,
@@ -23,8 +22,8 @@ from .capsule import (
     vector_range,
 )
 from .faithfulness import Faithfulness, available_methods, faithfulness, mean_and_margin
-from .image import ImageExplanation, contributions, explain_image, explain_images, over_image, without_each_block
-from .lipschitz import CriticFacts, Critics, critics, recalibrated
+from .image import ImageExplanation, explain_image, explain_images, over_image, without_each_block
+from .lipschitz import Critics, critics, recalibrated
 from .probes import Probe, probe_levels
 from .reroute import Rerouted, reroute
 from .specialization import LevelSpecialization, Specialization, specialization
@@ -32,14 +31,12 @@ from .survey import Survey, check_routing, has_routing, survey, without_routing
 
 __all__ = [
     "CapsuleExplanation",
-    "CriticFacts",
     "Critics",
     "Faithfulness",
     "ImageExplanation",
     "LevelSpecialization",
     "Neighbours",
     "Probe",
-    "Range",
     "Rerouted",
     "Specialization",
     "Survey",
@@ -47,7 +44,6 @@ __all__ = [
     "available_methods",
     "check_capsule",
     "check_routing",
-    "contributions",
     "critics",
     "decode",
     "explain_capsule",

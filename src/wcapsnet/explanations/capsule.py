@@ -14,7 +14,7 @@ from ..network import BestCapsule, WCapsNet
 from ..network.routing import heaviest
 from ..training.evaluate import evaluating
 from .specialization import Specialization, plain
-from .survey import Survey
+from .survey import Survey, evenly
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def _favourites(weight: Tensor, count: int) -> Tensor:
     weight to within 1 %; then a sample spread evenly over them is returned, since the first may all be of one class."""
     tied = heaviest(weight).nonzero().flatten()
     if len(tied) > count:
-        tied = tied[torch.arange(count) * len(tied) // count]
+        tied = tied[evenly(len(tied), count)]
         return tied[weight[tied].argsort(descending=True, stable=True)]
     return weight.argsort(descending=True, stable=True)[:count]
 
@@ -135,7 +135,7 @@ def vector_range(survey: Survey, capsule: int | None = None) -> Range:
         check_capsule([b.shape[1] for b in survey.weights], len(survey.weights) - 1, capsule)
         chosen = survey.places[:, 0] == capsule
     if not chosen.any():
-        raise InputError(f"No vector of capsule {capsule} of the last level is decoded in {len(survey):,} images.")
+        raise InputError(f"No vector of block {capsule} of the last level was decoded ({len(survey):,} images).")
     vectors = survey.vectors[chosen]
     low, center, high = (torch.quantile(vectors, q, dim=0) for q in (0.05, 0.5, 0.95))
     distance = ((vectors - center) / (high - low).clamp_min(1e-12)).square().sum(1)
@@ -182,4 +182,4 @@ def check_capsule(capsules: Sequence[int], level: int, capsule: int) -> None:
     if not 0 <= level < len(capsules):
         raise InputError(f"The network has levels 1 to {len(capsules)}, not {level + 1}.")
     if not 0 <= capsule < capsules[level]:
-        raise InputError(f"Level {level + 1} has capsules 0 to {capsules[level] - 1}, not {capsule}.")
+        raise InputError(f"Level {level + 1} has blocks 0 to {capsules[level] - 1}, not {capsule}.")

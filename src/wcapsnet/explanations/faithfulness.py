@@ -96,14 +96,11 @@ def faithfulness(
     generator = torch.Generator().manual_seed(seed)
     found = {}
     with evaluating(network):
-        target = _answers(network, lambda part: images[part], len(images)).argmax(1)
+        target = _answers(network, images).argmax(1)
         for method in chosen:
             relevance = METHODS[method](network, images, target, reference).flatten(1)
-            removed, deletion, insertion = _curves(network, images, reference, _ranks(relevance, generator), steps)
-            each = torch.arange(len(images))
-            found[method] = Faithfulness(
-                method, removed, deletion[:, each, target].mT.cpu(), insertion[:, each, target].mT.cpu()
-            )
+            rank = _ranks(relevance, generator)
+            found[method] = Faithfulness(method, *_curves(network, images, reference, target, rank, steps))
     return found
 
 
@@ -189,35 +186,32 @@ BASELINES: dict[str, Callable[[Tensor], Tensor]] = {"blur": _blur, "mean": _mean
 
 
 def _curves(
-    network: WCapsNet, images: Tensor, reference: Tensor, rank: Tensor, steps: int
+    network: WCapsNet, images: Tensor, reference: Tensor, target: Tensor, rank: Tensor, steps: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Shares (steps + 1,), and probabilities (steps + 1, m, N) as regions are removed or restored in order of `rank`"""
+    """Shares (steps + 1,), and probabilities of the target (m, steps + 1) as regions are removed or restored in order
+    of `rank`"""
     cells, of_pixel = rank.shape[1], cell_of_pixel(network)
     steps = min(steps, cells)
     counts = [round(step * cells / steps) for step in range(steps + 1)]
 
-    def replaced(before: Tensor, after: Tensor, count: int) -> Callable[[slice], Tensor]:
-        def some(part: slice) -> Tensor:
-            first = (rank[part] < count)[:, of_pixel].unsqueeze(1)  # (m, 1, h, w)
-            return torch.where(first, after[part], before[part])
+    def curve(before: Tensor, after: Tensor) -> Tensor:
+        """With the first `count` regions of `before` replaced by those of `after`, for every count"""
+        first = ((rank < count)[:, of_pixel].unsqueeze(1) for count in counts)  # (m, 1, h, w)
+        answers = (_answers(network, torch.where(some, after, before)) for some in first)
+        return torch.cat([answer.gather(1, target[:, None]) for answer in answers], 1).cpu()
 
-        return some
-
-    deletion = [_answers(network, replaced(images, reference, count), len(images)) for count in counts]
-    insertion = [_answers(network, replaced(reference, images, count), len(images)) for count in counts]
-    return torch.tensor(counts) / cells, torch.stack(deletion), torch.stack(insertion)
+    return torch.tensor(counts) / cells, curve(images, reference), curve(reference, images)
 
 
-def _answers(network: WCapsNet, images: Callable[[slice], Tensor], count: int) -> Tensor:
-    """(m, N): probabilities for images that are created part by part"""
-    device = network.projection.device
-    size = min(good_batch(network, device), -(-count // torch.get_num_threads()))  # one part per core
+def _answers(network: WCapsNet, images: Tensor) -> Tensor:
+    """(m, N): probabilities"""
+    size = min(good_batch(network, images.device), -(-len(images) // torch.get_num_threads()))  # one part per core
 
-    @torch.no_grad()
-    def answer(start: int) -> Tensor:
-        return network.class_logits(network(images(slice(start, start + size)))).softmax(1)
+    @torch.no_grad()  # set here because the mode is per thread
+    def answer(part: Tensor) -> Tensor:
+        return network.class_logits(network(part)).softmax(1)
 
-    return torch.cat(list(on_every_core(answer, range(0, count, size), device)))
+    return torch.cat(list(on_every_core(answer, images.split(size), images.device)))
 
 
 def _ranks(relevance: Tensor, generator: torch.Generator) -> Tensor:

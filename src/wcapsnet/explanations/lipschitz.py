@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
@@ -111,7 +111,8 @@ def critics(
 
     `seed` determines the dropout masks. `progress` receives the number of finished images.
     """
-    if not list(_with_critics(network)):
+    judges = _critics(network)
+    if not judges:
         name = network.config.routing.fitness
         raise InputError(f"Only the paper's critics can be measured; model.routing.fitness of this network is {name}.")
     if len(split) == 0:
@@ -123,7 +124,9 @@ def critics(
         images, _ = split.take(slice(start, start + size))
         numbers = torch.Generator(device).manual_seed(seed * 1_000_003 + start)  # in any thread order
         with arithmetic("fp32", device):
-            return [_judged(critic, c, numbers) for _, critic, c in _capsules(network, images)]
+            with torch.no_grad():  # set here because the mode is per thread
+                capsules = network(images).capsules
+            return [_judged(critic, capsules[level], numbers) for level, critic in judges.items()]
 
     parts = []
     with evaluating(network):
@@ -133,7 +136,7 @@ def critics(
                 if progress:
                     progress(min(start + size, len(split)))
         judged_by = [_Judged(*map(torch.cat, zip(*level, strict=True))) for level in zip(*parts, strict=True)]
-        levels = zip(_with_critics(network), judged_by, strict=True)
+        levels = zip(judges.items(), judged_by, strict=True)
         return Critics(len(split), tuple(_facts(network, level, critic, found) for (level, critic), found in levels))
 
 
@@ -161,15 +164,14 @@ def recalibrated(network: WCapsNet, batches: Iterable[Tensor], levels: Collectio
     images, copied = list(batches), copy.deepcopy(network).eval()
     if not images:
         raise InputError("Re-estimating the critics' statistics needs at least one image.")
-    for level, critic in _with_critics(copied):
+    for level, critic in _critics(copied).items():
         if levels is not None and level not in levels:
             continue
 
-        def look(batch: Tensor, level: int = level) -> tuple[int, Tensor, Tensor]:
+        @torch.no_grad()  # set here because the mode is per thread
+        def look(batch: Tensor, level: int = level, critic: Critic = critic) -> tuple[int, Tensor, Tensor]:
             with arithmetic("fp32", batch.device):
-                critic, c = next((critic, c) for index, critic, c in _capsules(copied, batch) if index == level)
-                with torch.no_grad():  # set here because the mode is per thread
-                    values = exact(_before_norm(critic, c)[0])
+                values = exact(_before_norm(critic, copied(batch).capsules[level])[0])
             return values.numel(), values.sum(), values.square().sum()
 
         counts, sums, squares = zip(*on_every_core(look, images, images[0].device), strict=True)
@@ -180,17 +182,10 @@ def recalibrated(network: WCapsNet, batches: Iterable[Tensor], levels: Collectio
     return copied.train(network.training)
 
 
-def _with_critics(network: WCapsNet) -> Iterator[tuple[int, Critic]]:
-    for level, router in enumerate(network.routers):
-        if isinstance(router.critic, Critic):
-            yield level, router.critic
-
-
-def _capsules(network: WCapsNet, images: Tensor) -> Iterator[tuple[int, Critic, Tensor]]:
-    """Level, critic and capsules of every level with a critic"""
-    with torch.no_grad():
-        capsules = network(images).capsules
-    yield from ((level, critic, capsules[level]) for level, critic in _with_critics(network))
+def _critics(network: WCapsNet) -> dict[int, Critic]:
+    """The critic of every level that has one"""
+    critics = {level: router.critic for level, router in enumerate(network.routers)}
+    return {level: critic for level, critic in critics.items() if isinstance(critic, Critic)}
 
 
 def _before_norm(critic: Critic, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:

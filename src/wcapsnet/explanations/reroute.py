@@ -133,7 +133,7 @@ def _size(network: WCapsNet, split: DeviceSplit) -> int:
 def _others(network: WCapsNet, mean_of: DeviceSplit, seed: int) -> dict[str, Weigh]:
     if network.config.routing.fitness == "critic":
         means = _mean_weights(network, mean_of)
-        kinds = {"mean": _given(means), "other": _anothers, "equal": _given(_equal(means))}
+        kinds = {"mean": _given(means), "other": _of_the_next_image, "equal": _given(_equal(means))}
         return {**kinds, "dropout": _dropping(network)} if network.config.critic_dropout else kinds
     with torch.no_grad():
         kept = [routing.fitness for routing in network(mean_of.take(slice(0, 1))[0]).routings]
@@ -150,7 +150,7 @@ def _given(weights: Sequence[Tensor]) -> Weigh:
     return lambda level, own, c, numbers: weights[level].expand_as(own)
 
 
-def _anothers(level: int, own: Tensor, c: Tensor, numbers: torch.Generator) -> Tensor:
+def _of_the_next_image(level: int, own: Tensor, c: Tensor, numbers: torch.Generator) -> Tensor:
     return own.roll(1, 0)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -13,34 +14,44 @@ from scipy.special import stdtrit
 from torch import Tensor
 
 from ..formatting import listed, percent
-from .survey import Survey
+from .survey import Survey, class_sums
 
 ALWAYS = 0.99  # a set of capsules that wins this share of the images is said to always win
 LEAST = 30  # images needed to say that a capsule always or never wins: with fewer it may do so by chance
 # The scale of all information values, in words (D29)
 SCALE = (
-    "0 means no information about the class; 1 means the most that one of n blocks can carry: ln n, or the entropy of "
-    "the classes if smaller"
+    "0 means no information about the class; 1 is the most that one of n blocks can carry: ln n, or the entropy of "
+    "the classes if that is smaller"
 )
 SHUFFLES = 20
+
+
+class Information(NamedTuple):
+    """Information about the class, on one scale (D29): nats divided by min(H(class), ln n). On it 0 says nothing about
+    the class, and 1 is the most that one of n capsules can say."""
+
+    value: float
+    by_chance: float  # mean over 20 shuffles of the labels
+    most_by_chance: float  # largest of the 20: if class and capsules are unrelated, one value in 21 is above it
+
+    @property
+    def beyond_chance(self) -> float:
+        """value − by_chance; 0 if a shuffle reached the value"""
+        return max(self.value - self.by_chance, 0) if self.value > self.most_by_chance + 1e-9 else 0.0
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} (chance {self.by_chance:.3f})"
 
 
 @dataclass(frozen=True)
 class LevelSpecialization:
     """The weights b of one level over a dataset.
 
-    All information values use one scale (D29): nats divided by `unit`, min(H(class), ln n). On it 0 says nothing about
-    the class, and 1 is the most that one of n capsules can say.
-
     - `information`: I(class; capsule), with the capsule of an image drawn with probabilities b_n.
     - `information_chosen`: the same, with the capsule drawn evenly from the winners of the image (weight within 1 % of
       the largest). Trained critics saturate, so several often win (D31).
     - `information_set`: I(class; set of winners). There are 2ⁿ − 1 sets, so this can exceed 1, up to H(class) / unit.
-      It equals `information_chosen` if every image has one winner.
-
-    `by_chance` is the mean over 20 shuffles of the labels and `most_by_chance` the largest of the 20: if classes and
-    capsules are unrelated, one value in 21 is above it. With few images for many sets, much of `information_set` is
-    chance.
+      It equals `information_chosen` if every image has one winner. With few images for many sets, much of it is chance.
     """
 
     level: int  # counted from 0
@@ -51,15 +62,10 @@ class LevelSpecialization:
     chosen: Tensor  # (N, n): share of a class's images that it wins, alone or not; nan if there are none
     chosen_overall: Tensor  # (n,): share of all images that it wins, alone or not
     unit: float  # nats that correspond to 1; 0 if nothing can be told
-    information: float
-    information_by_chance: float
-    information_chosen: float
+    information: Information
+    information_chosen: Information
     information_chosen_by_image: Tensor  # (m,): the contribution of each image; their mean is information_chosen
-    information_chosen_by_chance: float
-    information_chosen_most_by_chance: float
-    information_set: float
-    information_set_by_chance: float
-    information_set_most_by_chance: float
+    information_set: Information
     effective: float  # capsules in use: exp H(mean b), between 1 and n
     effective_chosen: float  # the same for wins, shared between tied winners
     effective_per_image: float  # mean of exp H(b) over images: effective number of capsules in one image
@@ -73,10 +79,14 @@ class LevelSpecialization:
 
     def summary(self) -> dict[str, Any]:
         """Plain values, ready for JSON; unknown values are null. Rows are classes."""
-        left_out = ("counts", "information_chosen_by_image")
-        facts = {name: value for name, value in vars(self).items() if name not in left_out}
-        plained = {name: plain(value) if isinstance(value, Tensor) else value for name, value in facts.items()}
-        return {**plained, "level": self.level + 1, "capsules": self.capsules, "findings": list(self.findings)}
+        facts: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            if isinstance(value, Information):
+                facts |= {name: value.value, f"{name}_by_chance": value.by_chance}
+                facts[f"{name}_most_by_chance"] = value.most_by_chance
+            elif name not in ("counts", "information_chosen_by_image"):
+                facts[name] = plain(value) if isinstance(value, Tensor) else value
+        return {**facts, "level": self.level + 1, "capsules": self.capsules, "findings": list(self.findings)}
 
 
 class Step(NamedTuple):
@@ -111,7 +121,7 @@ class Specialization:
     def steps(self) -> tuple[Step, ...]:
         """Empty unless two levels select and the winner of each says more than chance."""
         several = self.selecting
-        if not all(_beyond_chance(level) for level in several):
+        if not all(level.information_chosen.beyond_chance for level in several):
             return ()
         return tuple(_step(before, after) for before, after in itertools.pairwise(several))
 
@@ -120,16 +130,13 @@ class Specialization:
         """Whether deeper levels specialise more, in words and numbers. Levels with one capsule are left out."""
         several = self.selecting
         if len(several) < 2:
-            return "Fewer than two levels select, so nothing can be said about depth."
-        told = [_beyond_chance(level) for level in several]
-        shared = any(one.shared for one in several)
-        together = [
-            _beyond(one.information_set, one.information_set_by_chance, one.information_set_most_by_chance)
-            for one in several
-        ]
+            return "Fewer than two levels have several blocks, so nothing can be said about depth."
+        told = [level.information_chosen.beyond_chance for level in several]
+        together = [level.information_set.beyond_chance for level in several]
+        shared = any(level.shared for level in several)
         if not any(told):
             nor = ", nor do all winners of an image together" if shared and not any(together) else ""
-            said = f"In no level does the winning block tell more about the class than chance{nor}."
+            said = f"In no level does the winning block say more about the class than chance would{nor}."
         else:
             does = _course(self.steps) if self.steps else " by level"
             said = f"What the winning block says about the class, less chance,{does}: {_row(told)}."
@@ -143,9 +150,9 @@ class Specialization:
         """Plain values, ready for JSON; unknown values are null."""
         return {
             "trend": self.trend,
-            "scale": f"Information in units of each level's `unit`, in nats. {SCALE}. A set of winners can exceed 1.",
+            "scale": f"Information in multiples of a level's `unit`, in nats: {SCALE}. A set of winners can exceed 1.",
             "steps": [
-                {"from": one.before + 1, "to": one.after + 1, "change": one.change, "margin": _known(one.margin)}
+                {"from": one.before + 1, "to": one.after + 1, "change": one.change, "margin": plain(one.margin)}
                 for one in self.steps
             ],
             "levels": [level.summary() for level in self.levels],
@@ -154,21 +161,9 @@ class Specialization:
         }
 
 
-def _beyond(value: float, chance: float, most: float) -> float:
-    """value − chance, on the same scale; 0 if a shuffle reached the value"""
-    return max(value - chance, 0) if value > most + 1e-9 else 0.0
-
-
-def _beyond_chance(level: LevelSpecialization) -> float:
-    """What the level's winner says about the class, less chance"""
-    return _beyond(
-        level.information_chosen, level.information_chosen_by_chance, level.information_chosen_most_by_chance
-    )
-
-
 def _step(before: LevelSpecialization, after: LevelSpecialization) -> Step:
     """A paired comparison over images, since both levels see the same ones; class frequencies and chance are fixed."""
-    mine, theirs = (level.information_chosen_by_image - level.information_chosen_by_chance for level in (after, before))
+    mine, theirs = (one.information_chosen_by_image - one.information_chosen.by_chance for one in (after, before))
     differences = mine - theirs
     margin = confidence_margin(differences.var(), torch.tensor(len(differences)))
     return Step(before.level, after.level, float(differences.mean()), float(margin))
@@ -181,28 +176,24 @@ def _course(steps: tuple[Step, ...]) -> str:
         return " does not change from level to level by more than the noise"
     if len(up) == len(steps) or len(down) == len(steps):
         return f" {'rises' if up else 'falls'} with every level"
-    ways = [f"{does} {_places(some)}" for does, some in (("rises", up), ("falls", down)) if some]
+    ways = [
+        f"{does} {' and '.join(f'from level {one.before + 1} to {one.after + 1}' for one in some)}"
+        for does, some in (("rises", up), ("falls", down))
+        if some
+    ]
     rest = " (otherwise within the noise)" if len(up) + len(down) < len(steps) else ""
     return f" {' and '.join(ways)}{rest}"
-
-
-def _places(steps: list[Step]) -> str:
-    return " and ".join(f"from level {one.before + 1} to {one.after + 1}" for one in steps)
 
 
 def _row(values: list[float]) -> str:
     return " → ".join(f"{value:.3f}" if value else "not above chance" for value in values)
 
 
-def plain(values: Tensor) -> list[Any]:
+def plain(values: Tensor | float) -> Any:
     """Nested lists, with null for nan"""
-    if values.dim() > 1:
-        return [plain(row) for row in values]
-    return [_known(value) for value in values.tolist()]
-
-
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else value
+    if isinstance(values, Tensor):
+        return [plain(row) for row in values] if values.dim() else plain(values.item())
+    return None if math.isnan(values) else values
 
 
 def specialization(survey: Survey) -> Specialization:
@@ -229,12 +220,14 @@ def level_specialization(index: int, b: Tensor, winners: Tensor, labels: Tensor,
     squares = _class_means(b.square(), labels, counts)
     variance = (squares - mean.square()).clamp_min(0) * (counts / (counts - 1).clamp_min(1))[:, None]
     sets, which = winners.unique(dim=0, return_inverse=True)
-    joint, joint_chosen = _joint(b, labels, classes), _joint(wins, labels, classes)
-    generator = torch.Generator().manual_seed(0)
+    joint = class_sums(wins, labels, classes)
+    unit, generator = information_unit(joint), torch.Generator().manual_seed(0)
     shuffled = [labels[torch.randperm(len(labels), generator=generator)] for _ in range(SHUFFLES)]
-    chosen_shuffled = [normalized_information(_joint(wins, other, classes)) for other in shuffled]
-    unit = information_unit(joint_chosen)
-    set_shuffled = [_set_information(which, other, classes, unit) for other in shuffled]
+
+    def told(joint_with: Callable[[Tensor], Tensor]) -> Information:
+        value, *by_chance = (normalized_information(joint_with(r), unit) for r in (labels, *shuffled))
+        return Information(value, fmean(by_chance), max(by_chance))
+
     return LevelSpecialization(
         level=index,
         mean=mean.float(),
@@ -244,15 +237,10 @@ def level_specialization(index: int, b: Tensor, winners: Tensor, labels: Tensor,
         chosen=_class_means(winners.double(), labels, counts).float(),
         chosen_overall=winners.double().mean(0).float(),
         unit=unit,
-        information=normalized_information(joint),
-        information_by_chance=fmean(normalized_information(_joint(b, other, classes)) for other in shuffled),
-        information_chosen=normalized_information(joint_chosen),
-        information_chosen_by_image=_by_image(wins, labels, joint_chosen),
-        information_chosen_by_chance=fmean(chosen_shuffled),
-        information_chosen_most_by_chance=max(chosen_shuffled),
-        information_set=_set_information(which, labels, classes, unit),
-        information_set_by_chance=fmean(set_shuffled),
-        information_set_most_by_chance=max(set_shuffled),
+        information=told(lambda r: class_sums(b, r, classes)),
+        information_chosen=told(lambda r: class_sums(wins, r, classes)),
+        information_chosen_by_image=_by_image(wins, labels, joint, unit),
+        information_set=told(lambda r: _set_joint(which, r, classes)),
         effective=effective_number(b.mean(0)),
         effective_chosen=effective_number(wins.mean(0)),
         effective_per_image=float(entropy(b / b.sum(1, keepdim=True)).exp().mean()),
@@ -272,9 +260,11 @@ def effective_number(p: Tensor) -> float:
     return float(entropy(p.double() / p.double().sum()).exp())
 
 
-def normalized_information(joint: Tensor) -> float:
-    """I(r; n) / min(H(r), ln n) of a joint distribution (r, n); 0 if nothing can be told apart"""
-    return min(_scaled(_information(joint.double() / joint.double().sum()), information_unit(joint)), 1.0)
+def normalized_information(joint: Tensor, unit: float) -> float:
+    """I(r; n) / unit of a joint distribution (r, n), with I = H(r) + H(n) − H(r, n); 0 if nothing can be told apart"""
+    p = joint.double() / joint.double().sum()
+    nats = float(entropy(p.sum(1)) + entropy(p.sum(0)) - entropy(p.flatten()))
+    return max(nats / unit, 0.0) if unit >= 1e-12 else 0.0
 
 
 def information_unit(joint: Tensor) -> float:
@@ -283,28 +273,12 @@ def information_unit(joint: Tensor) -> float:
     return min(float(entropy(classes)), math.log(joint.shape[1]))
 
 
-def _information(joint: Tensor) -> float:
-    """I = H(r) + H(n) − H(r, n)"""
-    return float(entropy(joint.sum(1)) + entropy(joint.sum(0)) - entropy(joint.flatten()))
-
-
-def _by_image(wins: Tensor, labels: Tensor, joint: Tensor) -> Tensor:
-    """Σ_n P(n | m) ln(P(r, n) / P(r)P(n)) / min(H(r), ln n), r the class of image m: their mean is the information"""
-    p, unit = joint / joint.sum(), information_unit(joint)
+def _by_image(wins: Tensor, labels: Tensor, joint: Tensor, unit: float) -> Tensor:
+    """Σ_n P(n | m) ln(P(r, n) / P(r)P(n)) / unit, r the class of image m: their mean is the information"""
+    p = joint / joint.sum()
     by_chance = p.sum(1, keepdim=True) * p.sum(0)
     told = torch.where(p > 0, p / by_chance, 1.0).log()
     return (wins * told[labels]).sum(1) / unit if unit >= 1e-12 else torch.zeros(len(wins), dtype=wins.dtype)
-
-
-def _scaled(nats: float, unit: float) -> float:
-    return max(nats / unit, 0.0) if unit >= 1e-12 else 0.0
-
-
-def _set_information(which: Tensor, labels: Tensor, classes: int, unit: float) -> float:
-    """I(r; set) / unit, where `which` (m,) is the set of each image"""
-    sets = int(which.max()) + 1
-    joint = (labels * sets + which).bincount(minlength=classes * sets).view(classes, sets).double() / len(labels)
-    return _scaled(_information(joint), unit)
 
 
 def confidence_margin(variance: Tensor, counts: Tensor) -> Tensor:
@@ -315,11 +289,13 @@ def confidence_margin(variance: Tensor, counts: Tensor) -> Tensor:
 
 def _class_means(values: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
     """(m, n) → (N, n); nan for a class without images"""
-    return _joint(values, labels, len(counts)) / counts[:, None]
+    return class_sums(values, labels, len(counts)) / counts[:, None]
 
 
-def _joint(values: Tensor, labels: Tensor, classes: int) -> Tensor:
-    return values.new_zeros(classes, values.shape[1]).index_add_(0, labels, values)
+def _set_joint(which: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """(N, sets): the number of images of each class with each set of winners; `which` (m,) is the set of each image"""
+    sets = int(which.max()) + 1
+    return (labels * sets + which).bincount(minlength=classes * sets).view(classes, sets)
 
 
 def _findings(index: int, b: Tensor, winners: Tensor, sets: Tensor, which: Tensor) -> tuple[str, ...]:

@@ -94,19 +94,27 @@ class Survey:
 
     def evaluation(self) -> Evaluation:
         """The same results as `evaluate`, without another pass."""
-        counts = self.counts.clamp_min(1)[:, None]
-        sums = [
-            b.new_zeros(self.probabilities.shape[1], b.shape[1]).index_add_(0, self.labels, b) for b in self.weights
-        ]
+        classes, counts = self.probabilities.shape[1], self.counts.clamp_min(1)[:, None]
         return Evaluation(
             labels=self.labels,
             predicted=self.predicted,
             probability=self.probabilities.max(1).values,
             winners=self.winners,
             loss=float(self.cross_entropy.double().mean()),
-            mean_weights=tuple(total / counts for total in sums),
-            classes=self.probabilities.shape[1],
+            mean_weights=tuple(class_sums(b, self.labels, classes) / counts for b in self.weights),
+            classes=classes,
         )
+
+
+def evenly(total: int, count: int) -> Tensor:
+    """At most `count` of `total` places, evenly spaced, because folders are sorted by class"""
+    count = min(count, total)
+    return torch.arange(count) * total // max(count, 1)
+
+
+def class_sums(values: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """(m, n) → (N, n): sums over the images of each class"""
+    return values.new_zeros(classes, values.shape[1]).index_add_(0, labels, values)
 
 
 def has_routing(network: nn.Module) -> bool:
@@ -151,22 +159,30 @@ def survey(
         images, labels = split.take(slice(start, start + batch_size))
         with arithmetic(precision, images.device):
             output = network(images)
-        last = output.routings[-1].weights if maps else None
+        last = output.routings[-1].weights if isinstance(network, WCapsNet) else None
         return _facts(network, images, labels, output, routed), last
 
-    maps = _MapSums(network) if isinstance(network, WCapsNet) else None
+    sums: Tensor | None = None  # (2, N, n, i, j): of b and b² in the last level, over the images of each class
     parts: list[dict[str, Tensor]] = []
     starts = range(0, len(split), batch_size)
     with evaluating(network), closing(on_every_core(look, starts, split.labels.device)) as answers:
         for start, (facts, weights) in zip(starts, answers, strict=True):
-            if maps and weights is not None:
-                maps.add(weights, facts["labels"])
+            if weights is not None:
+                b = exact(weights)
+                sums = b.new_zeros(2, facts["probabilities"].shape[1], *b.shape[1:]) if sums is None else sums
+                sums.index_add_(1, facts["labels"].to(b.device), torch.stack([b, b.square()]))
             parts.append(facts)
             if progress:
                 progress(min(start + batch_size, len(split)))
     columns = {name: torch.cat([part[name] for part in parts]).cpu() for name in parts[0]}
-    mean, variance = maps.result() if maps else (torch.empty(0), torch.empty(0))
-    return Survey.named({**columns, "map_mean": mean, "map_variance": variance})
+    mean = variance = torch.empty(0)
+    if sums is not None:
+        count = columns["labels"].bincount(minlength=sums.shape[1]).view(-1, 1, 1, 1).double()
+        total, squares = sums.cpu()
+        mean = total / count.clamp_min(1)
+        variance = (squares - count * mean.square()).clamp_min(0) / (count - 1)
+        variance = variance.float().masked_fill(count < 2, torch.nan)
+    return Survey.named({**columns, "map_mean": mean.float(), "map_variance": variance})
 
 
 def _facts(network: nn.Module, images: Tensor, labels: Tensor, output: Any, routed: bool) -> dict[str, Tensor]:
@@ -204,25 +220,3 @@ def pooled(output: Output) -> list[Tensor]:
     routed = [route(weights, c).float() for c, weights in levels]
     maps = [F.adaptive_avg_pool2d(x, (min(POOL, x.shape[2]), min(POOL, x.shape[3]))).flatten(1) for x in routed]
     return [*maps, torch.einsum("mnij,mnkij->mk", b.float(), last.float())]
-
-
-class _MapSums:
-    """Mean and variance of the last level's weights for each class, image by image, in float64."""
-
-    def __init__(self, network: WCapsNet):
-        shape = (network.config.classes, network.config.levels[-1].capsules, *network.config.maps()[-1])
-        self.sum = exact(network.projection.new_zeros(shape))
-        self.count = self.sum.new_zeros(shape[0])
-        self.squares = torch.zeros_like(self.sum)
-
-    def add(self, b: Tensor, labels: Tensor) -> None:
-        b, labels = exact(b), labels.to(self.sum.device)
-        self.count.index_add_(0, labels, torch.ones_like(labels, dtype=torch.float64))
-        self.sum.index_add_(0, labels, b)
-        self.squares.index_add_(0, labels, b.square())
-
-    def result(self) -> tuple[Tensor, Tensor]:
-        count = self.count.view(-1, 1, 1, 1)
-        mean = self.sum / count.clamp_min(1)
-        variance = (self.squares - count * mean.square()).clamp_min(0) / (count - 1).clamp_min(0)
-        return mean.float().cpu(), variance.float().masked_fill(count.float() < 2, torch.nan).cpu()

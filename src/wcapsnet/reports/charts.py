@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from markupsafe import Markup
@@ -46,11 +46,12 @@ class Bar(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """A cell of a matrix: its strength from −1 (cold) to 1 (hot), its text, and optionally its own colour."""
+    """A cell of a matrix"""
 
-    strength: float
-    text: str = ""
-    color: str = ""
+    strength: float  # from −1 (cold) to 1 (hot)
+    said: str  # the formatted value
+    text: str = ""  # written into it
+    color: str = ""  # its own colour, if it has one
 
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
@@ -86,23 +87,14 @@ def line_chart(
     floor, ceiling = _limits([v for line in lines for v in line.y if math.isfinite(v)], low, high, logarithmic)
     every = sorted({value for line in lines for value in line.x})
     first, last = every[0], every[-1]
-    bent = math.log if logarithmic else float
-
-    def x(value: float) -> float:
-        part = (bent(value) - bent(first)) / (bent(last) - bent(first)) if last > first else 0.5
-        return left + (width - left - right) * part
-
-    def y(value: float) -> float:
-        inside = min(max(value, floor), ceiling)
-        return top + (bottom - top) * (bent(ceiling) - bent(inside)) / (bent(ceiling) - bent(floor))
-
+    x = _scale(first, last, left, width - right, logarithmic)
+    y = _scale(floor, ceiling, bottom, top, logarithmic)
     parts = [named.body] if named else []
     if y_name:
         parts.append(text(0, top - 14, y_name, "tick"))
-    for at in _powers(floor, ceiling) if logarithmic else ticks(floor, ceiling):
-        parts.append(path(f"M{n(left)} {n(y(at))}H{n(width - right)}", "rule"))
-        name = (f"{at:,.0f}" if logarithmic else f"{at:.10g}").replace("-", "−") + unit
-        parts.append(text(left - 6, y(at) + 4, name, "tick", "end"))
+    rules = {at: f"{at:,.0f}" for at in _powers(floor, ceiling)} if logarithmic else _ticks_named(floor, ceiling)
+    for at, name in rules.items():
+        parts += _rule(left, width - right, y(at), name + unit)
     shown = every if logarithmic else sorted({first, last, *(t for t in ticks(first, last) if t == int(t))})
     for at in shown:
         if logarithmic or at in (first, last) or min(abs(x(at) - x(first)), abs(x(at) - x(last))) > 26:
@@ -143,17 +135,10 @@ def scatter(
     height, left, right, top, bottom = 340.0, 50.0, 12.0, 26.0, 298.0
     floor, ceiling = _limits([point.y for point in points], None, None, False)
     first, last = _limits([point.x for point in points], None, None, True)
-
-    def x(value: float) -> float:
-        return left + (width - left - right) * (math.log(value) - math.log(first)) / (math.log(last) - math.log(first))
-
-    def y(value: float) -> float:
-        return top + (bottom - top) * (ceiling - value) / (ceiling - floor)
-
+    x, y = _scale(first, last, left, width - right, logarithmic=True), _scale(floor, ceiling, bottom, top)
     parts = [text(0, top - 14, y_name, "tick"), text((left + width) / 2, bottom + 34, x_name, "tick", "middle")]
-    for at in ticks(floor, ceiling):
-        parts.append(path(f"M{n(left)} {n(y(at))}H{n(width - right)}", "rule"))
-        parts.append(text(left - 6, y(at) + 4, f"{at:.10g}{unit}", "tick", "end"))
+    for at, name in _ticks_named(floor, ceiling).items():
+        parts += _rule(left, width - right, y(at), name + unit)
     parts += [text(x(at), bottom + 16, f"{at:g}", "tick", "middle") for at in _powers(first, last)]
     taken: list[tuple[float, float, float]] = []  # left end, right end and height of names
     for point in sorted(points, key=lambda point: -point.y):
@@ -172,6 +157,26 @@ def scatter(
         parts.append(tag("circle", cx=across, cy=up, r=4.5, class_=kind, data_tip=tip))
         parts.append(text(across + (8 if fits else -8), at, point.name, "label", None if fits else "end"))
     return Drawing(width, height, label, Markup("").join(parts), "points")
+
+
+def _scale(low: float, high: float, start: float, end: float, logarithmic: bool = False) -> Callable[[float], float]:
+    """Values between low and high → coordinates between start and end; values beyond are moved to the nearer end."""
+    bent = math.log if logarithmic else float
+
+    def at(value: float) -> float:
+        part = (bent(min(max(value, low), high)) - bent(low)) / (bent(high) - bent(low)) if high > low else 0.5
+        return start + (end - start) * part
+
+    return at
+
+
+def _ticks_named(low: float, high: float) -> dict[float, str]:
+    return {at: f"{at:.10g}".replace("-", "−") for at in ticks(low, high)}
+
+
+def _rule(left: float, right: float, y: float, name: str) -> list[Markup]:
+    """A horizontal line with its value on the left"""
+    return [path(f"M{n(left)} {n(y)}H{n(right)}", "rule"), text(left - 6, y + 4, name, "tick", "end")]
 
 
 def _limits(values: Sequence[float], low: float | None, high: float | None, logarithmic: bool) -> tuple[float, float]:
@@ -208,16 +213,14 @@ def bar_chart(
     high: float = 1.0,
     rule: tuple[float, str] | None = None,
     width: float = 440,
-    thick: float = 16,
 ) -> Drawing:
     """Horizontal bars with confidence intervals, names on the left, values on the right. `rule` is a vertical line."""
+    thick = (16 if len(bars) <= 12 else 10) if width > 400 else 13 if len(bars) <= 8 else 8
     names = [shortened(bar.name, 0.36 * width) for bar in bars]
     left, right = 14 + max(map(room, names)), 12 + max(room(bar.said) for bar in bars)
     top, step = 4.0, thick + min(8.0, 3 + thick / 3)
     height = top + step * len(bars) + (20 if rule else 4)
-
-    def x(value: float) -> float:
-        return left + (width - left - right) * min(max((value - low) / ((high - low) or 1.0), 0), 1)
+    x = _scale(low, high, left, width - right)
 
     def box(y: float, end: float) -> str:
         return f"M{n(left)} {n(y)}H{n(end)}v{n(thick)}H{n(left)}z"
@@ -253,7 +256,6 @@ def matrix(
     cells: Mapping[tuple[int, int], Cell],
     *,
     say: str,
-    said: Mapping[tuple[int, int], str],
     row_title: str,
     column_title: str,
     cell: tuple[float, float],
@@ -308,7 +310,7 @@ def matrix(
         "columns": list(columns),
         "say": say,
         "nothing": nothing,
-        "said": {f"{i},{j}": words for (i, j), words in said.items()},
+        "said": {f"{i},{j}": one.said for (i, j), one in cells.items()},
     }
     return Drawing(width, height, label, Markup("").join(parts), "grid", numbers)
 

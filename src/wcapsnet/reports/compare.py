@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ..explanations import specialization
 from ..explanations.probes import share_interval
 from ..formatting import duration, listed, mean_and_deviation, percent, percentage
 from ..network import WCapsNetConfig
@@ -84,7 +83,8 @@ def groups(runs: Mapping[str, Facts]) -> tuple[list[Group], list[str]]:
         elif _tested_on(subject) != _tested_on(first):
             left_out.append(f"{name} was not tested on the same images as {first.name}.")
         else:
-            found.setdefault(_without_seed(subject), []).append(name)
+            without_seed = replace(subject.experiment.training, seed=0)
+            found.setdefault(replace(subject.experiment, name="-", training=without_seed), []).append(name)
     samples = []
     for names in found.values():
         results = [runs[name].subject.results or {} for name in names]
@@ -100,11 +100,6 @@ def groups(runs: Mapping[str, Facts]) -> tuple[list[Group], list[str]]:
 def _draws_weights(subject: Subject) -> bool:
     model = subject.experiment.model
     return isinstance(model, WCapsNetConfig) and model.routing.fitness == "random"
-
-
-def _without_seed(subject: Subject) -> Any:
-    experiment = subject.experiment
-    return replace(experiment, name="-", training=replace(experiment.training, seed=0))
 
 
 def _tested_on(subject: Subject) -> Any:
@@ -146,14 +141,12 @@ def _results(runs: Mapping[str, Facts]) -> tuple[list[Bar], list[list[str]]]:
 
 def _classes(runs: Mapping[str, Facts]) -> dict[str, Any] | None:
     """Accuracy of each class in runs with the same classes"""
-    tested = {
-        name: facts for name, facts in runs.items() if facts.subject.results and "confusion" in facts.subject.results
-    }
-    names = next((facts.classes for facts in tested.values()), ())
-    tested = {name: facts for name, facts in tested.items() if facts.classes == names}
+    matrices = {name: (facts.subject.results or {}).get("confusion") for name, facts in runs.items()}
+    names = next((runs[name].classes for name, matrix in matrices.items() if matrix), ())
+    tested = {name: matrix for name, matrix in matrices.items() if matrix and runs[name].classes == names}
     if len(tested) < 2:
         return None
-    accuracies = [class_accuracies((facts.subject.results or {})["confusion"]) for facts in tested.values()]
+    accuracies = [class_accuracies(matrix) for matrix in tested.values()]
     rows = []
     for r, name in enumerate(names):
         known = [one[r][0] for one in accuracies if one[r][1]]
@@ -163,16 +156,12 @@ def _classes(runs: Mapping[str, Facts]) -> dict[str, Any] | None:
 
 
 def _routing(runs: Mapping[str, Facts]) -> dict[str, Any]:
-    seen = {name: specialization(facts.seen.survey) for name, facts in runs.items() if facts.routed and facts.seen}
+    seen = {name: facts.specialization for name, facts in runs.items() if facts.specialization}
     without = [name for name, facts in runs.items() if name not in seen and "routing" not in facts.missing]
     depth = max((len(found.levels) for found in seen.values()), default=0)
     rows = []
     for name, found in seen.items():
-        cells = [
-            f"{level.information_chosen:.3f} ({level.information_chosen_by_chance:.3f}), "
-            f"{level.effective_chosen:.1f} of {level.capsules}"
-            for level in found.levels
-        ]
+        cells = [f"{one.information_chosen}, {one.effective_chosen:.1f} of {one.capsules}" for one in found.levels]
         rows.append([name, *cells, *[""] * (depth - len(cells))])
     head = ["run", *(f"level {level + 1}" for level in range(depth))]
     return {"head": head, "rows": rows, "without": listed(without) if without else ""}

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import torch
+from typing import Any
 
 from ..atomic import replacing, write_text
 from ..errors import InputError
-from ..explanations import specialization
 from ..formatting import percentage
 from . import figures
 from .facts import Facts
 from .figures import Metrics
-from .pictures import Shown, picture
+from .pictures import Pictures, Shown, picture
 from .svg import Drawing, arranged, legend, titled
 
 FORMATS = (".svg", ".pdf", ".png")
@@ -63,31 +60,28 @@ def run_figures(facts: Facts) -> Iterator[tuple[str, Drawing]]:
     results, classes = facts.figures, facts.classes
     if results and "confusion" in results:
         note = "Blue: correct; orange: wrong; stronger colours: more frequent."
-        yield (
-            "confusion",
-            titled("Confusion matrix", figures.confusion_matrix(results["confusion"], classes), note=note),
-        )
+        matrix = figures.confusion_matrix(results["confusion"], classes)
+        yield "confusion", titled("Confusion matrix", matrix, note=note)
         bars, low = figures.class_bars(results, classes, len(classes))
         note = f"Bars start at {percentage(low, 0)}; thin lines: 95\u202f% confidence intervals."
         yield "classes", titled("Accuracy of each class", bars, note=note)
     if facts.calibration and facts.calibration.bins:
         note = f"Expected calibration error {percentage(facts.calibration.error)}; dashed: perfect calibration."
         yield "calibration", titled("Accuracy over probability", figures.reliability(facts.calibration), note=note)
-    if facts.seen and facts.routed:
-        for level in specialization(facts.seen.survey).levels:
+    if facts.seen and facts.specialization:
+        for level in facts.specialization.levels:
             title = f"Level {level.level + 1}: mean routing weights"
+            note = f"Information of the winning block about the class: {level.information_chosen}."
             drawn = figures.level_map(level, classes), figures.share_scale(level.capsules)
-            yield f"routing-level-{level.level + 1}", titled(title, *drawn, note=figures.told(level))
+            yield f"routing-level-{level.level + 1}", titled(title, *drawn, note=note)
         if facts.seen.probes:
             note = f"Accuracy on {facts.seen.part} images; thin lines: 95\u202f% confidence intervals."
-            yield "probes", titled("Linear probes on each level", figures.probes(facts), note=note)
+            yield "probes", titled("Linear probes on each level", figures.probes(facts.seen), note=note)
     if facts.pictures:
-        yield from _galleries(facts)
+        yield from _galleries(facts, facts.pictures)
 
 
-def _galleries(facts: Facts) -> Iterator[tuple[str, Drawing]]:
-    assert facts.pictures
-    shown = facts.pictures
+def _galleries(facts: Facts, shown: Pictures) -> Iterator[tuple[str, Drawing]]:
     if shown.mistakes:
         items = [(picture(one.pixels, one.name, 92), _answer(facts, one)) for one in shown.mistakes]
         title = "The most confident mistakes: true class → predicted class"
@@ -139,19 +133,3 @@ def curve_figures(runs: Mapping[str, Metrics]) -> Iterator[tuple[str, Drawing]]:
 def accuracy_figure(title: str, runs: Mapping[str, Metrics]) -> Drawing:
     note = "Dashed vertical lines: the learning rate drops." if figures.drops(runs) else ""
     return titled(title, figures.accuracy(runs), note=note)
-
-
-class Panel(NamedTuple):
-    classes: Sequence[str]
-    mean: Sequence[Sequence[float | None]]  # for every class and capsule; None for a class without images
-
-
-def weight_maps(title: str, panels: Mapping[str, Panel]) -> Drawing:
-    """Mean routing weights of one level, networks side by side"""
-    drawn = []
-    for name, (classes, means) in panels.items():
-        mean = torch.tensor([[float("nan") if b is None else b for b in row] for row in means])
-        margin = torch.full_like(mean, float("nan"))
-        drawn.append(titled(name, figures.weight_matrix(name, classes, mean, margin, (19, 19))))
-    capsules = len(next(iter(panels.values())).mean[0])
-    return titled(title, arranged(drawn, len(drawn)), figures.share_scale(capsules))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ import torch
 from ..classifier import Classifier
 from ..data import DATASETS, Dataset
 from ..errors import InputError
-from ..explanations import Survey, has_routing, without_routing
+from ..explanations import Specialization, Survey, has_routing, specialization, without_routing
 from ..training.evaluate import Calibration
 from ..training.run_folder import Run
 from .pictures import Pictures, choose
@@ -32,7 +33,7 @@ class Facts:
     pictures: Pictures | None
     missing: dict[str, str]  # "seen", "pictures", "probes", "routing" → why they are missing
 
-    @property
+    @cached_property
     def figures(self) -> dict[str, Any] | None:
         """Accuracy, confusion matrix and so on: from test.json, or from the survey."""
         if self.subject.results and "confusion" in self.subject.results:
@@ -49,10 +50,10 @@ class Facts:
         known = (self.subject.results or {}).get("calibration")
         return Calibration(known["error"], tuple(tuple(one.values()) for one in known["bins"])) if known else None
 
-    @property
-    def routed(self) -> Seen | None:
-        """What was seen, if the network has routing"""
-        return self.seen if self.seen and self.seen.survey.weights else None
+    @cached_property
+    def specialization(self) -> Specialization | None:
+        """None if the network has no routing, or its images were not seen"""
+        return specialization(self.seen.survey) if self.seen and self.seen.survey.weights else None
 
 
 def gather(

@@ -20,6 +20,7 @@ from .charts import Bar, Cell, Line, bar_chart, beginning, line_chart, matrix
 from .colors import COLD, HOT, ZERO, hex_of, share_over, signed_over
 from .facts import Facts, class_accuracies
 from .pictures import Example, Picture, marked, picture
+from .survey_cache import Seen
 from .svg import Drawing, arranged, scale, shortened, text
 
 Metrics = Sequence[Mapping[str, Any]]
@@ -137,12 +138,11 @@ def confusion_matrix(counts: Sequence[Sequence[int]], classes: Sequence[str]) ->
     count = len(classes)
     shares = {(i, j): times / sum(row) for i, row in enumerate(counts) for j, times in enumerate(row) if times}
     worst = max((share for (i, j), share in shares.items() if i != j), default=1.0)
-    cells, said = {}, {}
+    cells = {}
     for (i, j), share in shares.items():
         strength = -0.75 * share if i == j else max(0.06, 0.95 * math.sqrt(share / worst))
-        cells[i, j] = Cell(strength, f"{counts[i][j]}" if count <= MANY else "")
-        of_class = percentage(share, 1)
-        said[i, j] = f"{plural(counts[i][j], 'image')} ({of_class} of its class)"
+        said = f"{plural(counts[i][j], 'image')} ({percentage(share, 1)} of its class)"
+        cells[i, j] = Cell(strength, said, f"{counts[i][j]}" if count <= MANY else "")
     sizes = ((12, (44, 26)), (MANY, (32, 22)), (40, (20, 16)), (60, (13, 13)), (110, (8.4, 8.4)))
     return matrix(
         f"Confusion matrix of {count} classes",
@@ -150,7 +150,6 @@ def confusion_matrix(counts: Sequence[Sequence[int]], classes: Sequence[str]) ->
         classes,
         cells,
         say="{row} taken for {column}: {value}",
-        said=said,
         row_title="true class",
         column_title="predicted class",
         cell=next((size for most, size in sizes if count <= most), (max(2.0, 900 / count),) * 2),
@@ -165,8 +164,8 @@ def class_bars(figures: Mapping[str, Any], classes: Sequence[str], most: int = E
         every = sorted(every, key=lambda one: one[1])[:most]
     bars = [Bar(name, share, percentage(share, 1), share_interval(share, images)) for name, share, images in every]
     low, overall = beginning(bar.interval for bar in bars if bar.interval), figures["accuracy"]
-    rule, thick = (overall, f"all {percentage(overall, 1)}"), 16 if len(bars) <= 12 else 10
-    return bar_chart("Accuracy of each class", bars, low=low, rule=rule, thick=thick), low
+    rule = overall, f"all {percentage(overall, 1)}"
+    return bar_chart("Accuracy of each class", bars, low=low, rule=rule), low
 
 
 def reliability(found: Calibration) -> Drawing:
@@ -192,23 +191,10 @@ def reliability(found: Calibration) -> Drawing:
 
 def trend(found: Specialization) -> Drawing | None:
     """Information of the winning block about the class, level by level"""
-    bars = [
-        Bar(
-            f"level {level.level + 1}",
-            level.information_chosen,
-            f"{level.information_chosen:.3f} (chance {level.information_chosen_by_chance:.3f})",
-            mark=level.information_chosen_by_chance,
-        )
-        for level in found.levels
-        if level.capsules > 1
-    ]
+    told = {f"level {level.level + 1}": level.information_chosen for level in found.selecting}
+    bars = [Bar(name, one.value, str(one), mark=one.by_chance) for name, one in told.items()]
     high = max([0.1, *(max(bar.value, bar.mark or 0) for bar in bars)])
     return bar_chart("Information of the winning block about the class, by level", bars, high=high) if bars else None
-
-
-def told(level: LevelSpecialization) -> str:
-    by_chance = f"chance {level.information_chosen_by_chance:.3f}"
-    return f"Information of the winning block about the class: {level.information_chosen:.3f} ({by_chance})."
 
 
 def classes_of(level: LevelSpecialization) -> list[int]:
@@ -237,14 +223,14 @@ def weight_matrix(label: str, names: Sequence[str], mean: Tensor, margin: Tensor
     """`mean` and `margin` are (class, capsule)"""
     positions = (against_share(mean, mean.shape[1]) * 20).round() / 20  # few colours: few paths
     written = cell[1] >= 20
-    cells, said = {}, {}
+    cells = {}
     for i, j in (~mean.isnan()).nonzero().tolist():
         at, value = float(positions[i, j]), float(mean[i, j])
-        cells[i, j] = Cell(at, f"{value:.3f}".lstrip("0") if written else "", hex_of(at))
-        said[i, j] = formatting.weight(value, float(margin[i, j]))
+        said, text = formatting.weight(value, float(margin[i, j])), f"{value:.3f}".lstrip("0") if written else ""
+        cells[i, j] = Cell(at, said, text, hex_of(at))
     capsules = [str(k) for k in range(mean.shape[1])]
     say, titles = "{row}, block {column}: mean weight {value}", {"row_title": "class", "column_title": "block"}
-    return matrix(label, names, capsules, cells, say=say, said=said, cell=cell, **titles)
+    return matrix(label, names, capsules, cells, say=say, cell=cell, **titles)
 
 
 def share_scale(count: int) -> Drawing:
@@ -261,19 +247,18 @@ def signed_scale(most: float) -> Drawing:
 def wins(level: LevelSpecialization) -> Drawing:
     shares = level.chosen_overall.tolist()
     bars = [Bar(f"block {k}", share, percentage(share, 1), color=2) for k, share in enumerate(shares)]
-    label, thick = f"Level {level.level + 1}: share of images that each block wins", 14 if len(bars) <= 8 else 8
-    return bar_chart(label, bars, high=max(*shares, 0.01), thick=thick, width=380)
+    label = f"Level {level.level + 1}: share of images that each block wins"
+    return bar_chart(label, bars, high=max(*shares, 0.01), width=380)
 
 
-def probes(facts: Facts) -> Drawing:
-    assert facts.seen
-    shares = [(f"level {probe.level + 1}", probe.accuracy, 5) for probe in facts.seen.probes]
-    shares.append(("the network", facts.seen.survey.accuracy, 0))
-    images = len(facts.seen.survey)
+def probes(seen: Seen) -> Drawing:
+    shares = [(f"level {probe.level + 1}", probe.accuracy, 5) for probe in seen.probes]
+    shares.append(("the network", seen.survey.accuracy, 0))
+    images = len(seen.survey)
     bars = [
         Bar(name, share, percentage(share, 1), share_interval(share, images), color) for name, share, color in shares
     ]
-    chance = facts.seen.probes[0].by_chance
+    chance = seen.probes[0].by_chance
     rule = (chance, f"chance {percentage(chance, 1)}")
     return bar_chart("Accuracy of a linear probe on each level", bars, rule=rule)
 
@@ -320,7 +305,7 @@ def _top(facts: Facts, example: Example) -> Drawing:
         for r in probabilities.argsort(descending=True)[:4].tolist()
         for p in [float(probabilities[r])]
     ]
-    return bar_chart("The most probable classes", bars, width=230, thick=13)
+    return bar_chart("The most probable classes", bars, width=230)
 
 
 def _weights_of(one: ImageExplanation, level: int) -> Drawing:
@@ -329,8 +314,8 @@ def _weights_of(one: ImageExplanation, level: int) -> Drawing:
     bars = [
         Bar(f"{k}", w, f"{w:.3f}", color=1 if k in winners else 7, mark=1 / len(weights)) for k, w in enumerate(weights)
     ]
-    label, thick = f"Weights of level {level + 1}; vertical lines are the equal share", 13 if len(bars) <= 8 else 7
-    return bar_chart(label, bars, high=max(weights), width=230, thick=thick)
+    label = f"Weights of level {level + 1}; vertical lines are the equal share"
+    return bar_chart(label, bars, high=max(weights), width=230)
 
 
 def _logit(one: ImageExplanation, name: str) -> Drawing:
@@ -341,8 +326,8 @@ def _logit(one: ImageExplanation, name: str) -> Drawing:
         for k, part in enumerate(parts)
     ]
     bars.append(Bar("logit", abs(logit), formatting.signed(logit, 2), color=7))
-    label, thick = f"Contributions to the logit of {name}", 13 if len(bars) <= 8 else 7
-    return bar_chart(label, bars, high=max(*(bar.value for bar in bars), 1e-9), width=230, thick=thick)
+    high = max(*(bar.value for bar in bars), 1e-9)
+    return bar_chart(f"Contributions to the logit of {name}", bars, high=high, width=230)
 
 
 def gallery(label: str, items: Sequence[tuple[Picture, Sequence[str]]], columns: int, wide: float = 112) -> Drawing:

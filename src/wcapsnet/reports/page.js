@@ -55,7 +55,7 @@
       column = Math.max(0, Math.min(d.columns.length - 1, j));
       const x = d.left + wide * column, y = d.top + tall * row;
       cursor(svg).setAttribute("d", `M${x} ${y}h${wide}v${tall}h${-wide}z`);
-      const value = (Array.isArray(d.said) ? d.said[row][column] : d.said[`${row},${column}`]) ?? d.nothing;
+      const value = d.said[`${row},${column}`] ?? d.nothing;
       const words = { row: d.rows[row], column: d.columns[column], value };
       const text = d.say.replace(/\{(row|column|value)\}/g, (_, name) => words[name]);
       show(text, ...(screen || onScreen(svg, x + wide, y + tall)));
@@ -123,8 +123,7 @@
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", name);
 
   const figure = (cell) => {
-    const text = cell.dataset.value ?? cell.textContent.replace(/[,\s\u202f%]/g, "").replace("−", "-");
-    const value = parseFloat(text);
+    const value = parseFloat(cell.textContent.replace(/[,\s\u202f%]/g, "").replace("−", "-"));
     return Number.isNaN(value) ? null : value;
   };
   for (const table of document.querySelectorAll("table.sortable")) {

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from .. import __version__, formatting
-from ..explanations import LevelSpecialization, specialization
+from ..explanations import LevelSpecialization, Specialization
 from ..explanations.shares import ties_in_words
 from ..explanations.specialization import SCALE
-from ..formatting import listed, percentage, plural
+from ..explanations.survey import evenly
+from ..formatting import percentage, plural
 from ..recipes.repeat import rebuild
 from ..settings import flat, to_dict
 from ..training.evaluate import beside_figures
@@ -24,9 +25,9 @@ from .colors import share_map
 from .facts import Facts, class_accuracies, confusions
 from .figures import EXTREMES, MANY, Metrics
 from .pictures import Example, picture
+from .records import paper_figure
 from .significance import Sample, compare, interval
-from .subject import paper_figure
-from .survey_cache import aside
+from .survey_cache import Seen, aside
 from .svg import asset
 from .tables import verdict
 
@@ -41,8 +42,6 @@ SECTIONS = {
     "reconstructions": "Reconstructions",
     "configuration": "Configuration",
 }
-
-
 ROUTED = ("routing", "probes", "examples")  # sections about WCapsNet's routing
 
 
@@ -51,9 +50,10 @@ def _templates() -> Any:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     made = Environment(loader=PackageLoader(__package__), autoescape=True, undefined=StrictUndefined)
-    made.filters |= {name: getattr(formatting, name) for name in ("date", "percentage", "plural")}
+    made.filters |= {name: getattr(formatting, name) for name in ("percentage", "plural")}
     made.filters |= {"thousands": "{:,}".format, "shell": shlex.join}
     made.globals |= {"version": __version__, "asset": lambda name: Markup(asset(name))}
+    made.globals |= {"figures": figures, "picture_of": picture}
     return made
 
 
@@ -64,8 +64,9 @@ def render(template: str, **content: Any) -> str:
 def run_page(facts: Facts) -> str:
     subject, known = facts.subject, facts.subject.environment
     training, results = subject.experiment.training, facts.figures
+    started = formatting.date(str(known["started"])) if known.get("started") else None
     left_out: tuple[str, ...] = ROUTED if "routing" in facts.missing else ()
-    if "routing" in facts.missing and facts.pictures and not facts.pictures.reconstructions:
+    if left_out and facts.pictures and not facts.pictures.reconstructions:
         left_out = (*ROUTED, "reconstructions")
     return render(
         "run.html.j2",
@@ -79,28 +80,16 @@ def run_page(facts: Facts) -> str:
         classes=facts.classes,
         many=MANY,
         scale=SCALE,
-        started=known.get("started") and str(known["started"]),
+        started=started,
         cards=_cards(facts),
         findings=_findings(facts),
         curves=curves({subject.name: subject.metrics}),
         epochs=_epochs(subject.metrics),
         answers=_answers(facts, results) if results and "confusion" in results else None,
-        mistakes=[
-            (one, picture(one.pixels, f"{one.name}: {_answer(facts, one)}", 92))
-            for one in (facts.pictures.mistakes if facts.pictures else ())
-        ],
         calibration=_calibration(facts),
-        routing=_routing(facts) if facts.routed else None,
-        probes=_probes(facts) if facts.seen and facts.seen.probes else None,
+        routing=_routing(facts, facts.specialization) if facts.specialization else None,
+        probes=_probes(facts.seen) if facts.seen and facts.seen.probes else None,
         examples=[_example(facts, one) for one in (facts.pictures.examples if facts.pictures else ())],
-        reconstructions=[
-            (
-                one.shown,
-                picture(one.shown.pixels, f"{one.shown.name}: {facts.classes[one.shown.label]}", 72),
-                picture(one.reconstruction, f"its reconstruction, squared error {one.shown.squared_error:.3f}", 72),
-            )
-            for one in (facts.pictures.reconstructions if facts.pictures else ())
-        ],
         known={
             "hardware": known.get("hardware"),
             "wcapsnet": known.get("wcapsnet"),
@@ -108,16 +97,12 @@ def run_page(facts: Facts) -> str:
             "Python": known.get("python"),
             "precision": training.precision,
             "seed": training.seed,
-            "started": formatting.date(str(known["started"])) if known.get("started") else None,
+            "started": started,
         },
         commands=_commands(facts),
         configuration=[(name, _plain(value)) for name, value in flat(to_dict(subject.experiment)).items()],
         environment=[(name, _plain(value)) for name, value in known.items()],
     )
-
-
-def _answer(facts: Facts, one: Any) -> str:
-    return f"{facts.classes[one.label]}, taken for {facts.classes[one.predicted]}"
 
 
 class Card(NamedTuple):
@@ -137,9 +122,9 @@ def _cards(facts: Facts) -> list[Card]:
         cards.append(Card(f"{part} accuracy", percentage(accuracy), more, "first"))
         cards += _paper_card(facts, accuracy, images)
         if "cross_entropy" in results:
-            # Among the real classes: "none of these" is never the prediction, so a guess leaves it out.
+            # Without "none of these", which is never the prediction
             classes = facts.subject.experiment.model.classes
-            more = f"equal probabilities for all {classes:,} classes give {math.log(classes):.2f}"
+            more = f"equal probabilities for all {classes:,} classes would give {math.log(classes):.2f}"
             cards.append(Card(f"{part} cross entropy", f"{results['cross_entropy']:.4f}", more))
     cards += _training_cards(facts)
     even = (len(cards) + bool(results)) % 2 == 0  # the first card is two wide; this one fills the row
@@ -156,7 +141,7 @@ def _paper_card(facts: Facts, accuracy: float, images: int) -> list[Card]:
         more += f" and {len(paper.differences) - 2} more" if len(paper.differences) > 2 else ""
     else:
         difference = compare(Sample((accuracy,), images), Sample((paper.accuracy,), images))
-        more = f"difference from it: {verdict(difference)}"
+        more = f"difference: {verdict(difference)}"
     title = "the paper reports" if paper.source == "the paper" else f"published ({paper.source})"
     return [Card(title, percentage(paper.accuracy), more)]
 
@@ -169,7 +154,7 @@ def _training_cards(facts: Facts) -> list[Card]:
     validation = percentage(results.get("validation_accuracy", best["validation_accuracy"]))
     epoch = results.get("best_epoch", best["epoch"])
     cards = [
-        Card("validation accuracy", validation, f"of the weights of epoch {epoch}, chosen by it"),
+        Card("validation accuracy", validation, f"with the weights of epoch {epoch}, the best by this measure"),
         Card("epochs", f"{len(metrics)} of {training.epochs}", f"seed {training.seed}"),
     ]
     if "seconds" in metrics[-1]:
@@ -186,9 +171,8 @@ def _findings(facts: Facts) -> list[str]:
         if len({n for n, *_ in worst}) == len(worst) > 0:  # else there is no most frequent one
             n, total, i, j = worst[0]
             said.append(f"Most often, {facts.classes[i]} is taken for {facts.classes[j]} ({n} of {total:,}).")
-    if facts.routed:
-        found = specialization(facts.routed.survey)
-        said += [found.trend, *found.findings]
+    if facts.specialization:
+        said += [facts.specialization.trend, *facts.specialization.findings]
     if "routing" in facts.missing:
         said.append(facts.missing["routing"])
     return said
@@ -201,8 +185,6 @@ def _calibration(facts: Facts) -> dict[str, Any] | None:
     right = sum(n * accuracy for n, _, accuracy in found.bins)
     sure = sum(n * probability for n, probability, _ in found.bins)
     return {
-        "drawing": figures.reliability(found),
-        "error": found.error,
         "said": "overconfident" if sure > right else "underconfident",
         "rows": [[percentage(p, 1), f"{n:,}", percentage(a, 1), interval(a, n)] for n, p, a in found.bins],
     }
@@ -244,7 +226,6 @@ def _answers(facts: Facts, results: dict[str, Any]) -> dict[str, Any]:
         shown = [percentage(share), interval(share, images)] if images else ["", ""]
         by_class.append([name, f"{images:,}", *shown, f"{names[-j]} ({n})" if n else ""])
     return {
-        "matrix": figures.confusion_matrix(counts, names),
         "counts": [[name, *(f"{n:,}" if n else "·" for n in row)] for name, row in zip(names, counts, strict=True)]
         if len(names) <= MOST_TABLED
         else None,
@@ -258,18 +239,13 @@ def _answers(facts: Facts, results: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _routing(facts: Facts) -> dict[str, Any]:
+def _routing(facts: Facts, found: Specialization) -> dict[str, Any]:
     assert facts.seen
-    found, tied = specialization(facts.seen.survey), facts.seen.survey.tied
-    maps = found.map_mean
+    tied, maps = facts.seen.survey.tied, found.map_mean
     shown = [r for r in range(len(facts.classes)) if not bool(maps[r].isnan().any())]
-    if len(shown) > MANY:
-        shown = [shown[k * len(shown) // MANY] for k in range(MANY)]
+    shown = [shown[k] for k in evenly(len(shown), MANY)]
     return {
-        "found": found,
-        "trend": figures.trend(found),
         "steps": [f"{formatting.signed(step.change)} ± {step.margin:.3f}" for step in found.steps],
-        "units": _units(found.selecting),
         "levels": [_level(facts, level) for level in found.levels],
         "tied": {"share": float((tied > 1).double().mean()), "median": int(tied.median()), "most": int(tied.max())},
         "positions": [
@@ -282,20 +258,9 @@ def _routing(facts: Facts) -> dict[str, Any]:
             )
             for r in shown
         ],
-        "position_scale": figures.share_scale(maps[0].numel()),
-        "capsules": maps.shape[1],
-        "height": maps.shape[2],
-        "width": maps.shape[3],
+        "shape": maps.shape[1:],
+        "vectors": maps[0].numel(),
     }
-
-
-def _units(levels: list[LevelSpecialization]) -> str:
-    """What 1 is, in nats: once if it is the same in all levels"""
-    units = [f"{level.unit:.3f}" for level in levels]
-    if len(set(units)) == 1:
-        return f"{units[0]} nats in every level"
-    each = [f"{unit} (level {level.level + 1})" for unit, level in zip(units, levels, strict=True)]
-    return f"{listed(each or [''])} nats"
 
 
 def _level(facts: Facts, level: LevelSpecialization) -> dict[str, Any]:
@@ -305,9 +270,6 @@ def _level(facts: Facts, level: LevelSpecialization) -> dict[str, Any]:
     weights = [map(formatting.weight, level.mean[r].tolist(), level.margin[r].tolist()) for r in rows]
     return {
         "level": level,
-        "map": figures.level_map(level, facts.classes),
-        "scale": figures.share_scale(level.capsules),
-        "wins": figures.wins(level),
         "widest": float(margins.max()) if len(margins) else None,
         "sorted": len(rows) > MANY,
         "capsules": [f"block {k}" for k in range(level.capsules)],
@@ -317,13 +279,11 @@ def _level(facts: Facts, level: LevelSpecialization) -> dict[str, Any]:
     }
 
 
-def _probes(facts: Facts) -> dict[str, Any]:
-    assert facts.seen
-    tested, taught = len(facts.seen.survey), facts.seen.taught
+def _probes(seen: Seen) -> dict[str, Any]:
+    tested = len(seen.survey)
     return {
-        "bars": figures.probes(facts),
-        "teacher": formatting.images_of(aside(facts.seen.part), taught),
-        "part": formatting.images_of(facts.seen.part, tested),
+        "teacher": formatting.images_of(aside(seen.part), seen.taught),
+        "part": formatting.images_of(seen.part, tested),
         "tested": tested,
         "rows": [
             [
@@ -333,7 +293,7 @@ def _probes(facts: Facts) -> dict[str, Any]:
                 interval(p.accuracy, tested),
                 f"{p.penalty:g}",
             ]
-            for p in facts.seen.probes
+            for p in seen.probes
         ],
     }
 

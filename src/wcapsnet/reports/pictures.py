@@ -18,7 +18,8 @@ from ..data import Dataset
 from ..data.decode import from_array
 from ..data.device_data import DeviceSplit
 from ..explanations import ImageExplanation, Survey, explain_images
-from .survey_cache import Seen, evenly
+from ..explanations.survey import evenly
+from .survey_cache import Seen
 from .svg import n, path, tag
 
 MISTAKES, EXAMPLES, RECONSTRUCTIONS = 24, 8, 20
@@ -127,8 +128,10 @@ class Picture(NamedTuple):
     @property
     def drawn(self) -> Markup:
         """As a part of a drawing"""
-        sides = {"width": self.width, "height": self.height}
-        return tag("image", href=self.uri, class_="pixels", preserveAspectRatio="none", **sides) + self.marks
+        drawn = tag(
+            "image", href=self.uri, class_="pixels", preserveAspectRatio="none", width=self.width, height=self.height
+        )
+        return drawn + self.marks
 
 
 def picture(pixels: Tensor, alt: str, side: int) -> Picture:

@@ -25,10 +25,11 @@ from typing import Any, NamedTuple
 from ..data import DATASETS
 from ..errors import InputError
 from ..experiment import Experiment
+from ..formatting import some
 from ..objective import Objective
 from ..recipes import ABLATIONS, PAPER, TABLE_V
-from ..recipes.ablations import TABLE_OF
-from ..recipes.published import SYSTEMS
+from ..recipes.ablations import PAPER_FIGURES, TABLE_OF
+from ..recipes.published import PAPER_TABLES, SYSTEMS
 from ..settings import flat, from_dict, to_dict
 from ..training.run_folder import Run, read_experiment, read_json, runs_at_a_time
 
@@ -110,18 +111,14 @@ def open_run(path: Path) -> Run:
 
 def row_of(experiment: Experiment) -> tuple[str, str] | None:
     """Dataset and row of Tables II to V that an experiment repeats, with any seed; L̃_WS may be summed over levels"""
-    found = _found(experiment)
-    return found and found[0]
+    return _found(experiment)[0]
 
 
-def _found(experiment: Experiment) -> tuple[tuple[str, str], bool] | None:
-    """The row that an experiment repeats, and whether L̃_WS is summed over levels"""
+def _found(experiment: Experiment) -> tuple[tuple[str, str] | None, bool]:
+    """The row that an experiment repeats, if any, and whether L̃_WS is summed over levels"""
     asked = _essence(experiment)
-    for summed in (False, True):
-        for key, wanted in _rows(summed):
-            if wanted == asked:
-                return key, summed
-    return None
+    matching = ((row, summed) for summed in (False, True) for row, wanted in _rows(summed) if wanted == asked)
+    return next(matching, (None, False))
 
 
 @functools.cache
@@ -147,37 +144,47 @@ def _essence(experiment: Experiment) -> dict[str, Any]:
     return {field: value for field, value in flat(to_dict(experiment)).items() if field not in FREE}
 
 
-class Nearest(NamedTuple):
-    """The row of the tables most similar to an experiment, and the fields in which they differ"""
-
-    dataset: str
-    row: str
-    differences: tuple[str, ...]  # "training.epochs is 3, not 40"
-
-    def __str__(self) -> str:
-        shown, more = ", ".join(self.differences[:3]), len(self.differences) - 3
-        return f"nearest is {self.row} on {self.dataset}, but {shown}" + (f" and {more} more" if more > 0 else "")
-
-
-def nearest_row(experiment: Experiment) -> Nearest:
+def nearest_row(experiment: Experiment) -> tuple[tuple[str, str], tuple[str, ...]]:
+    """The most similar dataset and row of the tables, and how they differ, such as "training.epochs is 3, not 40"."""
     asked = _essence(experiment)
 
-    def differing(wanted: dict[str, Any]) -> list[str]:
-        return [field for field in {**wanted, **asked} if wanted.get(field) != asked.get(field)]
+    def differences(wanted: dict[str, Any]) -> tuple[str, ...]:
+        fields = [field for field in {**wanted, **asked} if wanted.get(field) != asked.get(field)]
+        return tuple(f"{field} is {asked.get(field)}, not {wanted.get(field)}" for field in fields)
 
-    (dataset, row), wanted = min(_rows(), key=lambda item: len(differing(item[1])))
-    fields = differing(wanted)
-    return Nearest(dataset, row, tuple(f"{field} is {asked.get(field)}, not {wanted.get(field)}" for field in fields))
+    row, wanted = min(_rows(), key=lambda item: len(differences(item[1])))
+    return row, differences(wanted)
+
+
+class PaperFigure(NamedTuple):
+    accuracy: float  # between 0 and 1
+    differences: tuple[str, ...]  # how the run differs from that experiment; may be empty
+    source: str = "the paper"
+
+
+def paper_figure(experiment: Experiment) -> PaperFigure | None:
+    """The paper's test accuracy for this experiment, or for the closest one on the same dataset."""
+    found = row_of(experiment)
+    (dataset, row), differences = (found, ()) if found else nearest_row(experiment)
+    if dataset != experiment.data.source or any(one.startswith("model.architecture ") for one in differences):
+        return None
+    if row != NETWORK and row in SYSTEMS:
+        published = SYSTEMS[row].published(dataset)
+        return PaperFigure(published[0] / 100, differences, published[1]) if published else None
+    figures = PAPER_TABLES["IV"].rows["WS+CE"] if row == NETWORK else PAPER_FIGURES[row]
+    return PaperFigure(figures[dataset] / 100, differences) if dataset in figures else None
 
 
 def read_record(path: Path) -> Record:
     """From a run folder or a record file; raises an error if the run does not belong in a table."""
     run = open_run(path)
-    row, summed = _found(run.experiment) or (None, False)
-    if row is None and run.experiment.data.source not in DATASETS:
-        raise InputError(f"{path} was trained on a dataset that is not in the paper.")
+    row, summed = _found(run.experiment)
     if row is None:
-        raise InputError(f"{path} is not a row of the paper's tables: {nearest_row(run.experiment)}.")
+        if run.experiment.data.source not in DATASETS:
+            raise InputError(f"{path} was trained on a dataset that is not in the paper.")
+        (dataset, name), differences = nearest_row(run.experiment)
+        why = f"nearest is {name} on {dataset}, but {some(differences, 3)}"
+        raise InputError(f"{path} is not a row of the paper's tables: {why}.")
     epochs = run.experiment.training.epochs
     if not run.finished:
         raise InputError(
@@ -189,16 +196,14 @@ def read_record(path: Path) -> Record:
         raise InputError(f"{path} ended after {done} of {epochs} epochs, so it belongs in no table.")
     if test["images"] != DATASETS[row[0]].test_images:
         raise InputError(f"{path} was tested on {test['images']} images, not on all of {row[0]}.")
-    for name in ("hardware", "started"):
-        if not isinstance(environment.get(name), str):
-            raise InputError(
-                f"{run.file('environment.json')} is damaged: its field {name!r} is {environment.get(name)!r}."
-            )
     again = environment.get("resumed", [])
-    if not isinstance(again, list) or not all(
+    valid = {name: isinstance(environment.get(name), str) for name in ("hardware", "started")}
+    valid["resumed"] = isinstance(again, list) and all(
         isinstance(one, dict) and isinstance(one.get("after_epoch"), int) for one in again
-    ):
-        raise InputError(f"{run.file('environment.json')} is damaged: its field 'resumed' is {again!r}.")
+    )
+    for name in (name for name, fits in valid.items() if not fits):
+        damaged = f"its field {name!r} is {environment.get(name)!r}"
+        raise InputError(f"{run.file('environment.json')} is damaged: {damaged}.")
     return Record(
         dataset=row[0],
         row=row[1],

@@ -19,6 +19,8 @@ import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+
 from ..explanations.probes import share_interval
 from ..formatting import percentage
 
@@ -52,7 +54,7 @@ class Spread(NamedTuple):
     def p(self, difference: float, n: int, m: int, other: Spread | None = None) -> float:
         """Student's p for a difference between means over n and m seeds; Welch's, if the m have another spread"""
         error, freedom = self._error(n, m, other)
-        return student_tail(_ratio(difference, error), freedom)
+        return float(2 * distributions().t.sf(abs(difference) / error, freedom))
 
     def margin(self, n: int, m: int, other: Spread | None = None, level: float = LEVEL) -> float:
         """Half the 95 % confidence interval: a difference must exceed it to be larger than noise"""
@@ -123,11 +125,8 @@ def compare(one: Sample, other: Sample, spread: Spread | None = None, of_other: 
     if spread.variance == 0:  # single runs, or seeds with identical accuracy
         p, q = ((s.mean * s.images + 1) / (s.images + 2) for s in (one, other))
         error = math.sqrt(p * (1 - p) / (one.images + 2) + q * (1 - q) / (other.images + 2))
-        normal, off = (
-            distributions().norm,
-            abs(difference - (p - q)),
-        )  # the margin is centred on the measured difference
-        margin = float(normal.isf(LEVEL / 2)) * error + off
+        normal = distributions().norm
+        margin = float(normal.isf(LEVEL / 2)) * error + abs(difference - (p - q))  # around the measured difference
         return Difference(difference, "z", float(2 * normal.sf(abs(p - q) / error)), margin)
     return between(difference, len(one.accuracies), len(other.accuracies), spread, of_other)
 
@@ -143,22 +142,10 @@ def between(difference: float, n: int, m: int, spread: Spread, of_other: Spread 
 def holm(ps: Sequence[float]) -> list[float]:
     """Holm's correction of several p-values: the smallest is multiplied by the number of comparisons, the next by one
     less, and so on; the results never decrease."""
-    order, adjusted, least = sorted(range(len(ps)), key=lambda i: ps[i]), [0.0] * len(ps), 0.0
-    for rank, i in enumerate(order):
-        least = max(least, min(1.0, (len(ps) - rank) * ps[i]))
-        adjusted[i] = least
-    return adjusted
-
-
-def _ratio(difference: float, error: float) -> float:
-    if difference == 0:
-        return 0.0
-    return difference / error if error else math.inf
-
-
-def student_tail(t: float, freedom: float) -> float:
-    """P(|T| ≥ |t|) of Student's T"""
-    return float(2 * distributions().t.sf(abs(t), freedom))
+    order = np.argsort(ps, kind="stable")
+    adjusted = np.empty(len(ps))
+    adjusted[order] = np.maximum.accumulate(np.minimum(np.arange(len(ps), 0, -1) * np.asarray(ps)[order], 1))
+    return adjusted.tolist()
 
 
 def distributions() -> Any:

@@ -8,13 +8,9 @@ from typing import Any
 
 from .. import shipped
 from ..data import DATASETS
-from ..errors import InputError
 from ..experiment import Experiment
-from ..recipes.ablations import PAPER_FIGURES
-from ..recipes.published import PAPER_TABLES, SYSTEMS
 from ..settings import from_dict
 from ..training.run_folder import Run, read_json
-from .records import NETWORK, nearest_row, row_of
 
 
 @dataclass(frozen=True)
@@ -47,17 +43,13 @@ class Subject:
 def subject_of_run(path: Path) -> Subject:
     run = Run.open(path)
     environment, weights = run.file("environment.json"), run.file("best.safetensors")
-    results = run.results() if run.finished else None
-    for name in ("accuracy", "errors", "images"):
-        if results is not None and name not in results:
-            raise InputError(f"{run.file('test.json')} is damaged: it has no field {name!r}.")
     return Subject(
         name=path.resolve().name,
         source=str(path),
         experiment=run.experiment,
         environment=read_json(environment) if environment.exists() else {},
         metrics=run.metrics(),
-        results=results,
+        results=run.results() if run.finished else None,
         weights=weights if weights.exists() else None,
         folder=path,
         failure=run.failure,
@@ -79,28 +71,3 @@ def subject_of_shipped(name: str) -> Subject:
         weights=shipped.path_of(name),
         folder=None,
     )
-
-
-@dataclass(frozen=True)
-class PaperFigure:
-    accuracy: float  # between 0 and 1
-    row: str
-    differences: tuple[str, ...]  # how the run differs from that experiment; may be empty
-    source: str = "the paper"
-
-
-def paper_figure(experiment: Experiment) -> PaperFigure | None:
-    """The paper's test accuracy for this experiment, or for the closest one on the same dataset."""
-    found = row_of(experiment)
-    dataset, row = found or (experiment.data.source, NETWORK)
-    differences: tuple[str, ...] = ()
-    if not found:
-        nearest = nearest_row(experiment)
-        if nearest.dataset != dataset or any(one.startswith("model.architecture ") for one in nearest.differences):
-            return None
-        row, differences = nearest.row, nearest.differences
-    if row != NETWORK and row in SYSTEMS:
-        published = SYSTEMS[row].published(dataset)
-        return PaperFigure(published[0] / 100, row, differences, published[1]) if published else None
-    figures = PAPER_TABLES["IV"].rows["WS+CE"] if row == NETWORK else PAPER_FIGURES[row]
-    return PaperFigure(figures[dataset] / 100, row, differences) if dataset in figures else None

@@ -17,6 +17,7 @@ from ..data import Dataset, Split
 from ..data.device_data import DeviceSplit
 from ..errors import InputError
 from ..explanations import Probe, Survey, probe_levels, survey
+from ..explanations.survey import evenly
 from .subject import Subject
 
 SURVEY = "survey.safetensors"
@@ -115,9 +116,3 @@ def saved_survey(subject: Subject) -> Seen | None:
 
 def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def evenly(total: int, count: int) -> Tensor:
-    """Evenly spaced, because folders are sorted by class."""
-    count = min(count, total)
-    return torch.arange(count) * total // max(count, 1)

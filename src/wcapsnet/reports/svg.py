@@ -19,15 +19,14 @@ from markupsafe import Markup, escape
 MARGIN = 12  # around a drawing that is a file
 
 
-def tag(name: str, *children: str | Iterable[str], **attributes: Any) -> Markup:
+def tag(name: str, inside: str = "", **attributes: Any) -> Markup:
     """`tag("text", "a < b", x=3, class_="label")`; text is escaped, None omits an attribute."""
     written = [
         f'{key.rstrip("_").replace("_", "-")}="{escape(n(value) if isinstance(value, float) else value)}"'
         for key, value in attributes.items()
         if value is not None
     ]
-    inside = "".join(escape(child) if isinstance(child, str) else "".join(map(escape, child)) for child in children)
-    return Markup(f"<{' '.join([name, *written])}>{inside}</{name}>")
+    return Markup(f"<{' '.join([name, *written])}>{escape(inside)}</{name}>")
 
 
 def n(value: float) -> str:
@@ -70,17 +69,13 @@ class Drawing(NamedTuple):
         """As a file of its own"""
         width, height = n(self.width + 2 * MARGIN), n(self.height + 2 * MARGIN)
         inside = tag("g", self.body, transform=f"translate({MARGIN} {MARGIN})")
+        lines = re.sub(r"(</\w+>)(?=<)", r"\1\n", str(inside))  # one element per line, for readable diffs
         size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
         head = f"<title>{escape(self.label)}</title>\n<style>\n{style()}</style>"
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" {size}>\n{head}\n'
-            f'<rect width="{width}" height="{height}" fill="#fff"/>\n{_one_element_per_line(inside)}\n</svg>\n'
+            f'<rect width="{width}" height="{height}" fill="#fff"/>\n{lines}\n</svg>\n'
         )
-
-
-def _one_element_per_line(markup: str) -> str:
-    """For readable differences between committed files"""
-    return re.sub(r"(</(?:path|text|rect|circle|polyline|image|g)>)(?=<)", r"\1\n", str(markup))
 
 
 @cache

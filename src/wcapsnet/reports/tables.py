@@ -10,8 +10,11 @@ from typing import Any
 from ..data import DATASETS
 from ..formatting import listed, mean_and_deviation, percent
 from ..models import model_config, parameter_count
+from ..recipes.ablations import NUMERALS
 from ..recipes.published import PAPER_COLUMNS, PAPER_TABLES, SYSTEMS
-from .records import NETWORK, Record, comparable
+from ..sweeps import Sweep
+from ..training.run_folder import Run
+from .records import NETWORK, Record, comparable, row_of
 from .significance import LEVEL, Difference, Sample, Spread, compare, holm, spreads
 
 DASH = "–"
@@ -25,7 +28,7 @@ LEGEND = (
     "recorded. The paper reports single runs.",
     f"Differences are in points, with their 95 % interval. They are larger than the noise if p < {LEVEL} (two-sided).",
     "Student's t-test is used unless another test is named. It pools the variance over seeds of all rows of a dataset, "
-    "and takes it for single runs too, although a single run may come from a row that varies more.",
+    "and applies it to single runs too, although a single run may come from a row that varies more.",
     "Welch's t-test is used for rows with a spread of their own: Random, whose weights are drawn (D16), and rows whose "
     "seeds vary more than the others' (F-test, corrected for the number of rows).",
     "z: the spread over seeds is unknown, so the binomial standard error of the test set is used instead. A difference "
@@ -90,49 +93,85 @@ def build(numeral: str, records: Sequence[Record], project: bool = True) -> Tabl
         named = {one.row or one.title: name for name, one in SYSTEMS.items() if one.row or name in recorded}
         named = {row: named[row] for row in (*paper.rows, *named)}  # in the paper's order
     of = {row: [r for r in (*records, *others) if r.row == name] for row, name in named.items()}
-    found = {r.dataset for row, own in of.items() for r in own if numeral == "V" or row != paper.reference}
+    found = {r.dataset for row, runs in of.items() for r in runs if numeral == "V" or row != paper.reference}
     columns = (*PAPER_COLUMNS, *(name for name in DATASETS if name in found and name not in PAPER_COLUMNS))
-    spread = {dataset: spreads(accuracies_of(records, dataset), ("random",)) for dataset in columns}
+    spread = {}  # over seeds, from all rows of all tables
+    for dataset in columns:
+        accuracies: dict[str, list[float]] = {}
+        for record in (r for r in records if r.dataset == dataset):
+            accuracies.setdefault(record.row, []).append(record.accuracy)
+        spread[dataset] = spreads(accuracies, ("random",))
     rows: dict[str, dict[str, Cell]] = {}
     for row, name in named.items():
         rows[row], figures = {}, paper.rows.get(row, {})
         for dataset in columns:
-            ours = [r for r in of[row] if r.dataset == dataset]
+            own = [r for r in of[row] if r.dataset == dataset]
             if name in BESIDE:
-                rows[row][dataset] = Cell(figures.get(dataset), tuple(ours))
+                rows[row][dataset] = Cell(figures.get(dataset), tuple(own))
                 continue
             reference = [r for r in of[paper.reference] if r.dataset == dataset and row != paper.reference]
-            rows[row][dataset] = _cell(figures.get(dataset), ours, reference, spread[dataset])
+            sample, figure, known = _sample(own), figures.get(dataset), spread[dataset]
+            compared = _compared(sample, figure, _sample(reference), known.get(name), known.get(NETWORK))
+            rows[row][dataset] = Cell(figure, tuple(own), *compared)
     return Table(numeral, columns, rows, project)
 
 
-def accuracies_of(records: Sequence[Record], dataset: str) -> dict[str, list[float]]:
-    """The spread over seeds of all rows of all tables"""
-    rows: dict[str, list[float]] = {}
-    for record in records:
-        if record.dataset == dataset:
-            rows.setdefault(record.row, []).append(record.accuracy)
-    return rows
-
-
-def _cell(paper: float | None, ours: list[Record], reference: list[Record], spread: dict[str, Spread]) -> Cell:
-    if not ours:
-        return Cell(paper)
-    sample, own = _sample(ours), spread[ours[0].row]
-    return Cell(
-        paper,
-        tuple(ours),
-        compare(sample, Sample((paper / 100,), sample.images), own) if paper is not None else None,
-        compare(sample, _sample(reference), own, spread[NETWORK]) if reference else None,
+def _compared(
+    sample: Sample | None,
+    paper: float | None,
+    reference: Sample | None,
+    own: Spread | None,
+    of_reference: Spread | None,
+) -> tuple[Difference | None, Difference | None]:
+    """How far a row is from the paper's figure, in %, and from the reference row; None if one of the two is missing."""
+    if sample is None:
+        return None, None
+    return (
+        None if paper is None else compare(sample, Sample((paper / 100,), sample.images), own),
+        None if reference is None else compare(sample, reference, own, of_reference),
     )
 
 
-def _sample(records: list[Record]) -> Sample:
-    return Sample(tuple(record.accuracy for record in records), records[0].images)
+def _sample(records: Sequence[Record]) -> Sample | None:
+    return Sample(tuple(record.accuracy for record in records), records[0].images) if records else None
+
+
+def ablation(sweep: Sweep, table: str) -> tuple[str, list[list[str]]]:
+    """Title and grid of the runs of a sweep: means over seeds, the paper's figures if this is its experiment, and
+    the differences from both. `table`: weighting, nonlinearity or routing; every run has a setting `row`."""
+    numeral = next(numeral for numeral, name in NUMERALS.items() if name == table)
+    paper = PAPER_TABLES[numeral]
+    runs: dict[str, list[Run]] = {}
+    for planned, run in sweep.table:
+        runs.setdefault(planned.settings["row"], []).append(run)
+    samples: dict[str, Sample] = {}
+    for name, of in runs.items():
+        if tested := [run.results() for run in of if run.finished]:
+            samples[name] = Sample(tuple(one["accuracy"] for one in tested), tested[0]["images"])
+    spread = spreads({name: sample.accuracies for name, sample in samples.items()}, ("Random",))
+    figures = {}  # the paper's, for its own experiments
+    for name, of in runs.items():
+        dataset, row = row_of(of[0].experiment) or ("", "")
+        if row == (NETWORK if name == paper.reference else name.lower()):
+            figures[name] = paper.rows[name].get(dataset)
+    fair = any(figures.values())
+    columns = ["row", "seeds", "epochs", "test", *(["paper", "from the paper"] if fair else [])]
+    lines = [[*columns, f"from {paper.reference}"]]
+    for name, of in runs.items():
+        sample, figure = samples.get(name), figures.get(name)
+        reference = samples.get(paper.reference) if name != paper.reference else None
+        compared = _compared(sample, figure, reference, spread.get(name), spread.get(paper.reference))
+        from_paper, from_reference = (verdict(d) if d else "" for d in compared)
+        failed = sum(run.failure is not None for run in of)  # reporting only the mean would hide them
+        seeds = f"{len(sample.accuracies) if sample else 0}{f', {failed} failed' if failed else ''}"
+        mean = f"{mean_and_deviation(sample.accuracies)} %" if sample else ""
+        beside = ["" if figure is None else f"{figure:.2f} %", from_paper] if fair else []
+        lines.append([name, seeds, str(of[0].experiment.training.epochs), mean, *beside, from_reference])
+    return f"Table {numeral}: {paper.title}", lines
 
 
 def remarks(tables: Sequence[Table]) -> list[str]:
-    """What is missing, how long the runs are, which were computed differently, and which are old."""
+    """How long the runs are, what is missing, which were computed differently, and which are old."""
     rows: dict[str, dict[str, Cell]] = {}
     for table in tables:
         for row, cells in table.rows.items():
@@ -148,19 +187,16 @@ def remarks(tables: Sequence[Table]) -> list[str]:
             records[0].epochs for _, dataset, records in places if dataset == name and records[0].row not in BESIDE
         }:
             lengths.setdefault(epochs, []).append(DATASETS[name].title)
+    full = [f"Full length: {'; '.join(f'{n} epochs on {listed(on)}' for n, on in lengths.items())}."]
     return [
-        *(
-            [f"Full length: {'; '.join(f'{n} epochs on {listed(on)}' for n, on in lengths.items())}."]
-            if lengths
-            else []
-        ),
+        *(full if lengths else []),
         *(f"{DATASETS[name].title} was {UNAVAILABLE[name]}." for name in missing),
         *(
-            f"The runs of {row} on {DATASETS[name].title} were not computed alike: {kinds}."
+            f"The runs of {row} on {DATASETS[name].title} were computed in different ways: {kinds}."
             for row, name, records in places
             if (kinds := _mixture(records))
         ),
-        *_trained_before(rows, columns),
+        *trained_before(rows, columns),
     ]
 
 
@@ -170,7 +206,7 @@ def _mixture(records: Sequence[Record]) -> str:
     return ", ".join(" and ".join(sorted(kind)) for kind in kinds if len(kind) > 1)
 
 
-def _trained_before(rows: Mapping[str, Mapping[str, Cell]], datasets: Iterable[str]) -> list[str]:
+def trained_before(rows: Mapping[str, Mapping[str, Cell]], datasets: Iterable[str]) -> list[str]:
     """Datasets with runs from before D7 and D36; with the rows, if other rows are newer."""
     old = []
     for dataset in datasets:
@@ -206,7 +242,8 @@ def _probability(p: float) -> str:
     return f"{p:.2f}" if p >= 0.1 else f"{p:.3f}" if p >= 0.001 else "< 0.001"
 
 
-def _ours(cell: Cell) -> str:
+def ours(cell: Cell) -> str:
+    """Mean ± standard deviation (number of seeds)"""
     accuracies = [record.accuracy for record in cell.records]
     return f"{mean_and_deviation(accuracies)} ({len(accuracies)})" if accuracies else DASH
 
@@ -220,7 +257,7 @@ def grid(table: Table) -> list[list[str]]:
     ]
     for dataset in table.columns:
         title, cells = DATASETS[dataset].title, [cells[dataset] for cells in table.rows.values()]
-        columns = [[title, *map(_ours, cells)]] if (measured := table.measured(dataset)) else []
+        columns = [[title, *map(ours, cells)]] if (measured := table.measured(dataset)) else []
         if dataset in PAPER_COLUMNS:
             figures = (DASH if cell.paper is None else f"{cell.paper:.2f}" for cell in cells)
             columns.append(["paper" if measured else f"{title}, paper", *figures])
@@ -244,7 +281,7 @@ def differences(tables: Sequence[Table]) -> list[list[str]]:
     lines = []
     for (dataset, row), (cell, change) in sorted(found.items(), key=lambda one: _place(*one[0])):
         worth = corrected.get((dataset, row))
-        compared = *_difference(cell.from_paper), *_difference(cell.from_reference, worth)
+        compared = *shown(cell.from_paper), *shown(cell.from_reference, worth)
         lines.append([DATASETS[dataset].title, row, *compared, "" if worth is None else _probability(worth), change])
     header = ["dataset", "row", "ours − paper", "p", "row − reference", "p", "corrected", "the same, paper"]
     return [header, *lines] if lines else []
@@ -260,7 +297,8 @@ def _place(dataset: str, row: str) -> tuple[int, bool]:
     return [*PAPER_COLUMNS, *DATASETS].index(dataset), row != REFERENCE
 
 
-def _difference(d: Difference | None, corrected: float | None = None) -> tuple[str, str]:
+def shown(d: Difference | None, corrected: float | None = None) -> tuple[str, str]:
+    """The two cells of a difference: the points, bold if larger than the noise after correction, and p with its test"""
     if d is None:
         return "", ""
     return with_correction(d, corrected)[0], _probability(d.p) + (f" ({d.test})" if d.test != "t" else "")
@@ -283,33 +321,6 @@ def explained(tables: Sequence[Table]) -> list[str]:
 def markdown_table(lines: Sequence[Sequence[str]]) -> str:
     header, *rows = (f"| {' | '.join(line)} |" for line in lines)
     return "\n".join([header, f"|{' --- |' * len(lines[0])}", *rows, ""])
-
-
-def headline(records: Sequence[Record]) -> str:
-    """Does learned routing do better than equal weights? Table IV in short."""
-    rows = {row: cells for row, cells in build("IV", records).rows.items() if row in ("WS+CE", "Uniform")}
-    routed, equal = rows["WS+CE"], rows["Uniform"]
-    columns = [name for name in routed if routed[name].records or equal[name].records]
-    if not columns:
-        return "No full-length run is recorded yet.\n"
-
-    def paper(cell: Cell) -> str:
-        return DASH if cell.paper is None else f"{cell.paper:.2f} (1)"
-
-    def difference(cell: Cell) -> str:
-        return _difference(cell.from_reference)[0] or DASH
-
-    lines = [["test accuracy in % (seeds)", *(DATASETS[name].title for name in columns)]]
-    for title, show, cells in (
-        ("learned routing, this project", _ours, routed),
-        ("learned routing, the paper", paper, routed),
-        ("equal weights, this project", _ours, equal),
-        ("equal weights, the paper", paper, equal),
-        ("equal − learned, this project, 95 % interval", difference, equal),
-    ):
-        lines.append([title, *(show(cells[name]) for name in columns)])
-    named = {"learned routing": routed, "equal weights": equal}
-    return "\n".join([markdown_table(lines), *(f"{note}\n" for note in _trained_before(named, columns))])
 
 
 def with_correction(d: Difference, worth: float | None) -> tuple[str, str]:
