@@ -320,7 +320,7 @@ def test_the_heat_map_has_a_legend_with_the_equal_share(visit, asker):
     assert middle == "0"
     assert low[1:] == high[1:]
     assert low[0] + high[0] == "−+"
-    page.locator(".segments label", has_text="Nothing").click()
+    page.locator(".segments label", has_text="None").click()
     assert page.is_hidden("#heat-legend")
     assert page.locator("#heat-marks > *").count() == 0
 
@@ -416,7 +416,7 @@ def test_a_picture_is_picked_dropped_or_pasted(visit, classifier, photo, way):
     settled(page)
     one = explain_image(classifier.network, classifier.preprocess([photo])[0], without=False)
     same_as_python(classifier, page, one)
-    assert page.get_attribute("#tab-file", "aria-selected") == "true"
+    assert page.is_checked("#tab-file")
     assert page.inner_text("#verdict") == classifier.predict(photo).label
 
 
@@ -596,7 +596,7 @@ def test_a_class_is_chosen_and_its_heat_map_shown(visit, asker):
     page.locator(".segments label", has_text="For ").click()
     settled(page)
     told = asker.ask("/api/explain", {"test": 0, "class": other})
-    assert f"{told['logit']:.2f}" in page.inner_text("#look-note")
+    assert f"{told['logit']:.2f}".replace("-", "−") in page.inner_text("#look-note")
     assert f"For {asker.explorer.classifier.classes[other]}" in page.inner_text("#look")
     whole = canvas(page, "heat")
     assert whole != weights
@@ -644,7 +644,7 @@ def look_of(page):
         "open": page.inner_text("#block-title") if page.is_visible("#block") else None,
         "pinned": canvas(page, "compare-pin") if page.is_visible("#compare") else None,
         "verdict": page.inner_text("#prediction .verdict"),
-        "tab": page.locator("[role=tab][aria-selected=true]").inner_text(),
+        "tab": page.locator("input[name=tab]:checked").get_attribute("value"),
     }
 
 

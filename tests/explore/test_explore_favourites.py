@@ -138,7 +138,7 @@ def busy(worker):
         begun.set()
         assert free.wait(20)
 
-    thread = threading.Thread(target=lambda: worker.ask(None, job))
+    thread = threading.Thread(target=lambda: worker.ask(job))
     thread.start()
     assert begun.wait(20)
     yield free

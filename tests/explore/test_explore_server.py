@@ -5,7 +5,6 @@ import re
 import socket
 import struct
 import threading
-import time
 import zlib
 
 import pytest
@@ -352,6 +351,7 @@ def test_nobody_holds_the_network_once_the_server_is_closed():
         connection = http.client.HTTPConnection("127.0.0.1", asker.server.server_port)
         connection.request("GET", "/api/about")
         connection.getresponse().read()
+        asker.ask("/api/explain", {"pixels": PIXELS})
         assert len(set(threading.enumerate()) - before) > 2  # the server's, the worker and this connection's
     assert not set(threading.enumerate()) - before
     connection.close()
@@ -370,7 +370,7 @@ def test_many_who_ask_at_once_get_their_own_answers(asker):
     found = [None] * 60
 
     def ask(m):
-        found[m] = asker.ask("/api/explain", {"test": m % 20}, X_Wcapsnet_Tab=f"tab {m}")["probabilities"]
+        found[m] = asker.ask("/api/explain", {"test": m % 20})["probabilities"]
 
     threads = [threading.Thread(target=ask, args=(m,)) for m in range(60)]
     for thread in threads:
@@ -380,55 +380,13 @@ def test_many_who_ask_at_once_get_their_own_answers(asker):
     assert found == expected * 3
 
 
-def test_of_the_questions_of_one_tab_only_the_newest_is_computed(asker):
-    """While the worker is held, five questions come from one tab and one from another."""
-    held, free = threading.Event(), threading.Event()
-
-    def hold():
-        held.set()
-        assert free.wait(20)
-
-    holder = threading.Thread(target=lambda: asker.explorer.worker.ask(None, hold))
-    holder.start()
-    assert held.wait(20)
-    found: dict[str, dict] = {}
-    threads = []
-
-    def waiting():
-        return len(asker.explorer.worker._waiting)
-
-    for m in range(5):
-        thread = threading.Thread(
-            target=lambda m=m: found.update(
-                {f"one {m}": asker.ask("/api/explain", {"test": m, "slot": "now"}, X_Wcapsnet_Tab="one")}
-            )
-        )
-        thread.start()
-        threads.append(thread)
-        before = len(found)
-        while waiting() == 0 or (m > 0 and len(found) < m):  # it has taken the place of the one before
-            assert thread.is_alive() or len(found) > before
-    other = threading.Thread(
-        target=lambda: found.update(other=asker.ask("/api/explain", {"test": 0, "slot": "now"}, X_Wcapsnet_Tab="other"))
-    )
-    other.start()
-    while waiting() < 2:
-        time.sleep(0.01)
-    free.set()
-    for thread in (*threads, other, holder):
-        thread.join(20)
-    assert [found[f"one {m}"] == {"superseded": True} for m in range(5)] == [True] * 4 + [False]
-    assert found["one 4"]["pixels"] == text(asker.explorer.test.images[4])
-    assert "probabilities" in found["other"]
-
-
 def test_what_fails_in_the_worker_is_told_to_whoever_asked(asker):
     def fails():
         raise InputError("No.")
 
     with pytest.raises(InputError, match=r"^No\.$"):
-        asker.explorer.worker.ask(None, fails)
-    assert asker.explorer.worker.ask(None, lambda: 7) == 7
+        asker.explorer.worker.ask(fails)
+    assert asker.explorer.worker.ask(lambda: 7) == 7
 
 
 def test_a_question_is_answered_while_others_wait_for_a_lull(asker):
@@ -437,7 +395,7 @@ def test_a_question_is_answered_while_others_wait_for_a_lull(asker):
     for thread in waiting:
         thread.start()
     for number in range(50):
-        assert worker.ask(None, lambda number=number: number) == number
+        assert worker.ask(lambda number=number: number) == number
     for thread in waiting:
         thread.join(20)
         assert not thread.is_alive()

@@ -8,6 +8,7 @@ other origins.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hmac
 import ipaddress
 import json
@@ -19,6 +20,7 @@ import socketserver
 import sys
 import traceback
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,6 @@ from urllib.parse import urlsplit
 from .. import __version__
 from ..errors import InputError
 from .api import MAX_UPLOAD, Explorer
-from .worker import Superseded
 
 PAGE = Path(__file__).parent / "page"
 KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -41,7 +42,6 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 TOKEN = "X-Wcapsnet-Token"
-TAB = "X-Wcapsnet-Tab"
 
 
 class Refused(Exception):
@@ -116,8 +116,8 @@ class Server(ThreadingHTTPServer):
         self.server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore browsers that disconnect during a response."""
-        if not isinstance(sys.exc_info()[1], (ConnectionError, TimeoutError)):
+        """Ignore browsers that disconnect during a response, and requests cancelled by closing."""
+        if not isinstance(sys.exc_info()[1], (ConnectionError, TimeoutError, CancelledError)):
             super().handle_error(request, client_address)
 
 
@@ -161,12 +161,11 @@ class Handler(BaseHTTPRequestHandler):
         return f"{KINDS[file.suffix]}; charset=utf-8", file.read_bytes()
 
     def _post(self) -> tuple[str, bytes]:
-        path = self._path()
-        explorer, tab = self.server.explorer, self.headers.get(TAB, "")[:64] or None
+        path, explorer = self._path(), self.server.explorer
         answers: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-            "/api/explain": lambda asked: explorer.explain(asked, tab),
-            "/api/block": lambda asked: explorer.block(asked, tab),
-            "/api/decode": lambda asked: explorer.decode(asked, tab),
+            "/api/explain": explorer.explain,
+            "/api/block": explorer.block,
+            "/api/decode": explorer.decode,
             "/api/near": explorer.near,
             "/api/survey": lambda asked: explorer.survey(),
         }
@@ -180,10 +179,7 @@ class Handler(BaseHTTPRequestHandler):
             asked = None
         if not isinstance(asked, dict):
             raise Refused(400, "The request must be a JSON object.")
-        try:
-            return _json(answers[path](asked))
-        except Superseded:
-            return _json({"superseded": True})
+        return _json(answers[path](asked))
 
     def _check(self) -> None:
         """Check that the request comes from our page, before anything else."""
@@ -231,7 +227,7 @@ class Handler(BaseHTTPRequestHandler):
             status, (kind, content) = error.status, _json({"error": str(error)})
         except InputError as error:
             status, (kind, content) = 400, _json({"error": str(error)})
-        except (ConnectionError, TimeoutError):
+        except (ConnectionError, TimeoutError, CancelledError):
             raise
         except Exception:  # a bug: the details go to the terminal, not to the page
             traceback.print_exc()
@@ -272,7 +268,6 @@ def _why_not(error: Exception, host: str, port: int) -> str:
         return f"There is no address {host}."
     if isinstance(error, OverflowError):
         return f"A port is a number from 0 to 65535, not {port}."
-    reason = getattr(error, "strerror", None) or str(error)
-    if getattr(error, "errno", None) in (98, 48, 10048):  # EADDRINUSE of Linux, macOS, Windows
+    if getattr(error, "errno", None) == errno.EADDRINUSE:
         return f"Port {port} is in use; choose another with --port, or use --port 0 for a free one."
-    return f"Cannot listen on {host}:{port}: {reason}."
+    return f"Cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}."

@@ -1,5 +1,7 @@
 // The state of the page, as the part of its address after the #.
 
+import { bytes, text as base64 } from "./base64.js";
+
 const version = "1";
 
 /** { id, source, pin, off: Set("level.capsule"), target, vector: Map, open, heat } → text */
@@ -99,12 +101,5 @@ async function through(stream, data) {
   return new Uint8Array(await new Response(new Blob([data]).stream().pipeThrough(stream)).arrayBuffer());
 }
 
-function letters(data) {
-  let text = "";
-  for (let start = 0; start < data.length; start += 8192) text += String.fromCharCode(...data.subarray(start, start + 8192));
-  return btoa(text).replaceAll("+", "-").replaceAll("/", ".").replaceAll("=", "");
-}
-
-function numbers(text) {
-  return Uint8Array.from(atob(text.replaceAll("-", "+").replaceAll(".", "/")), (letter) => letter.charCodeAt(0));
-}
+const letters = (data) => base64(data).replaceAll("+", "-").replaceAll("/", ".").replaceAll("=", "");
+const numbers = (text) => bytes(text.replaceAll("-", "+").replaceAll(".", "/"));
