@@ -109,15 +109,14 @@ def run(request: Request) -> dict[str, Any]:
 
 
 def cases(request: Request) -> Iterator[Case]:
-    if request.scaling is None or request.scaling == "batch":
-        for batch in request.batches:
-            yield Case(request.experiment, batch, batch if request.scaling else None)
-        return
-    change = {"capsules": with_capsules, "levels": with_levels}[request.scaling]
+    experiment, scaling = request.experiment, request.scaling
     for batch in request.batches:
-        for value in SCALINGS[request.scaling]:
-            model = change(request.experiment.model, value)
-            yield Case(replace(request.experiment, model=model), batch, value)
+        if scaling is None or scaling == "batch":
+            yield Case(experiment, batch, batch if scaling else None)
+            continue
+        change = {"capsules": with_capsules, "levels": with_levels}[scaling]
+        for value in SCALINGS[scaling]:
+            yield Case(replace(experiment, model=change(experiment.model, value)), batch, value)
 
 
 def with_capsules(config: WCapsNetConfig, first: int) -> WCapsNetConfig:
@@ -177,16 +176,13 @@ def row(
 ) -> dict[str, Any]:
     contender = job.contender
     rate = case.batch / times["ms"] * 1000
+    scaled = {"value": case.value, "capsules": [row.capsules for row in getattr(case.experiment.model, "levels", ())]}
     row: dict[str, Any] = {
         "contender": contender.label,
         "precision": contender.precision,
         "batch": case.batch,
         "subject": subject,
-        **(
-            {"value": case.value, "capsules": [row.capsules for row in getattr(case.experiment.model, "levels", ())]}
-            if case.value
-            else {}
-        ),
+        **(scaled if case.value else {}),
         **times,
         "images_per_s": round(rate, 1),
         "first_s": job.first_s,
@@ -204,17 +200,14 @@ def row(
 
 def work_in(request: Request, contender: Contender, experiment: Experiment, subject: str) -> Work | None:
     """Work of one image in the timed task; None for loading."""
-    model = experiment.model
-    shape = model.channels, model.height, model.width
-    network = contender.of(experiment).model.build()
-    counted = work_of(network, *shape)
+    if "alone" in subject:
+        return None
+    model = contender.of(experiment).model
+    counted = work_of(model.build(), model.channels, model.height, model.width)
+    work = total(counted)
     if request.what == "level":
         name = subject.partition(",")[0]
         work = counted[name] if "blocks" in subject else counted[name] + counted.get(f"critic {name[6:]}", (0, 0))
-    elif "alone" in subject:
-        return None
-    else:
-        work = total(counted)
     times = 1 if request.what == "infer" else TRAINING
     return Work(work.macs * times, work.values * times)
 

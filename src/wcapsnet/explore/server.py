@@ -135,8 +135,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self._answer(self._post)
 
-    def do_HEAD(self) -> None:
-        self._answer(self._get)
+    do_HEAD = do_GET
 
     def _path(self) -> str:
         try:
@@ -146,19 +145,16 @@ class Handler(BaseHTTPRequestHandler):
 
     def _get(self) -> tuple[str, bytes]:
         path = self._path()
-        if path in ("/", "/index.html"):
-            page = (PAGE / "index.html").read_text(encoding="utf-8").replace("{{token}}", self.server.token)
-            return "text/html; charset=utf-8", page.encode()
         if path == "/api/about":
             return _json(self.server.explorer.about())
-        if path.startswith("/api/test/") and path.endswith(".png"):
-            number = path.removeprefix("/api/test/").removesuffix(".png")
-            index = int(number) if number.isascii() and number.isdecimal() and len(number) < 10 else -1
-            return "image/png", self.server.explorer.test_picture(index)
-        file = PAGE / path.removeprefix("/")
-        if path.count("/") != 1 or file.parent != PAGE or file.suffix not in KINDS or not file.is_file():
+        if number := re.fullmatch(r"/api/test/([0-9]{1,9})\.png", path):
+            return "image/png", self.server.explorer.test_picture(int(number[1]))
+        name = "index.html" if path == "/" else path.removeprefix("/")
+        if name not in {file.name for file in PAGE.iterdir()}:
             raise Refused(404, "There is no such page.")
-        return f"{KINDS[file.suffix]}; charset=utf-8", file.read_bytes()
+        file = PAGE / name
+        content = file.read_bytes().replace(b"{{token}}", self.server.token.encode())
+        return f"{KINDS[file.suffix]}; charset=utf-8", content
 
     def _post(self) -> tuple[str, bytes]:
         path, explorer = self._path(), self.server.explorer
@@ -196,8 +192,7 @@ class Handler(BaseHTTPRequestHandler):
             origin = self.headers.get("Origin")
             if origin is not None and origin != f"http://{self.headers.get('Host')}":
                 raise Refused(403, "Requests from other sites are not allowed.")
-            given = self.headers.get(TOKEN, "")
-            if not hmac.compare_digest(given.encode(), self.server.token.encode()):
+            if not hmac.compare_digest(self.headers.get(TOKEN, "").encode(), self.server.token.encode()):
                 raise Refused(403, "The page is older than the server; reload it.")
 
     def _body(self, kind: str, most: int) -> bytes:

@@ -3,7 +3,7 @@
 import { about as loadAbout, ask } from "./api.js";
 import { bytes, text } from "./base64.js";
 import { makeBlocks, renderBlock, renderBlocks, renderFavourites, thumbs } from "./blocks.js";
-import { $, clamp, count, node, say } from "./dom.js";
+import { byId as $, clamp, count, node, say } from "./dom.js";
 import { Easel } from "./draw.js";
 import * as link from "./link.js";
 import { renderCompare, renderLook } from "./look.js";
@@ -18,8 +18,14 @@ const LONG = 32000; // length at which some programs truncate a link
 
 let easel;
 const kept = { draw: null, pixels: null, test: null }; // the last picture of each kind
-const paths = { now: "explain", pin: "explain", before: "explain", block: "block", decode: "decode", near: "near" };
-const requests = Object.fromEntries(Object.entries(paths).map(([name, path]) => [name, new Newest(`/api/${path}`)]));
+const requests = {
+  now: new Newest("/api/explain"),
+  pin: new Newest("/api/explain"),
+  before: new Newest("/api/explain"),
+  block: new Newest("/api/block"),
+  decode: new Newest("/api/decode"),
+  near: new Newest("/api/near"),
+};
 
 // ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 

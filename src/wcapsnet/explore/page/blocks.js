@@ -2,7 +2,7 @@
 
 import { testPicture } from "./api.js";
 import { floats } from "./base64.js";
-import { $, count, node, percent, set } from "./dom.js";
+import { byId as $, count, node, percent, set } from "./dom.js";
 import { Flow, standing } from "./flow.js";
 import * as paint from "./paint.js";
 import { about, classOf, onIn, placeOf, shown, state, survey } from "./state.js";

@@ -1,6 +1,6 @@
 // Elements, texts and messages.
 
-export const $ = (id) => document.getElementById(id);
+export const byId = (id) => document.getElementById(id);
 
 /** An HTML element with properties and children */
 export function node(name, properties = {}, ...children) {
@@ -32,7 +32,7 @@ export function percent(p) {
 
 /** Show a message for a few seconds. */
 export function say(words, kind = "bad") {
-  Object.assign($("toast"), { textContent: words, className: kind, hidden: false });
+  Object.assign(byId("toast"), { textContent: words, className: kind, hidden: false });
   clearTimeout(say.timer);
-  say.timer = setTimeout(() => ($("toast").hidden = true), 6000);
+  say.timer = setTimeout(() => (byId("toast").hidden = true), 6000);
 }

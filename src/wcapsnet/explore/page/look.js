@@ -1,6 +1,6 @@
 // Heat maps of the last level: over the picture, and over two pictures side by side.
 
-import { $, set, signed } from "./dom.js";
+import { byId as $, count, set, signed } from "./dom.js";
 import { floats } from "./base64.js";
 import * as paint from "./paint.js";
 import { about, classOf, onIn, shown, state, verdict } from "./state.js";
@@ -50,11 +50,11 @@ function ties(answer) {
   if (length === 1 && dot) return "The dot marks the vector with the largest weight, which is decoded.";
   if (length === 1) return `The vector with the largest weight, which is decoded, is in block ${n}.`;
   const decoded = dot ? "the dot marks the decoded one" : `the decoded one is in block ${n}`;
-  if (length === vectors) return `All ${length} vectors have the same weight to within 1\u00a0%; ${decoded}.`;
+  if (length === vectors) return `All ${count(length)} vectors have the same weight to within 1\u00a0%; ${decoded}.`;
   const own = `, ${answer.tied.filter(seenHere).length} of them in block ${state.heatBlock}`;
   const here = state.heatBlock === "all" ? "" : own;
   const marked = outlined(answer).length ? "outlined" : "too many to outline";
-  return `${length} of ${vectors} vectors share the largest weight${here} (${marked}); ${decoded}.`;
+  return `${count(length)} of ${count(vectors)} vectors share the largest weight${here} (${marked}); ${decoded}.`;
 }
 
 /** What the blocks add to the logit */

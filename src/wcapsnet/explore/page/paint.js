@@ -1,6 +1,6 @@
 // Pixels and maps on canvases.
 
-import { $, clamp, make } from "./dom.js";
+import { byId as $, clamp, make } from "./dom.js";
 
 // Weights against the equal share, as in report/shades.py: pale below it, gray at it, dark and warm above.
 const SHARES = [[222, 235, 247], [196, 205, 213], [168, 166, 163], [186, 100, 52], [112, 20, 10]];

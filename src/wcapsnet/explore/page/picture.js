@@ -1,6 +1,6 @@
 // Where the picture comes from: a drawing, a file or a test image.
 
-import { $, count } from "./dom.js";
+import { byId as $, count } from "./dom.js";
 import { rasterize } from "./draw.js";
 import * as paint from "./paint.js";
 import { about, shown, state, survey } from "./state.js";

@@ -1,6 +1,6 @@
 // The prediction: the class, its probability, and the bars of all classes.
 
-import { $, node, percent } from "./dom.js";
+import { byId as $, node, percent } from "./dom.js";
 import { about, chance, classOf, shown, state, verdict } from "./state.js";
 
 const FEW = 12; // up to this many classes keep their order; otherwise the most probable are shown
@@ -28,7 +28,7 @@ export function renderPrediction() {
 function renderTruth(answer) {
   const known = typeof answer?.label === "number";
   const right = known && answer.label === answer.predicted;
-  $("truth").textContent = known ? `${right ? "✓ Right" : "✗ Wrong"}: the label is ${classOf(answer.label)}.` : "";
+  $("truth").textContent = known ? `${right ? "✓ Right" : "✗ Wrong"}: labelled ${classOf(answer.label)}.` : "";
   $("truth").className = `small ${right ? "correct" : "mistaken"}`;
 }
 

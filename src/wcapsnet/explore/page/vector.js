@@ -1,7 +1,7 @@
 // The decoded vector: sliders, reconstruction, and the test images with the nearest vectors.
 
 import { bytes } from "./base64.js";
-import { $, node, set, signed } from "./dom.js";
+import { byId as $, node, set, signed } from "./dom.js";
 import * as paint from "./paint.js";
 import { about, shown, state, survey } from "./state.js";
 
