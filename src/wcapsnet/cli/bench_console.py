@@ -55,7 +55,7 @@ def _table(rows: list[dict[str, Any]], gpu: bool) -> Table:
         ("ms", True, lambda row: _figure(row["ms"])),
         ("fastest … slowest", True, lambda row: " … ".join(_figure(f(row["windows_ms"])) for f in (min, max))),
         ("CPU ms", not gpu, lambda row: _figure(row["cpu_ms"])),
-        ("images/s", True, lambda row: f"{row['images_per_s']:,.0f}"),
+        ("images/s", True, lambda row: format(row["images_per_s"], ",.0f" if row["images_per_s"] >= 100 else ".3g")),
         ("× loop", any(row["contender"] == "loop" for row in rows), lambda row: _against_loop(row, rows)),
         ("first, s", any(row["first_s"] is not None for row in rows), lambda row: _optional(row, "first_s", ".1f")),
         ("MiB", gpu, lambda row: _optional(row, "peak_mib", ",.0f")),
@@ -65,10 +65,12 @@ def _table(rows: list[dict[str, Any]], gpu: bool) -> Table:
     shown = {name: cell for name, needed, cell in columns if needed}
     text = ("implementation", "precision", "what")
     table = Table(*(Column(name, justify="left" if name in text else "right") for name in shown))
-    for _, group in groupby(rows, _comparison):
+    groups = [list(group) for _, group in groupby(rows, _comparison)]
+    for group in groups:
         for row in group:
             table.add_row(*(cell(row) for cell in shown.values()))
-        table.add_section()
+        if len(groups) < len(rows):
+            table.add_section()
     return table
 
 

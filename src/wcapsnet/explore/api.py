@@ -23,7 +23,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .. import __version__
 from ..classifier import Classifier
 from ..data import Split, read_image
 from ..data.decode import UnreadableImageError, from_array
@@ -108,7 +107,6 @@ class Explorer:
         return {
             "name": self.name,
             "id": self._identity,
-            "version": __version__,
             "parameters": sum(p.numel() for p in network.parameters()),
             "classes": list(self.classifier.classes),
             **self._shape,
@@ -126,7 +124,6 @@ class Explorer:
                 for level, size in zip(config.levels, config.maps(), strict=True)
             ],
             "cell": pixels_per_cell(self.classifier.network),
-            "routing": {"fitness": config.routing.fitness, "weighting": config.routing.weighting},
         }
 
     def picture(self, data: bytes) -> dict[str, Any]:
@@ -223,7 +220,6 @@ class Explorer:
             return c[capsule], self._look(pixels, off), self._look(pixels, more) if left else None
 
         c, one, without = self.worker.ask(look)
-        target = self._class(asked, one.predicted)
         small = _at_most(c, MAP_SIDE)
         return {
             "level": level,
@@ -236,7 +232,6 @@ class Explorer:
             and {
                 "predicted": without.predicted,
                 "probability": float(without.probabilities[without.predicted]),
-                "of_target": float(without.probabilities[target]),
             },
             "favourites": self.favourites and self.favourites.of(level, capsule),
         }

@@ -147,8 +147,9 @@ class Handler(BaseHTTPRequestHandler):
         path = self._path()
         if path == "/api/about":
             return _json(self.server.explorer.about())
-        if number := re.fullmatch(r"/api/test/([0-9]{1,9})\.png", path):
-            return "image/png", self.server.explorer.test_picture(int(number[1]))
+        if named := re.fullmatch(r"/api/test/(.*)\.png", path):
+            index = int(named[1]) if re.fullmatch("[0-9]{1,9}", named[1]) else -1
+            return "image/png", self.server.explorer.test_picture(index)
         name = "index.html" if path == "/" else path.removeprefix("/")
         if name not in {file.name for file in PAGE.iterdir()}:
             raise Refused(404, "There is no such page.")

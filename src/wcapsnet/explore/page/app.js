@@ -17,7 +17,7 @@ import { makeSliders, movedVector, renderVector } from "./vector.js";
 const LONG = 32000; // length at which some programs truncate a link
 
 let easel;
-const kept = { draw: null, pixels: null, test: null }; // the last picture of each kind
+const kept = {}; // the last picture of each kind
 const requests = {
   now: new Newest("/api/explain"),
   pin: new Newest("/api/explain"),
@@ -165,9 +165,10 @@ function see(source) {
   return refresh();
 }
 
+/** Show the last picture of a tab. */
 function pickTab(name) {
-  const test = about.test && (kept.test ?? { kind: "test", index: 0 });
-  const source = { draw: drawing(), file: kept.pixels, test }[name];
+  const test = about.test && { kind: "test", index: 0 };
+  const source = { draw: drawing(), file: kept.pixels, test: kept.test ?? test }[name];
   $(`tab-${name}`).checked = true;
   if (source && source !== state.source) see(source);
 }
@@ -175,9 +176,8 @@ function pickTab(name) {
 const drawing = () => ({ kind: "draw", strokes: easel.strokes, center: $("center").checked });
 
 function drawn() {
-  state.source = kept.draw = drawing();
   renderPicture(easel.strokes);
-  refresh();
+  see(drawing());
 }
 
 /** Show a drawing of the state on the easel. */
@@ -238,18 +238,15 @@ function open(key, focus = false) {
   if (!key && before) document.querySelector(`.flow [data-block="${before}"]`).focus();
 }
 
-/** A copy, since strokes are drawn further */
-const copied = (source) => (source.kind === "draw" ? structuredClone(source) : source);
-
 function pin(source) {
-  state.pin = source && copied(source);
+  state.pin = structuredClone(source); // a drawing goes on
   refreshPin();
 }
 
 function swap() {
-  const [now, pinned] = [state.source, state.pin];
+  const pinned = state.pin;
+  pin(state.source);
   putOnEasel(pinned);
-  pin(now);
   see(pinned);
 }
 

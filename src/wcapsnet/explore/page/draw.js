@@ -1,7 +1,7 @@
 // Drawing by hand. A drawing is a list of strokes that determines the pixels exactly: plain arithmetic, the same in
 // every browser, so that a link with the strokes reproduces the numbers.
 //
-// Coordinates are whole numbers, 1024 to the longer side of the picture. A stroke is { width, points: [x, y, x, y, …] }.
+// Coordinates are whole numbers, 1024 to the longer side of the picture. A stroke is { width, points: [x, y, …] }.
 
 import { clamp, make } from "./dom.js";
 
@@ -31,11 +31,8 @@ function fitted(strokes, height, width) {
   const pen = Math.max(...strokes.map((s) => s.width)) * pixel;
   const room = Math.max(Math.min(height, width) * BOX - pen, 1);
   const scale = Math.min(room / Math.max((right - left) * pixel, (bottom - top) * pixel, 1e-6), 6);
-  return {
-    scale,
-    x: (width - 1) / 2 - (((left + right) / 2) * pixel - 0.5) * scale,
-    y: (height - 1) / 2 - (((top + bottom) / 2) * pixel - 0.5) * scale,
-  };
+  const at = (low, high, side) => (side - 1) / 2 - (((low + high) / 2) * pixel - 0.5) * scale;
+  return { scale, x: at(left, right, width), y: at(top, bottom, height) };
 }
 
 function ink(strokes, height, width, place) {
@@ -74,12 +71,9 @@ function segment(value, height, width, [x0, y0], [x1, y1], radius) {
 
 function middle(values, height, width) {
   let [mass, x, y] = [0, 0, 0];
-  for (let i = 0; i < height; i++) {
-    for (let j = 0; j < width; j++) {
-      const value = values[i * width + j];
-      [mass, x, y] = [mass + value, x + value * j, y + value * i];
-    }
-  }
+  values.forEach((value, at) => {
+    [mass, x, y] = [mass + value, x + value * (at % width), y + value * Math.floor(at / width)];
+  });
   return mass ? [x / mass, y / mass] : [(width - 1) / 2, (height - 1) / 2];
 }
 

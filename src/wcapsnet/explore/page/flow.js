@@ -28,13 +28,13 @@ export class Flow {
   constructor(holder, open, toggle) {
     Object.assign(this, { holder, open, toggle });
     this.blocks = about.levels.map(({ capsules }, l) => Array.from({ length: capsules }, (_, n) => this.block(l, n)));
-    this.sums = about.levels.slice(1).map(() => node("span", { className: "sum", textContent: "Σ", ariaHidden: "true" }));
+    this.sums = about.levels.slice(1).map(() => named("span", "sum", "Σ"));
     this.picture = named("canvas", "picture");
     this.end = named("i", "end");
     [this.name, this.probability] = [named("b", "answer-name"), named("span", "answer-probability")];
     const parts = this.blocks.flatMap((blocks, l) => {
-      const title = node("b", { textContent: `Level ${l + 1}`, ariaHidden: "true" });
-      const level = node("div", { className: "level" }, title, node("div", {}, ...blocks.map(({ button }) => button)));
+      const buttons = node("div", {}, ...blocks.map(({ button }) => button));
+      const level = node("div", { className: "level" }, named("b", "", `Level ${l + 1}`), buttons);
       return l ? [this.sums[l - 1], level] : [level];
     });
     this.links = make("svg", { class: "links", "aria-hidden": "true" }, holder);
@@ -47,10 +47,8 @@ export class Flow {
 
   block(level, capsule) {
     const key = `${level + 1}.${capsule}`;
-    const weight = named("span", "weight");
-    const disc = named("span", "disc");
-    const number = node("span", { className: "number", textContent: capsule, ariaHidden: "true" });
-    const ring = named("span", "ring", disc, named("span", "pin"), number);
+    const [weight, disc] = [named("span", "weight"), named("span", "disc")];
+    const ring = named("span", "ring", disc, named("span", "pin"), named("span", "number", capsule));
     const button = node("button", { type: "button", className: "block", tabIndex: -1 }, weight, ring);
     button.dataset.block = key;
     button.addEventListener("click", (event) => {

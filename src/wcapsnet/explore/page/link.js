@@ -11,7 +11,7 @@ export async function write(state) {
   if (state.pin) parts.set("pin", await writeSource(state.pin));
   if (state.off.size) parts.set("off", [...state.off].join("_"));
   if (state.target !== null) parts.set("class", state.target);
-  if (state.vector.size) parts.set("vector", [...state.vector].map(([element, value]) => `${element}:${value}`).join("_"));
+  if (state.vector.size) parts.set("vector", [...state.vector].map((moved) => moved.join(":")).join("_"));
   if (state.open) parts.set("block", state.open);
   if (state.heat !== "weights") parts.set("heat", state.heat);
   if (state.heatBlock !== "all") parts.set("of", state.heatBlock);
@@ -49,7 +49,8 @@ async function readSource(text) {
   try {
     if (kind === "t" && /^\d+$/.test(rest)) return { kind: "test", index: Number(rest) };
     if (kind === "d") return { kind: "draw", center: rest[0] === "1", strokes: unpacked(numbers(rest.slice(1))) };
-    if (kind === "p") return { kind: "pixels", data: await through(new DecompressionStream("deflate-raw"), numbers(rest)) };
+    const data = kind === "p" && (await through(new DecompressionStream("deflate-raw"), numbers(rest)));
+    if (data) return { kind: "pixels", data };
   } catch {
     // reported below
   }

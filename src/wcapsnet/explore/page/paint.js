@@ -18,7 +18,8 @@ function table(ramp) {
   for (let p = 0; p < 256; p++) {
     const at = (p / 255) * (ramp.length - 1);
     const low = Math.min(ramp.length - 2, Math.floor(at));
-    for (let c = 0; c < 3; c++) colors[3 * p + c] = Math.round(ramp[low][c] + (ramp[low + 1][c] - ramp[low][c]) * (at - low));
+    const between = (a, c) => Math.round(a + (ramp[low + 1][c] - a) * (at - low));
+    colors.set(ramp[low].map(between), 3 * p);
   }
   return colors;
 }
@@ -83,9 +84,7 @@ export function largest(values) {
 /** The picture in gray, minus its median: 0 in most of a background, so that its colours match the legend */
 function relief(data, channels, plane) {
   const gray = new Float32Array(plane);
-  for (let p = 0; p < plane; p++) {
-    for (let c = 0; c < channels; c++) gray[p] += data[c * plane + p] / channels;
-  }
+  data.forEach((value, at) => (gray[at % plane] += value / channels));
   const median = gray.slice().sort()[(plane - 1) >> 1];
   return gray.map((value) => value - median);
 }
