@@ -44,8 +44,8 @@ HEADERS = {
 TOKEN = "X-Wcapsnet-Token"
 
 
-class Refused(Exception):
-    """An HTTP status and the error message that goes with it."""
+class Refused(InputError):
+    """With an HTTP status other than 400"""
 
     def __init__(self, status: int, sentence: str):
         super().__init__(sentence)
@@ -141,7 +141,7 @@ class Handler(BaseHTTPRequestHandler):
         try:
             return urlsplit(self.path).path
         except ValueError:
-            raise Refused(400, "The address is malformed.") from None
+            raise InputError("The address is malformed.") from None
 
     def _get(self) -> tuple[str, bytes]:
         path = self._path()
@@ -170,12 +170,13 @@ class Handler(BaseHTTPRequestHandler):
             return _json(explorer.picture(self._body("application/octet-stream", MAX_UPLOAD)))
         if path not in answers:
             raise Refused(404, "There is no such page.")
+        body = self._body("application/json", self.server.max_question)
         try:
-            asked = json.loads(self._body("application/json", self.server.max_question))
+            asked = json.loads(body)
         except (ValueError, RecursionError):
             asked = None
         if not isinstance(asked, dict):
-            raise Refused(400, "The request must be a JSON object.")
+            raise InputError("The request must be a JSON object.")
         return _json(answers[path](asked))
 
     def _check(self) -> None:
@@ -186,9 +187,9 @@ class Handler(BaseHTTPRequestHandler):
         if "Transfer-Encoding" in self.headers:
             raise Refused(411, "A request must have a Content-Length, not a Transfer-Encoding.")
         if self._length() and self.command != "POST":
-            raise Refused(400, "Only a POST may have content.")
+            raise InputError("Only a POST may have content.")
         if "websocket" in self.headers.get("Upgrade", "").lower():
-            raise Refused(400, "This server does not speak websocket.")
+            raise InputError("This server does not speak websocket.")
         if self.command == "POST":
             origin = self.headers.get("Origin")
             if origin is not None and origin != f"http://{self.headers.get('Host')}":
@@ -219,10 +220,8 @@ class Handler(BaseHTTPRequestHandler):
         try:
             self._check()
             kind, content = make()
-        except Refused as error:
-            status, (kind, content) = error.status, _json({"error": str(error)})
         except InputError as error:
-            status, (kind, content) = 400, _json({"error": str(error)})
+            status, (kind, content) = getattr(error, "status", 400), _json({"error": str(error)})
         except (ConnectionError, TimeoutError, CancelledError):
             raise
         except Exception:  # a bug: the details go to the terminal, not to the page
