@@ -92,8 +92,10 @@ export class Flow {
     this.holder.classList.toggle("down", this.down);
     const line = this.down ? clamp(Math.floor(width / 42), 4, LINE) : LINE;
     const each = about.levels.map(({ capsules }) => Math.ceil(capsules / Math.ceil(capsules / line)));
-    const room = this.down ? width : 420;
-    this.holder.style.setProperty("--pitch", `${Math.min(58, room / Math.max(...each))}px`);
+    const pitch = Math.min(58, (this.down ? width : 420) / Math.max(...each));
+    this.radius = Math.min(20, 0.4 * pitch);
+    this.holder.style.setProperty("--pitch", `${pitch}px`);
+    this.holder.style.setProperty("--r", `${this.radius}px`);
     this.holder.querySelectorAll(".level").forEach((level, l) => level.style.setProperty("--each", each[l]));
     const { left, top, height } = this.holder.getBoundingClientRect();
     const middle = (element) => {
@@ -139,7 +141,8 @@ export class Flow {
     blocks.forEach(({ key, button, weight, from, to }, n) => {
       const { size, position } = look[n];
       const [winner, open, part] = [winners.includes(n), state.open === key, parts ? parts[n] / most : null];
-      const classes = { off: !on(n), deep: position > DARK, tiny: size < 0.4, winner, open, pinned: pins && on(n) };
+      const tiny = this.radius * size < 1.5 + 2.7 * String(n).length; // the number does not fit
+      const classes = { off: !on(n), deep: position > DARK, tiny, winner, open, pinned: pins && on(n) };
       for (const [name, holds] of Object.entries(classes)) button.classList.toggle(name, Boolean(holds));
       const fitness = 100 * clamp(level?.fitness[n] ?? 0, 0, 1);
       const fill = `rgb(${shade(position).join(" ")})`;
