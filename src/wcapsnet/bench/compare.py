@@ -274,7 +274,7 @@ def measure(
     peaks: dict[str, float | None] = {}
     data: Any = None
     for what, size in (("training", batch), ("inference", batch), ("latency", 1)):
-        prepared: dict[str, suite.Prepared] = {}
+        prepared: dict[str, tasks.Job] = {}
         for name, experiment in experiments.items():
             if name in cannot:
                 continue

@@ -2,7 +2,7 @@
 
 import { testPicture } from "./api.js";
 import { floats } from "./base64.js";
-import { byId as $, count, node, percent, set } from "./dom.js";
+import { byId as $, count, node, percent, set, signed } from "./dom.js";
 import { Flow, standing } from "./flow.js";
 import * as paint from "./paint.js";
 import { about, classOf, onIn, placeOf, shown, state, survey } from "./state.js";
@@ -59,7 +59,7 @@ function facts(l, n) {
   const where = last ? " at its best position" : "";
   const found = [["Weight", weights[n].toFixed(4)], ["Fitness", `${fitness[n].toFixed(4)}${where}`]];
   if (pinned) found.push(["Weight, pinned", pinned.levels[l - 1].weights[n].toFixed(4)]);
-  if (last) found.push([`Adds to ${classOf(answer.target)}`, answer.block_contributions[n].toFixed(3)]);
+  if (last) found.push([`Adds to ${classOf(answer.target)}`, signed(answer.block_contributions[n].toFixed(3))]);
   if (block && !state.off.has(state.open)) {
     const { without } = block;
     const then = without && `${classOf(without.predicted)}, ${percent(without.probability)}`;
@@ -81,7 +81,7 @@ export function renderBlock() {
   $("block-facts").replaceChildren(...known.map(([name, value]) =>
     node("div", {}, node("dt", { textContent: name }), node("dd", { textContent: value }))));
   $("maps-note").textContent = shown.answer
-    ? "One map per element: orange is negative, blue positive. Each has its own scale; the number is its maximum."
+    ? "One map per element: orange is negative, blue positive. Each has its own scale, up to the number below it."
     : "Shown once there is a picture.";
   renderMaps(shown.answer && shown.block);
   renderFavourites();
