@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ import torch
 
 from wcapsnet import load
 from wcapsnet.__main__ import keep_freed_memory
+from wcapsnet.bench.measure import in_turns
 
 STROKES, ROUNDS, REPORTS = 60, 5, 4
 
@@ -106,20 +108,18 @@ def drawn_on(address: str) -> dict[str, Any]:
 
 
 def one_image(source: str) -> dict[str, Any]:
-    """Milliseconds by threads, which take turns"""
-    network = load(source).network.eval()
-    config = network.config
-    image = torch.randn(1, config.channels, config.height, config.width)
-    times: dict[int, list[float]] = {threads: [] for threads in sorted({1, torch.get_num_threads()})}
-    for _ in range(ROUNDS):
-        for threads, mine in times.items():
-            torch.set_num_threads(threads)
-            for _ in range(20):
-                start = time.perf_counter()
-                with torch.no_grad():
-                    network(image)
-                mine.append(1000 * (time.perf_counter() - start))
-    return {f"{threads} threads, median_ms": round(statistics.median(mine), 1) for threads, mine in times.items()}
+    """Milliseconds by threads, in turns"""
+    classifier = load(source).eval()
+    image = torch.randn(1, *classifier.shape)
+
+    @torch.no_grad()
+    def call(threads: int) -> None:
+        torch.set_num_threads(threads)
+        classifier.network(image)
+
+    calls = {threads: partial(call, threads) for threads in sorted({1, torch.get_num_threads()})}
+    times = in_turns(calls, torch.device("cpu"), ROUNDS, 0.2)
+    return {f"{threads} threads, median_ms": round(found["ms"], 1) for threads, found in times.items()}
 
 
 def strokes(page: Any) -> dict[str, Any]:

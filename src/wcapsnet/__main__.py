@@ -9,7 +9,7 @@ import sys
 
 def keep_freed_memory() -> None:
     """Make glibc keep freed memory: by default it returns large blocks to the system at once, and every step pays for
-    fresh pages. On two CPU cores that is a tenth of a training step (benchmarks/formulations_on_cpu.py)."""
+    fresh pages. On two CPU cores that is a tenth of a training step (benchmarks/records, formulations-on-cpu)."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # not glibc

@@ -4,7 +4,7 @@ import torch
 
 from twins import tiny
 from wcapsnet.baselines import DenseNet
-from wcapsnet.bench.work import Work, total, work_of
+from wcapsnet.bench.work import total, work_of
 from wcapsnet.network import WCapsNet
 
 
@@ -43,7 +43,3 @@ def test_counting_leaves_the_network_as_it_was():
     assert work_of(network, 2, 8, 8) == work_of(network, 2, 8, 8)
     assert network.training
     assert all(torch.equal(before[name], tensor) for name, tensor in network.state_dict().items())
-
-
-def test_work_adds_up():
-    assert total({"a": Work(1, 2), "b": Work(3, 4)}) == Work(4, 6)

@@ -3,6 +3,7 @@
 import contextlib
 import threading
 import time
+from concurrent.futures import CancelledError
 
 import pytest
 import torch
@@ -138,7 +139,7 @@ def busy(worker):
         begun.set()
         assert free.wait(20)
 
-    thread = threading.Thread(target=lambda: worker.ask(None, job))
+    thread = threading.Thread(target=lambda: worker.ask(job))
     thread.start()
     assert begun.wait(20)
     yield free
@@ -163,6 +164,7 @@ def test_closing_waits_for_the_worker_and_ends_the_pass(classifier, split):
         threading.Timer(0.2, free.set).start()
         explorer.close()
         assert free.is_set()
-    assert not explorer.worker._thread.is_alive()
+    with pytest.raises(CancelledError):
+        explorer.worker.ask(pytest.fail)
     assert not explorer.favourites._thread.is_alive()
     assert explorer.survey()["state"] == "running"  # it did not come to its end

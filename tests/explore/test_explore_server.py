@@ -5,8 +5,10 @@ import re
 import socket
 import struct
 import threading
-import time
 import zlib
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
+from urllib.parse import quote
 
 import pytest
 import torch
@@ -108,24 +110,15 @@ def test_only_the_loopback_interface_is_bound_by_default(asker):
 
 
 @pytest.mark.parametrize("path", POSTS)
-def test_questions_need_the_token(asker, path):
-    for token in (None, "", "wrong", "ä"):
-        given = token and token.encode().decode("latin-1")
-        assert asker.post(path, {"test": 0}, X_Wcapsnet_Token=given).status == 403
-
-
-@pytest.mark.parametrize("path", POSTS)
-def test_questions_of_other_origins_are_refused(asker, path):
+def test_questions_need_the_token_their_own_origin_and_content_type(asker, path):
     port = asker.server.server_port
+    for token in (None, "", "wrong", "ä".encode().decode("latin-1")):
+        assert asker.post(path, {"test": 0}, X_Wcapsnet_Token=token).status == 403
     for origin in ("http://evil.example", f"http://evil.example:{port}", "null", f"https://127.0.0.1:{port}"):
         assert asker.post(path, {"test": 0}, Origin=origin).status == 403
-    assert asker.post("/api/explain", {"test": 0}, Origin=f"http://127.0.0.1:{port}").status == 200
-
-
-@pytest.mark.parametrize("path", POSTS)
-def test_questions_need_their_content_type(asker, path):
     for kind in ("text/plain", "multipart/form-data", "application/x-www-form-urlencoded", None):
-        assert "content type" in asker.post(path, {"test": 0}, Content_Type=kind).sentence
+        assert asker.post(path, {"test": 0}, Content_Type=kind).status == 415
+    assert asker.post("/api/explain", {"test": 0}, Origin=f"http://127.0.0.1:{port}").status == 200
 
 
 def test_what_computes_is_not_asked_by_get(asker):
@@ -151,18 +144,13 @@ PIXELS = text(torch.zeros(64, dtype=torch.uint8))
         ("/api/explain", {}, "1×8×8 bytes"),
         ("/api/explain", {"pixels": PIXELS[:-4]}, "1×8×8 bytes"),
         ("/api/explain", {"pixels": "ä"}, "1×8×8 bytes"),
-        ("/api/explain", {"pixels": 7}, "1×8×8 bytes"),
         ("/api/explain", {"pixels": None}, "1×8×8 bytes"),
         ("/api/explain", {"test": 20}, "0 to 19"),
-        ("/api/explain", {"test": -1}, "0 to 19"),
-        ("/api/explain", {"test": "1"}, "0 to 19"),
         ("/api/explain", {"test": True}, "0 to 19"),
         ("/api/explain", {"test": [0, 1]}, "0 to 19"),
         ("/api/explain", {"test": 0, "off": 3}, "list of blocks"),
-        ("/api/explain", {"test": 0, "off": [3]}, "level and a capsule"),
         ("/api/explain", {"test": 0, "off": ["01"]}, "level and a capsule"),
         ("/api/explain", {"test": 0, "off": [[0, 1.5]]}, "level and a capsule"),
-        ("/api/explain", {"test": 0, "off": [[2, 0]]}, "no block 3.0"),
         ("/api/explain", {"test": 0, "off": [[0, 3]]}, "no block 1.3"),
         ("/api/explain", {"test": 0, "off": [[-1, 0]]}, "no block 0.0"),
         ("/api/explain", {"test": 0, "off": [[1, 0], [1, 1]]}, "All blocks of level 2 are off"),
@@ -171,11 +159,9 @@ PIXELS = text(torch.zeros(64, dtype=torch.uint8))
         ("/api/block", {"test": 0}, "level and a capsule"),
         ("/api/block", {"test": 0, "block": [0, 3]}, "no block 1.3"),
         ("/api/decode", {"vector": [1, 2], "position": [0, 0]}, "list of 3 numbers"),
-        ("/api/decode", {"vector": [1, 2, "x"], "position": [0, 0]}, "list of 3 numbers"),
         ("/api/decode", {"vector": [1, 2, 1e300], "position": [0, 0]}, "list of 3 numbers"),
         ("/api/decode", {"vector": [1, 2, 3]}, "list of 2 numbers"),
         ("/api/near", {}, "list of 3 numbers"),
-        ("/api/explain", [], "JSON object"),
         ("/api/explain", b"{", "JSON object"),
         ("/api/explain", b"\xff", "JSON object"),
         ("/api/explain", b"[" * 60000, "JSON object"),
@@ -221,28 +207,19 @@ def test_a_small_file_with_too_many_pixels_is_refused_before_it_is_decoded(asker
     assert "exceed the limit of 50000000" in asker.post("/api/picture", data).sentence
 
 
-def test_a_file_that_is_too_large_is_refused_unread(asker):
-    answer = asker.post("/api/picture", b"", Content_Length=str(api.MAX_UPLOAD + 1))
+@pytest.mark.parametrize("zeros", [0, 1, 5000])
+def test_what_is_too_large_is_refused_unread_whatever_its_leading_zeros(asker, zeros):
+    answer = asker.post("/api/picture", b"", Content_Length="0" * zeros + str(api.MAX_UPLOAD + 1))
     assert answer.status == 413
     assert "20 MB" in answer.sentence
-
-
-def test_a_question_that_is_too_large_is_refused_unread(asker):
-    assert asker.post("/api/explain", b"", Content_Length=str(10**9)).status == 413
-    assert asker.post("/api/explain", b"", Content_Length="9" * 400).status == 413
+    assert asker.post("/api/explain", b"", Content_Length="0" * zeros + "9" * 400).status == 413
+    assert asker.post("/api/survey", b"{}", Content_Length="0" * zeros + "2").status == 200
     assert asker.server.max_question < 100_000
 
 
 @pytest.mark.parametrize("length", ["-1", "many", "", "²", None])
 def test_a_question_without_a_length_is_refused(asker, length):
     assert asker.post("/api/explain", b"", Content_Length=length).status == 411
-
-
-@pytest.mark.parametrize("zeros", [1, 16, 30, 5000])
-def test_a_length_with_leading_zeros_is_measured_like_any_other(asker, zeros):
-    answer = asker.post("/api/picture", b"", Content_Length="0" * zeros + str(api.MAX_UPLOAD + 1))
-    assert answer.status == 413
-    assert asker.post("/api/survey", b"{}", Content_Length="0" * zeros + "2").status == 200
 
 
 def raw(asker, *lines, body=b""):
@@ -289,10 +266,6 @@ def test_a_malformed_request_is_refused_without_a_trace(asker, capsys, lines):
     assert asker.get("/").status == 200
 
 
-def test_a_question_in_pieces_is_refused(asker):
-    assert asker.post("/api/explain", b"2", Content_Length="1", Transfer_Encoding="chunked").status == 411
-
-
 def test_without_test_images_the_rest_works(bare):
     assert bare.get("/api/about").facts["test"] is None
     assert "not available" in bare.post("/api/explain", {"test": 0}).sentence
@@ -304,8 +277,6 @@ def test_without_test_images_the_rest_works(bare):
 
 @pytest.mark.parametrize("number", ["20", "-1", "x", "²", "1e1", "9" * 50])
 def test_other_test_images_are_not_there(asker, number):
-    from urllib.parse import quote
-
     assert asker.get(f"/api/test/{quote(number)}.png").status == 400
 
 
@@ -330,9 +301,7 @@ def test_no_path_of_the_machine_is_told(tmp_path):
 
 
 def test_connections_are_kept_between_answers(asker):
-    import http.client
-
-    connection = http.client.HTTPConnection("127.0.0.1", asker.server.server_port)
+    connection = HTTPConnection("127.0.0.1", asker.server.server_port)
     connection.request("GET", "/api/about")
     connection.getresponse().read()
     first = connection.sock
@@ -345,13 +314,12 @@ def test_connections_are_kept_between_answers(asker):
 
 def test_nobody_holds_the_network_once_the_server_is_closed():
     """Not even a browser that keeps its connection."""
-    import http.client
-
     before = set(threading.enumerate())
     with serving(classifier_of()) as asker:
-        connection = http.client.HTTPConnection("127.0.0.1", asker.server.server_port)
+        connection = HTTPConnection("127.0.0.1", asker.server.server_port)
         connection.request("GET", "/api/about")
         connection.getresponse().read()
+        asker.ask("/api/explain", {"pixels": PIXELS})
         assert len(set(threading.enumerate()) - before) > 2  # the server's, the worker and this connection's
     assert not set(threading.enumerate()) - before
     connection.close()
@@ -367,80 +335,9 @@ def test_only_headers_are_sent_if_only_headers_are_asked_for(asker):
 def test_many_who_ask_at_once_get_their_own_answers(asker):
     expected = [asker.ask("/api/explain", {"test": m})["probabilities"] for m in range(20)]
     asker.explorer._explained.cache_clear()
-    found = [None] * 60
-
-    def ask(m):
-        found[m] = asker.ask("/api/explain", {"test": m % 20}, X_Wcapsnet_Tab=f"tab {m}")["probabilities"]
-
-    threads = [threading.Thread(target=ask, args=(m,)) for m in range(60)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
+    with ThreadPoolExecutor(60) as askers:
+        found = list(askers.map(lambda m: asker.ask("/api/explain", {"test": m % 20})["probabilities"], range(60)))
     assert found == expected * 3
-
-
-def test_of_the_questions_of_one_tab_only_the_newest_is_computed(asker):
-    """While the worker is held, five questions come from one tab and one from another."""
-    held, free = threading.Event(), threading.Event()
-
-    def hold():
-        held.set()
-        assert free.wait(20)
-
-    holder = threading.Thread(target=lambda: asker.explorer.worker.ask(None, hold))
-    holder.start()
-    assert held.wait(20)
-    found: dict[str, dict] = {}
-    threads = []
-
-    def waiting():
-        return len(asker.explorer.worker._waiting)
-
-    for m in range(5):
-        thread = threading.Thread(
-            target=lambda m=m: found.update(
-                {f"one {m}": asker.ask("/api/explain", {"test": m, "slot": "now"}, X_Wcapsnet_Tab="one")}
-            )
-        )
-        thread.start()
-        threads.append(thread)
-        before = len(found)
-        while waiting() == 0 or (m > 0 and len(found) < m):  # it has taken the place of the one before
-            assert thread.is_alive() or len(found) > before
-    other = threading.Thread(
-        target=lambda: found.update(other=asker.ask("/api/explain", {"test": 0, "slot": "now"}, X_Wcapsnet_Tab="other"))
-    )
-    other.start()
-    while waiting() < 2:
-        time.sleep(0.01)
-    free.set()
-    for thread in (*threads, other, holder):
-        thread.join(20)
-    assert [found[f"one {m}"] == {"superseded": True} for m in range(5)] == [True] * 4 + [False]
-    assert found["one 4"]["pixels"] == text(asker.explorer.test.images[4])
-    assert "probabilities" in found["other"]
-
-
-def test_what_fails_in_the_worker_is_told_to_whoever_asked(asker):
-    def fails():
-        raise InputError("No.")
-
-    with pytest.raises(InputError, match=r"^No\.$"):
-        asker.explorer.worker.ask(None, fails)
-    assert asker.explorer.worker.ask(None, lambda: 7) == 7
-
-
-def test_a_question_is_answered_while_others_wait_for_a_lull(asker):
-    worker = asker.explorer.worker
-    waiting = [threading.Thread(target=worker.wait_for_a_lull, args=(1.0,)) for _ in range(3)]
-    for thread in waiting:
-        thread.start()
-    for number in range(50):
-        assert worker.ask(None, lambda number=number: number) == number
-    for thread in waiting:
-        thread.join(20)
-        assert not thread.is_alive()
 
 
 def test_a_port_in_use_gets_one_sentence(asker):

@@ -132,13 +132,13 @@ class _Load:
 
     def run(self, count: int) -> None:
         end = self.next + count
-        threads = [threading.Thread(target=self._client, args=(client, end)) for client in range(CLIENTS)]
+        threads = [threading.Thread(target=self._client, args=(end,)) for _ in range(CLIENTS)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
 
-    def _client(self, client: int, end: int) -> None:
+    def _client(self, end: int) -> None:
         connection = http.client.HTTPConnection(HOST, self.port, timeout=60)
         while True:
             with self._lock:
@@ -149,7 +149,7 @@ class _Load:
             began = time.perf_counter()
             kind, wanted, status = "?", (), -1
             try:
-                kind, wanted, status = self._one(connection, client, number, chance)
+                kind, wanted, status = self._one(connection, number, chance)
             except (OSError, http.client.HTTPException) as error:
                 with self._lock:
                     self.faults.append(f"request {number}: {type(error).__name__} {error}")
@@ -165,11 +165,11 @@ class _Load:
         connection.close()
 
     def _one(
-        self, connection: http.client.HTTPConnection, client: int, number: int, chance: random.Random
+        self, connection: http.client.HTTPConnection, number: int, chance: random.Random
     ) -> tuple[str, tuple[int, ...], int]:
         """Send request `number`. Returns its kind, the statuses that are right, and the status that came."""
         kind = chance.choice(KINDS)
-        headers, path, body, wanted = {**self.headers, "X-Wcapsnet-Tab": f"{client}"}, "/api/explain", b"", (200,)
+        headers, path, body, wanted = dict(self.headers), "/api/explain", b"", (200,)
         image = {"pixels": base64.b64encode(chance.randbytes(self.bytes)).decode()}
         if kind == "explain":
             body = json.dumps(image).encode()

@@ -96,11 +96,11 @@ class Comparison:
             for batch in BATCHES:
                 columns[f"GB at {batch}"] = lambda row, batch=batch: f"{row.costs.kept * batch / 2**30:.2f}"  # type: ignore[misc]
         if self.measured and not short:
-            columns["training images/s"] = lambda row: f"{row.speed.training:,.0f}" if row.speed else DASH
-            columns["inference images/s"] = lambda row: f"{row.speed.inference:,.0f}" if row.speed else DASH
-            columns["latency, ms"] = lambda row: f"{row.speed.latency:.3g}" if row.speed else DASH
+            columns["training images/s"] = lambda row: _speed(row, "training", ",.0f")
+            columns["inference images/s"] = lambda row: _speed(row, "inference", ",.0f")
+            columns["latency, ms"] = lambda row: _speed(row, "latency", ".3g")
             if any(row.speed and row.speed.peak_mib for row in self.rows):
-                columns["peak MiB"] = _peak
+                columns["peak MiB"] = lambda row: _speed(row, "peak_mib", ",.0f")
         return [list(columns), *([cell(row) for cell in columns.values()] for row in self.rows)]
 
     def notes(self) -> list[str]:
@@ -164,8 +164,9 @@ def _minutes(row: Row) -> str:
     return f"{row.minutes:.0f}" + (f" ({row.at_a_time} runs at a time)" if (row.at_a_time or 1) > 1 else "")
 
 
-def _peak(row: Row) -> str:
-    return DASH if row.speed is None or row.speed.peak_mib is None else f"{row.speed.peak_mib:,.0f}"
+def _speed(row: Row, name: str, form: str) -> str:
+    value = getattr(row.speed, name, None)
+    return DASH if value is None else format(value, form)
 
 
 def _summary(row: Row) -> dict[str, Any] | None:
@@ -273,7 +274,7 @@ def measure(
     peaks: dict[str, float | None] = {}
     data: Any = None
     for what, size in (("training", batch), ("inference", batch), ("latency", 1)):
-        prepared: dict[str, suite.Prepared] = {}
+        prepared: dict[str, tasks.Job] = {}
         for name, experiment in experiments.items():
             if name in cannot:
                 continue

@@ -21,25 +21,24 @@ from .loop import looped
 
 @dataclass(frozen=True)
 class Formulation:
-    what: str
     kernels: str = "plain"
-    compiled: bool = False
+    compiled: bool = False  # through torch.compile
     graph: bool = True  # on CUDA: recorded once and replayed
-    loop: bool = False
-    baseline: bool = False
-    onnx: str | None = None  # an exported file, in this precision; inference on a CPU only
+    loop: bool = False  # a Python loop over capsules
+    baseline: bool = False  # DenseNet-BC-100-12
+    onnx: str | None = None  # an exported file in onnxruntime, in this precision; inference on a CPU only
 
 
 FORMULATIONS = {
-    "fused": Formulation("the fused kernels", kernels="fused"),
-    "plain": Formulation("grouped convolutions; on a GPU in a CUDA graph"),
-    "compiled": Formulation("the same through torch.compile", compiled=True),
-    "eager": Formulation("plain without the CUDA graph", graph=False),
-    "loop": Formulation("a Python loop over capsules, without a CUDA graph", graph=False, loop=True),
-    "onnx": Formulation("the exported ONNX file in onnxruntime; CPU, inference only", onnx="fp32"),
-    "onnx-int8": Formulation("the same in 8 bits", onnx="int8"),
-    "densenet": Formulation("DenseNet-BC-100-12; on a GPU in a CUDA graph", baseline=True),
-    "densenet-compiled": Formulation("the same through torch.compile", compiled=True, baseline=True),
+    "fused": Formulation(kernels="fused"),
+    "plain": Formulation(),  # grouped convolutions
+    "compiled": Formulation(compiled=True),
+    "eager": Formulation(graph=False),
+    "loop": Formulation(graph=False, loop=True),
+    "onnx": Formulation(onnx="fp32"),
+    "onnx-int8": Formulation(onnx="int8"),
+    "densenet": Formulation(baseline=True),
+    "densenet-compiled": Formulation(compiled=True, baseline=True),
 }
 
 
@@ -55,11 +54,11 @@ class Contender:
 
     def check(self, device: torch.device, what: str = "infer") -> None:
         """Raise an error with the reason if this contender is known not to support `what` on the device."""
-        if self.how.onnx and what != "infer":
-            raise InputError("ONNX files run inference only; use bench infer.")
         if self.name == "eager" and device.type == "cpu":
             raise InputError("On a CPU, eager is the same as plain.")
         if self.how.onnx:
+            if what != "infer":
+                raise InputError("ONNX files run inference only; use bench infer.")
             if device.type != "cpu":
                 raise InputError("ONNX files run on the CPU.")
             needs_onnx()
@@ -100,9 +99,9 @@ def parse(names: str | None, precision: str, what: str = "infer") -> list[Conten
     for label in dict.fromkeys(asked):
         name, colon, own = label.partition(":")
         if name not in FORMULATIONS:
-            raise InputError(f"There is no contender {name!r}{suggestion(name, FORMULATIONS)}")
+            raise InputError(f"There is no implementation {name!r}{suggestion(name, FORMULATIONS)}")
         if colon and own not in PRECISIONS:
-            raise InputError(f"A contender's precision must be one of {', '.join(PRECISIONS)}, not {own!r}.")
+            raise InputError(f"The precision of {name} must be {' or '.join(PRECISIONS)}, not {own!r}.")
         if colon and FORMULATIONS[name].onnx:
             raise InputError(f"{name} has a fixed precision; leave out {colon}{own}.")
         contenders.append(Contender(name, FORMULATIONS[name].onnx or own or precision, label))

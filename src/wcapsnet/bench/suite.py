@@ -64,7 +64,7 @@ def run(request: Request) -> dict[str, Any]:
     measured_ceilings = ceilings(device)
     rows: list[dict[str, Any]] = []
     for case in cases(request):
-        prepared: dict[tuple[str, str], Prepared] = {}  # by task and contender
+        prepared: dict[tuple[str, Contender], tasks.Job] = {}
         for contender in contenders:
             where = f"{contender.label}, batch {case.batch}"
             if request.scaling and request.scaling != "batch":
@@ -72,7 +72,7 @@ def run(request: Request) -> dict[str, Any]:
             request.say(where)
             try:
                 for subject, job in prepare(request, contender, case, data).items():
-                    prepared[subject, contender.label] = job
+                    prepared[subject, contender] = job
             except InputError as error:
                 cannot.setdefault(contender.label, str(error))
             except torch.OutOfMemoryError:
@@ -86,7 +86,7 @@ def run(request: Request) -> dict[str, Any]:
         times = in_turns({key: job.call for key, job in prepared.items()}, device, request.repeats, request.window)
         subjects = list(dict.fromkeys(subject for subject, _ in prepared))
         for key in sorted(prepared, key=lambda key: subjects.index(key[0])):
-            rows.append(row(request, case, key[0], prepared[key], times[key], measured_ceilings))
+            rows.append(row(request, case, *key, prepared[key], times[key], measured_ceilings))
         prepared.clear()
         forget(device, any(contender.how.compiled for contender in contenders))
     if not rows:
@@ -109,15 +109,14 @@ def run(request: Request) -> dict[str, Any]:
 
 
 def cases(request: Request) -> Iterator[Case]:
-    if request.scaling is None or request.scaling == "batch":
-        for batch in request.batches:
-            yield Case(request.experiment, batch, batch if request.scaling else None)
-        return
-    change = {"capsules": with_capsules, "levels": with_levels}[request.scaling]
+    experiment, scaling = request.experiment, request.scaling
     for batch in request.batches:
-        for value in SCALINGS[request.scaling]:
-            model = change(request.experiment.model, value)
-            yield Case(replace(request.experiment, model=model), batch, value)
+        if scaling is None or scaling == "batch":
+            yield Case(experiment, batch, batch if scaling else None)
+            continue
+        change = {"capsules": with_capsules, "levels": with_levels}[scaling]
+        for value in SCALINGS[scaling]:
+            yield Case(replace(experiment, model=change(experiment.model, value)), batch, value)
 
 
 def with_capsules(config: WCapsNetConfig, first: int) -> WCapsNetConfig:
@@ -139,15 +138,7 @@ def with_levels(config: WCapsNetConfig, count: int) -> WCapsNetConfig:
     return replace(config, levels=(*rows, last))
 
 
-class Prepared(NamedTuple):
-    contender: Contender
-    call: Callable[[], object]
-    facts: Callable[[], dict[str, Any]]
-    first_s: float | None  # from start to the end of the first call
-    peak: int | None  # bytes on the GPU
-
-
-def prepare(request: Request, contender: Contender, case: Case, data: Any) -> dict[str, Prepared]:
+def prepare(request: Request, contender: Contender, case: Case, data: Any) -> dict[str, tasks.Job]:
     """This contender's task, built and called once, with the memory and time of that first call."""
     device, cuda = request.device, request.device.type == "cuda"
     synchronize(device)
@@ -169,24 +160,26 @@ def prepare(request: Request, contender: Contender, case: Case, data: Any) -> di
     alone = len(jobs) == 1
     first = round(time.perf_counter() - start, 3) if alone else None
     peak = torch.cuda.max_memory_allocated(device) - before if cuda and alone else None
-    return {subject: Prepared(contender, *job, first, peak) for subject, job in jobs.items()}
+    return {subject: job._replace(first_s=first, peak=peak) for subject, job in jobs.items()}
 
 
 def row(
-    request: Request, case: Case, subject: str, job: Prepared, times: dict[str, Any], limits: dict[str, float] | None
+    request: Request,
+    case: Case,
+    subject: str,
+    contender: Contender,
+    job: tasks.Job,
+    times: dict[str, Any],
+    limits: dict[str, float] | None,
 ) -> dict[str, Any]:
-    contender = job.contender
     rate = case.batch / times["ms"] * 1000
+    scaled = {"value": case.value, "capsules": [row.capsules for row in getattr(case.experiment.model, "levels", ())]}
     row: dict[str, Any] = {
         "contender": contender.label,
         "precision": contender.precision,
         "batch": case.batch,
         "subject": subject,
-        **(
-            {"value": case.value, "capsules": [row.capsules for row in getattr(case.experiment.model, "levels", ())]}
-            if case.value
-            else {}
-        ),
+        **(scaled if case.value else {}),
         **times,
         "images_per_s": round(rate, 1),
         "first_s": job.first_s,
@@ -204,17 +197,14 @@ def row(
 
 def work_in(request: Request, contender: Contender, experiment: Experiment, subject: str) -> Work | None:
     """Work of one image in the timed task; None for loading."""
-    model = experiment.model
-    shape = model.channels, model.height, model.width
-    network = contender.of(experiment).model.build()
-    counted = work_of(network, *shape)
+    if "alone" in subject:
+        return None
+    model = contender.of(experiment).model
+    counted = work_of(model.build(), model.channels, model.height, model.width)
+    work = total(counted)
     if request.what == "level":
         name = subject.partition(",")[0]
         work = counted[name] if "blocks" in subject else counted[name] + counted.get(f"critic {name[6:]}", (0, 0))
-    elif "alone" in subject:
-        return None
-    else:
-        work = total(counted)
     times = 1 if request.what == "infer" else TRAINING
     return Work(work.macs * times, work.values * times)
 

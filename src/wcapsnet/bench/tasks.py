@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -38,6 +38,8 @@ from .measure import Call, recorded
 class Job(NamedTuple):
     call: Call
     facts: Callable[[], dict[str, Any]] = dict  # facts to record about the outputs, after timing
+    first_s: float | None = None  # from start to the end of the first call
+    peak: int | None = None  # bytes on the GPU
 
 
 # ── training ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -64,6 +66,10 @@ class OneBatch(DeviceSplit):
         return self.ready
 
 
+def _batches(data: DeviceSplit, batch: int) -> Iterator[Tensor]:
+    return itertools.cycle(epoch_order(len(data), batch, 0, 0).to(data.labels.device).unbind())
+
+
 def training(contender: Contender, experiment: Experiment, batch: int, data: DeviceSplit) -> Job:
     """The step of `wcapsnet train`, from indices to updated weights."""
     device = data.labels.device
@@ -73,7 +79,7 @@ def training(contender: Contender, experiment: Experiment, batch: int, data: Dev
     step = Step(experiment, engine, make_optimizer(engine, experiment, device), data, average)
     if device.type == "cuda" and contender.how.graph:
         step = GraphedStep(step, batch)
-    batches = itertools.cycle(epoch_order(len(data), batch, 0, 0).to(device).unbind())
+    batches = _batches(data, batch)
 
     def facts() -> dict[str, Any]:
         mean = float(step.sums[0] / step.sums[-1])
@@ -85,8 +91,7 @@ def training(contender: Contender, experiment: Experiment, batch: int, data: Dev
 def parts(contender: Contender, experiment: Experiment, batch: int, data: DeviceSplit) -> dict[str, Job]:
     """The same step with loading and augmentation left out one by one, and these alone."""
     plain = replace(experiment, data=replace(experiment.data, mirror=False, shift=0, augment=Augmentations()))
-    device = data.labels.device
-    batches = itertools.cycle(epoch_order(len(data), batch, 0, 0).to(device).unbind())
+    device, batches = data.labels.device, _batches(data, batch)
     index = torch.zeros(batch, dtype=torch.int64, device=device)
 
     def load() -> object:

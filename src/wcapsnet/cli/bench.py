@@ -72,6 +72,8 @@ def bench(
     ] = None,
 ) -> None:
     """Compare the speed of implementations: interleaved median times on random images, after warm-up."""
+    if out_file is not None:
+        _check_place(out_file)
     if what == "plot":
         _plot(records or [], out_file)
         return
@@ -83,7 +85,6 @@ def bench(
         raise InputError("Use either --scaling or --parts, not both.")
     if precision not in ("auto", *PRECISIONS):
         raise InputError(f"--precision must be auto, {' or '.join(PRECISIONS)}, not {precision!r}.")
-    _check_place(out_file)
     chosen, experiment = choose_device(device), recipe(model)
     if precision == "auto":
         precision = "bf16" if chosen.type == "cuda" else "fp32"
@@ -118,16 +119,14 @@ def bench(
 def _plot(records: list[Path], out_file: Path | None) -> None:
     if out_file is None or not records:
         raise InputError("Name the records to draw and the figure: wcapsnet bench plot RECORD --out FIGURE.svg.")
-    _check_place(out_file)
     plot(records, out_file)
     console.written("figure", out_file)
 
 
-def _check_place(path: Path | None) -> None:
-    if path is not None and not path.absolute().parent.is_dir():
+def _check_place(path: Path) -> None:
+    if not path.absolute().parent.is_dir():
         raise InputError(f"There is no folder {path.absolute().parent} to write {path.name} to.")
-    if path is not None:
-        check_place(path)
+    check_place(path)
 
 
 def _batches(text: str) -> list[int]:

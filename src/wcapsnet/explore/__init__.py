@@ -1,10 +1,10 @@
 """The live page: draw or drop an image, see the routing.
 
-answers.py     answers the page's requests in plain values, independent of HTTP. Read first
+api.py         answers the page's requests in plain values, independent of HTTP. Read first
 favourites.py  one pass over the test images, in the background, cached
-worker.py      one thread that computes; newer requests of a page replace older ones
+worker.py      one thread that computes
 server.py      HTTP on the loopback interface, and request checks
-page/          HTML, CSS and JavaScript served unchanged
+page/          HTML, CSS and JavaScript: app.js changes state.js, and one module renders each part of the page
 """
 
 from .api import Explorer

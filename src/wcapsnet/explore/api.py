@@ -12,7 +12,7 @@ import io
 import math
 import statistics
 import threading
-import time
+import timeit
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -23,7 +23,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .. import __version__
 from ..classifier import Classifier
 from ..data import Split, read_image
 from ..data.decode import UnreadableImageError, from_array
@@ -70,11 +69,12 @@ class Explorer:
         self._explained = lru_cache(REMEMBERED)(self._explain)  # used only by the worker
         self._decoding = threading.Lock()  # one picture at a time: each may take a few hundred megabytes
         self._identity = identity(classifier)[:12]
+        self._shape = dict(zip(("channels", "height", "width"), classifier.shape, strict=True))
 
     def warm_up(self) -> None:
-        """Warm up: the first pass through a network takes several times as long as the others."""
+        """The first pass through a network takes several times as long as the others."""
         blank = torch.zeros(self.classifier.shape, dtype=torch.uint8)
-        self.worker.ask(None, lambda: self._choose_threads(self._normalized(blank)))
+        self.worker.ask(lambda: self._choose_threads(self._normalized(blank)))
 
     def _choose_threads(self, image: Tensor) -> None:
         """Use all cores or one, whichever is faster here: for one small image, threads may wait for each other
@@ -86,14 +86,10 @@ class Explorer:
 
     def _seconds(self, threads: int, image: Tensor) -> float:
         torch.set_num_threads(threads)
-        times = []
-        for _ in range(5):
-            start = time.perf_counter()
-            self._ask(image)
-            times.append(time.perf_counter() - start)
-        return statistics.median(times)
+        return statistics.median(timeit.repeat(lambda: self._ask(image), number=1, repeat=5))
 
-    def _ask(self, image: Tensor) -> object:
+    @torch.no_grad()
+    def _ask(self, image: Tensor) -> Any:
         if self.routed:
             return explain_image(self.classifier.network, image, without=False)
         return self.classifier(image[None])
@@ -101,7 +97,7 @@ class Explorer:
     def close(self) -> None:
         self.worker.close()
         if self.favourites:
-            self.favourites.close()
+            self.favourites.wait(10)  # for its current batch
 
     # ── requests that do not need the network ─────────────────────────────────────────────────────────────────────────
 
@@ -111,12 +107,9 @@ class Explorer:
         return {
             "name": self.name,
             "id": self._identity,
-            "version": __version__,
-            "parameters": sum(p.numel() for p in self.classifier.network.parameters()),
+            "parameters": sum(p.numel() for p in network.parameters()),
             "classes": list(self.classifier.classes),
-            "channels": config.channels,
-            "height": config.height,
-            "width": config.width,
+            **self._shape,
             **(self._about_levels() if self.routed else {"levels": [], "unrouted": without_routing(network)}),
             "draw": {"dark": self._dark(), "center": self.source in CENTERED} if small else None,
             "test": None if test is None else {"images": len(test.labels), "labels": test.labels.tolist()},
@@ -131,18 +124,15 @@ class Explorer:
                 for level, size in zip(config.levels, config.maps(), strict=True)
             ],
             "cell": pixels_per_cell(self.classifier.network),
-            "routing": {"fitness": config.routing.fitness, "weighting": config.routing.weighting},
         }
 
     def picture(self, data: bytes) -> dict[str, Any]:
         """A picture file → the network's input pixels, prepared as by `predict`"""
         if len(data) > MAX_UPLOAD:
             raise InputError(f"The picture is larger than {MAX_UPLOAD // 2**20} MB; make it smaller.")
-        config = self.classifier.config
-        shape = {"channels": config.channels, "height": config.height, "width": config.width}
         try:
             with self._decoding:
-                pixels = read_image(data, **shape, most_pixels=MAX_PIXELS)
+                pixels = read_image(data, **self._shape, most_pixels=MAX_PIXELS)
         except UnreadableImageError as error:
             raise InputError(f"This picture cannot be read: {error.reason}.") from error
         return {"pixels": _text(pixels)}
@@ -164,20 +154,21 @@ class Explorer:
 
     # ── requests that do ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def explain(self, asked: Asked, page: object = None) -> dict[str, Any]:
-        """One image: probabilities, weights, winners, heat maps, and the decoded vector"""
-        pixels, index = self._pixels(asked)
-        target = self._class(asked)
-        slot = str(asked.get("slot"))
-        if not self.routed:
-            answer = self.worker.ask(page and (page, "explain", slot), lambda: self._plain(pixels))
-            answer["target"] = answer["predicted"] if target is None else target
-            return answer | self._labelled(pixels, index)
+    def explain(self, asked: Asked) -> dict[str, Any]:
+        """One image: probabilities, weights, winners, heat maps, and the decoded vector; of a test image, also its
+        pixels and its label"""
+        pixels = self._pixels(asked)
+        answer = self._routed(pixels, asked) if self.routed else self._plain(pixels, asked)
+        if self.test is None or "test" not in asked:
+            return answer
+        return answer | {"pixels": _text(pixels), "label": int(self.test.labels[asked["test"]])}
+
+    def _routed(self, pixels: Tensor, asked: Asked) -> dict[str, Any]:
         off = self._off(asked)
-        one = self.worker.ask(page and (page, "explain", slot), lambda: self._look(pixels, off))
-        target = one.predicted if target is None else target
+        one = self.worker.ask(lambda: self._look(pixels, off))
+        target = self._class(asked, one.predicted)
         parts = one.contributions[target]
-        answer = {
+        return {
             "probabilities": one.probabilities.tolist(),
             "predicted": one.predicted,
             "target": target,
@@ -201,15 +192,26 @@ class Explorer:
             "decoded": one.decoded(self.classifier.classes),
             "reconstruction": self._picture_text(one.reconstruction),
         }
-        return answer | self._labelled(pixels, index)
 
-    def block(self, asked: Asked, page: object = None) -> dict[str, Any]:
+    def _plain(self, pixels: Tensor, asked: Asked) -> dict[str, Any]:
+        """Of a network without routing: probabilities, and the reconstruction if it has a decoder"""
+        output = self.worker.ask(lambda: self._ask(self._normalized(pixels)))
+        probabilities = _finite(self.classifier.probabilities(output)[0].cpu())
+        predicted = int(probabilities.argmax())
+        rebuilt = getattr(output, "reconstruction", None)
+        return {
+            "probabilities": probabilities.tolist(),
+            "predicted": predicted,
+            "target": self._class(asked, predicted),
+            "levels": [],
+            "reconstruction": None if rebuilt is None else self._picture_text(rebuilt[0].float().cpu()),
+        }
+
+    def block(self, asked: Asked) -> dict[str, Any]:
         """One block: its maps for an image, the prediction without it, and its favourite images"""
         check_routing(self.classifier.network)
-        pixels, _ = self._pixels(asked)
-        off = self._off(asked)
+        pixels, off = self._pixels(asked), self._off(asked)
         level, capsule = self._place(asked.get("block"))
-        target = self._class(asked)
         more: Off = tuple(sorted({*off, (level, capsule)}))
         left = self.classifier.config.levels[level].capsules - sum(one == level for one, _ in more)
 
@@ -217,8 +219,7 @@ class Explorer:
             c = block_outputs(self.classifier.network, self._normalized(pixels), level, self._keep(off))
             return c[capsule], self._look(pixels, off), self._look(pixels, more) if left else None
 
-        c, one, without = self.worker.ask(page and (page, "block"), look)
-        target = one.predicted if target is None else target
+        c, one, without = self.worker.ask(look)
         small = _at_most(c, MAP_SIDE)
         return {
             "level": level,
@@ -231,49 +232,22 @@ class Explorer:
             and {
                 "predicted": without.predicted,
                 "probability": float(without.probabilities[without.predicted]),
-                "of_target": float(without.probabilities[target]),
             },
             "favourites": self.favourites and self.favourites.of(level, capsule),
         }
 
-    def decode(self, asked: Asked, page: object = None) -> dict[str, Any]:
+    def decode(self, asked: Asked) -> dict[str, Any]:
         """A capsule vector at a position → its reconstruction"""
-        check_routing(self.classifier.network)
-        vector = _numbers(asked.get("vector"), self.classifier.config.levels[-1].dimension, "vector")
-        position = _numbers(asked.get("position"), 2, "position")
-        image = self.worker.ask(
-            page and (page, "decode"), lambda: decode(self.classifier.network, vector[None], position[None])[0]
-        )
+        vector, position = self._vector(asked), _numbers(asked.get("position"), 2, "position")
+        image = self.worker.ask(lambda: decode(self.classifier.network, vector[None], position[None])[0])
         return {"reconstruction": self._picture_text(image)}
 
     def near(self, asked: Asked) -> dict[str, Any]:
         """The test images whose decoded vectors are nearest to this one"""
-        check_routing(self.classifier.network)
-        vector = _numbers(asked.get("vector"), self.classifier.config.levels[-1].dimension, "vector")
-        index = asked.get("test")
+        vector, index = self._vector(asked), asked.get("test")
         return {"near": self.favourites and self.favourites.near(vector, index if isinstance(index, int) else None)}
 
     # ── helpers ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    @torch.no_grad()
-    def _plain(self, pixels: Tensor) -> dict[str, Any]:
-        """The answer of a network without routing: probabilities, and the reconstruction if it has a decoder"""
-        output: Any = self.classifier(self._normalized(pixels)[None])
-        probabilities = self.classifier.probabilities(output)[0].cpu()
-        if not bool(probabilities.isfinite().all()):
-            raise InputError("The network's output for this image is not finite.")
-        rebuilt = getattr(output, "reconstruction", None)
-        return {
-            "probabilities": probabilities.tolist(),
-            "predicted": int(probabilities.argmax()),
-            "levels": [],
-            "reconstruction": None if rebuilt is None else self._picture_text(rebuilt[0].float().cpu()),
-        }
-
-    def _labelled(self, pixels: Tensor, index: int | None) -> dict[str, Any]:
-        """What only test images have"""
-        known = index is not None and self.test is not None
-        return {"pixels": _text(pixels), "label": int(self.test.labels[index])} if known else {}  # type: ignore[union-attr]
 
     def _look(self, pixels: Tensor, off: Off) -> ImageExplanation:
         return self._explained(pixels.numpy().tobytes(), off)
@@ -281,8 +255,7 @@ class Explorer:
     def _explain(self, data: bytes, off: Off) -> ImageExplanation:
         image = self._normalized(self._from_bytes(data))
         one = explain_image(self.classifier.network, image, keep=self._keep(off), without=False)
-        if not bool(one.probabilities.isfinite().all()):
-            raise InputError("The network's output for this image is not finite.")
+        _finite(one.probabilities)
         return one
 
     def _normalized(self, pixels: Tensor) -> Tensor:
@@ -310,17 +283,17 @@ class Explorer:
 
     # ── parsing requests ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _pixels(self, asked: Asked) -> tuple[Tensor, int | None]:
-        """uint8 (ch, h, w), and the number of the test image, if it is one"""
+    def _pixels(self, asked: Asked) -> Tensor:
+        """uint8 (ch, h, w)"""
         if "test" in asked:
-            return self._test_pixels(asked["test"]), asked["test"]
+            return self._test_pixels(asked["test"])
         try:
             data = base64.b64decode(asked.get("pixels", ""), validate=True)
         except (binascii.Error, ValueError, TypeError):
             data = b""
         if len(data) != math.prod(self.classifier.shape):
             raise InputError(f"`pixels` must be {'×'.join(map(str, self.classifier.shape))} bytes in base64.")
-        return self._from_bytes(data), None
+        return self._from_bytes(data)
 
     def _from_bytes(self, data: bytes) -> Tensor:
         return torch.frombuffer(bytearray(data), dtype=torch.uint8).view(self.classifier.shape)
@@ -352,11 +325,17 @@ class Explorer:
             raise InputError(f"The network has no block {level + 1}.{capsule}.")
         return level, capsule
 
-    def _class(self, asked: Asked) -> int | None:
+    def _class(self, asked: Asked, predicted: int) -> int:
+        """The class to explain"""
         given = asked.get("class")
-        if given is not None and not (_whole(given) and 0 <= given < len(self.classifier.classes)):
+        given = predicted if given is None else given
+        if not _whole(given) or not 0 <= given < len(self.classifier.classes):
             raise InputError(f"Classes are numbered from 0 to {len(self.classifier.classes) - 1}.")
         return given
+
+    def _vector(self, asked: Asked) -> Tensor:
+        check_routing(self.classifier.network)
+        return _numbers(asked.get("vector"), self.classifier.config.levels[-1].dimension, "vector")
 
 
 @torch.no_grad()
@@ -368,6 +347,12 @@ def block_outputs(network: WCapsNet, image: Tensor, level: int, keep: Sequence[T
 def _at_most(maps: Tensor, side: int) -> Tensor:
     """(k, i, j), averaged to at most side×side"""
     return F.adaptive_avg_pool2d(maps, (min(side, maps.shape[1]), min(side, maps.shape[2])))
+
+
+def _finite(probabilities: Tensor) -> Tensor:
+    if not bool(probabilities.isfinite().all()):
+        raise InputError("The network's output for this image is not finite.")
+    return probabilities
 
 
 def _whole(value: object) -> bool:

@@ -30,19 +30,6 @@ class Stopped(Exception):
     """The page was closed in the meantime."""
 
 
-class _Polite(DeviceSplit):
-    """A split whose next batch waits until the page is idle."""
-
-    def __init__(self, data: DeviceSplit, worker: Worker):
-        self.__dict__.update(data.__dict__)
-        self.worker = worker
-
-    def take(self, index: Tensor | slice) -> tuple[Tensor, Tensor]:
-        if not self.worker.wait_for_a_lull():
-            raise Stopped
-        return super().take(index)
-
-
 class Favourites:
     def __init__(
         self, classifier: Classifier, split: Split, worker: Worker, cache: Path | None, seen: Survey | None = None
@@ -62,10 +49,6 @@ class Favourites:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._look, name="explore-survey", daemon=True)
                 self._thread.start()
-
-    def close(self) -> None:
-        """Wait for the current batch to end, after the worker was closed."""
-        self.wait(10)
 
     def wait(self, seconds: float) -> bool:
         """Whether the results are ready, after waiting at most this long"""
@@ -133,8 +116,8 @@ class Favourites:
                 if self._fits(seen):
                     return seen
         torch.set_num_threads(1)  # in this thread: leave the other cores to the page
-        device = self._classifier.mean.device
-        split = _Polite(DeviceSplit(self._split, *self._classifier.normalization, device), self._worker)
+        split = DeviceSplit(self._split, *self._classifier.normalization, self._classifier.mean.device)
+        self._progress(0)
         seen = survey(self._classifier.network, split, batch_size=BATCH, progress=self._progress)
         if path:
             with suppress(OSError):  # cannot write: the next start rebuilds it
@@ -146,7 +129,10 @@ class Favourites:
         return len(seen.weights) == levels and torch.equal(seen.labels.long(), self._split.labels.long())
 
     def _progress(self, done: int) -> None:
+        """Between batches: wait until the page is idle."""
         self._done = done
+        if not self._worker.wait_for_a_lull():
+            raise Stopped
 
     def _path(self) -> Path | None:
         """The file name depends on the weights and the images."""

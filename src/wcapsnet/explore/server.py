@@ -8,6 +8,7 @@ other origins.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hmac
 import ipaddress
 import json
@@ -19,6 +20,7 @@ import socketserver
 import sys
 import traceback
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,6 @@ from urllib.parse import urlsplit
 from .. import __version__
 from ..errors import InputError
 from .api import MAX_UPLOAD, Explorer
-from .worker import Superseded
 
 PAGE = Path(__file__).parent / "page"
 KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -41,11 +42,10 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 TOKEN = "X-Wcapsnet-Token"
-TAB = "X-Wcapsnet-Tab"
 
 
-class Refused(Exception):
-    """An HTTP status and the error message that goes with it."""
+class Refused(InputError):
+    """With an HTTP status other than 400"""
 
     def __init__(self, status: int, sentence: str):
         super().__init__(sentence)
@@ -116,8 +116,8 @@ class Server(ThreadingHTTPServer):
         self.server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore browsers that disconnect during a response."""
-        if not isinstance(sys.exc_info()[1], (ConnectionError, TimeoutError)):
+        """Ignore browsers that disconnect during a response, and requests cancelled by closing."""
+        if not isinstance(sys.exc_info()[1], (ConnectionError, TimeoutError, CancelledError)):
             super().handle_error(request, client_address)
 
 
@@ -135,38 +135,34 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self._answer(self._post)
 
-    def do_HEAD(self) -> None:
-        self._answer(self._get)
+    do_HEAD = do_GET
 
     def _path(self) -> str:
         try:
             return urlsplit(self.path).path
         except ValueError:
-            raise Refused(400, "The address is malformed.") from None
+            raise InputError("The address is malformed.") from None
 
     def _get(self) -> tuple[str, bytes]:
         path = self._path()
-        if path in ("/", "/index.html"):
-            page = (PAGE / "index.html").read_text(encoding="utf-8").replace("{{token}}", self.server.token)
-            return "text/html; charset=utf-8", page.encode()
         if path == "/api/about":
             return _json(self.server.explorer.about())
-        if path.startswith("/api/test/") and path.endswith(".png"):
-            number = path.removeprefix("/api/test/").removesuffix(".png")
-            index = int(number) if number.isascii() and number.isdecimal() and len(number) < 10 else -1
+        if named := re.fullmatch(r"/api/test/(.*)\.png", path):
+            index = int(named[1]) if re.fullmatch("[0-9]{1,9}", named[1]) else -1
             return "image/png", self.server.explorer.test_picture(index)
-        file = PAGE / path.removeprefix("/")
-        if path.count("/") != 1 or file.parent != PAGE or file.suffix not in KINDS or not file.is_file():
+        name = "index.html" if path == "/" else path.removeprefix("/")
+        if name not in {file.name for file in PAGE.iterdir()}:
             raise Refused(404, "There is no such page.")
-        return f"{KINDS[file.suffix]}; charset=utf-8", file.read_bytes()
+        file = PAGE / name
+        content = file.read_bytes().replace(b"{{token}}", self.server.token.encode())
+        return f"{KINDS[file.suffix]}; charset=utf-8", content
 
     def _post(self) -> tuple[str, bytes]:
-        path = self._path()
-        explorer, tab = self.server.explorer, self.headers.get(TAB, "")[:64] or None
+        path, explorer = self._path(), self.server.explorer
         answers: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-            "/api/explain": lambda asked: explorer.explain(asked, tab),
-            "/api/block": lambda asked: explorer.block(asked, tab),
-            "/api/decode": lambda asked: explorer.decode(asked, tab),
+            "/api/explain": explorer.explain,
+            "/api/block": explorer.block,
+            "/api/decode": explorer.decode,
             "/api/near": explorer.near,
             "/api/survey": lambda asked: explorer.survey(),
         }
@@ -174,16 +170,14 @@ class Handler(BaseHTTPRequestHandler):
             return _json(explorer.picture(self._body("application/octet-stream", MAX_UPLOAD)))
         if path not in answers:
             raise Refused(404, "There is no such page.")
+        body = self._body("application/json", self.server.max_question)
         try:
-            asked = json.loads(self._body("application/json", self.server.max_question))
+            asked = json.loads(body)
         except (ValueError, RecursionError):
             asked = None
         if not isinstance(asked, dict):
-            raise Refused(400, "The request must be a JSON object.")
-        try:
-            return _json(answers[path](asked))
-        except Superseded:
-            return _json({"superseded": True})
+            raise InputError("The request must be a JSON object.")
+        return _json(answers[path](asked))
 
     def _check(self) -> None:
         """Check that the request comes from our page, before anything else."""
@@ -193,15 +187,14 @@ class Handler(BaseHTTPRequestHandler):
         if "Transfer-Encoding" in self.headers:
             raise Refused(411, "A request must have a Content-Length, not a Transfer-Encoding.")
         if self._length() and self.command != "POST":
-            raise Refused(400, "Only a POST may have content.")
+            raise InputError("Only a POST may have content.")
         if "websocket" in self.headers.get("Upgrade", "").lower():
-            raise Refused(400, "This server does not speak websocket.")
+            raise InputError("This server does not speak websocket.")
         if self.command == "POST":
             origin = self.headers.get("Origin")
             if origin is not None and origin != f"http://{self.headers.get('Host')}":
                 raise Refused(403, "Requests from other sites are not allowed.")
-            given = self.headers.get(TOKEN, "")
-            if not hmac.compare_digest(given.encode(), self.server.token.encode()):
+            if not hmac.compare_digest(self.headers.get(TOKEN, "").encode(), self.server.token.encode()):
                 raise Refused(403, "The page is older than the server; reload it.")
 
     def _body(self, kind: str, most: int) -> bytes:
@@ -227,11 +220,9 @@ class Handler(BaseHTTPRequestHandler):
         try:
             self._check()
             kind, content = make()
-        except Refused as error:
-            status, (kind, content) = error.status, _json({"error": str(error)})
         except InputError as error:
-            status, (kind, content) = 400, _json({"error": str(error)})
-        except (ConnectionError, TimeoutError):
+            status, (kind, content) = getattr(error, "status", 400), _json({"error": str(error)})
+        except (ConnectionError, TimeoutError, CancelledError):
             raise
         except Exception:  # a bug: the details go to the terminal, not to the page
             traceback.print_exc()
@@ -272,7 +263,6 @@ def _why_not(error: Exception, host: str, port: int) -> str:
         return f"There is no address {host}."
     if isinstance(error, OverflowError):
         return f"A port is a number from 0 to 65535, not {port}."
-    reason = getattr(error, "strerror", None) or str(error)
-    if getattr(error, "errno", None) in (98, 48, 10048):  # EADDRINUSE of Linux, macOS, Windows
+    if getattr(error, "errno", None) == errno.EADDRINUSE:
         return f"Port {port} is in use; choose another with --port, or use --port 0 for a free one."
-    return f"Cannot listen on {host}:{port}: {reason}."
+    return f"Cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}."

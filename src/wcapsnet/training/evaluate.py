@@ -172,7 +172,7 @@ def good_batch_for(pixels: int, device: torch.device, on_gpu: int = 500) -> int:
 
 def on_every_core(work: Callable[[S], T], items: Iterable[S], device: torch.device) -> Generator[T, None, None]:
     """The results of `work`, in order. On a CPU each core processes its own items: nearly twice as fast as using all
-    cores for one large batch after another (benchmarks/evaluation_on_cpu.py). Autograd and autocast modes are per
+    cores for one large batch after another (benchmarks/records, evaluation-on-cpu). Autograd and autocast modes are per
     thread, so `work` must set them itself."""
     threads = torch.get_num_threads()
     if device.type != "cpu" or threads == 1:

@@ -1,18 +1,12 @@
 // Requests to the server. A page without a server has local.js in the place of this module.
 
 const token = document.querySelector("meta[name=token]").content;
-const tab = Array.from(crypto.getRandomValues(new Uint8Array(8)), (byte) => byte.toString(16).padStart(2, "0")).join("");
-const SILENT = "The server does not answer; is it still running?";
 
 /** Send a request and return the answer; throws an Error whose message is a sentence. */
 export async function ask(path, body, kind = "application/json") {
-  const headers = { "Content-Type": kind, "X-Wcapsnet-Token": token, "X-Wcapsnet-Tab": tab };
-  let answer;
-  try {
-    answer = await fetch(path, { method: "POST", headers, body: kind === "application/json" ? JSON.stringify(body) : body });
-  } catch {
-    throw new Error(SILENT);
-  }
+  const headers = { "Content-Type": kind, "X-Wcapsnet-Token": token };
+  const content = kind === "application/json" ? JSON.stringify(body) : body;
+  const answer = await reach(path, { method: "POST", headers, body: content });
   const facts = await answer.json();
   if (!answer.ok) throw new Error(facts.error);
   return facts;
@@ -20,10 +14,14 @@ export async function ask(path, body, kind = "application/json") {
 
 /** Facts about the network and its test images. */
 export async function about() {
+  return (await reach("/api/about")).json();
+}
+
+async function reach(path, options) {
   try {
-    return await (await fetch("/api/about")).json();
+    return await fetch(path, options);
   } catch {
-    throw new Error(SILENT);
+    throw new Error("The server does not answer; is it still running?");
   }
 }
 

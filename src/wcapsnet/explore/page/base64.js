@@ -1,10 +1,7 @@
 // Arrays as text.
 
 export function bytes(text) {
-  const letters = atob(text);
-  const data = new Uint8Array(letters.length);
-  for (let at = 0; at < data.length; at++) data[at] = letters.charCodeAt(at);
-  return data;
+  return Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
 }
 
 export function floats(text) {
@@ -13,6 +10,6 @@ export function floats(text) {
 
 export function text(data) {
   let letters = "";
-  for (let start = 0; start < data.length; start += 8192) letters += String.fromCharCode(...data.subarray(start, start + 8192));
+  for (let at = 0; at < data.length; at += 8192) letters += String.fromCharCode(...data.subarray(at, at + 8192));
   return btoa(letters);
 }

@@ -1,5 +1,7 @@
 // The state of the page, as the part of its address after the #.
 
+import { bytes, text as base64 } from "./base64.js";
+
 const version = "1";
 
 /** { id, source, pin, off: Set("level.capsule"), target, vector: Map, open, heat } → text */
@@ -9,7 +11,7 @@ export async function write(state) {
   if (state.pin) parts.set("pin", await writeSource(state.pin));
   if (state.off.size) parts.set("off", [...state.off].join("_"));
   if (state.target !== null) parts.set("class", state.target);
-  if (state.vector.size) parts.set("vector", [...state.vector].map(([element, value]) => `${element}:${value}`).join("_"));
+  if (state.vector.size) parts.set("vector", [...state.vector].map((moved) => moved.join(":")).join("_"));
   if (state.open) parts.set("block", state.open);
   if (state.heat !== "weights") parts.set("heat", state.heat);
   if (state.heatBlock !== "all") parts.set("of", state.heatBlock);
@@ -47,50 +49,41 @@ async function readSource(text) {
   try {
     if (kind === "t" && /^\d+$/.test(rest)) return { kind: "test", index: Number(rest) };
     if (kind === "d") return { kind: "draw", center: rest[0] === "1", strokes: unpacked(numbers(rest.slice(1))) };
-    if (kind === "p") return { kind: "pixels", data: await through(new DecompressionStream("deflate-raw"), numbers(rest)) };
+    const data = kind === "p" && (await through(new DecompressionStream("deflate-raw"), numbers(rest)));
+    if (data) return { kind: "pixels", data };
   } catch {
     // reported below
   }
   throw new Error("This link cannot be read.");
 }
 
-// Strokes as bytes: width, number of points, the first point, then steps. Integers with seven bits per byte.
+// Strokes as bytes: width, number of points, the first point, then steps. Integers with seven bits per byte, the lowest
+// first; signed ones are folded into 0, -1, 1, -2, …
 function packed(strokes) {
-  const data = [];
-  const put = (value) => {
-    for (; value >= 128; value = Math.floor(value / 128)) data.push((value % 128) + 128);
-    data.push(value);
-  };
-  for (const { width, points } of strokes) {
-    put(width);
-    put(points.length / 2);
-    points.forEach((value, at) => {
-      const step = at < 2 ? value : value - points[at - 2];
-      put(step < 0 ? -2 * step - 1 : 2 * step);
-    });
-  }
-  return Uint8Array.from(data);
+  const bytesOf = (value) => (value < 128 ? [value] : [(value % 128) + 128, ...bytesOf(Math.floor(value / 128))]);
+  const folded = (step) => (step < 0 ? -2 * step - 1 : 2 * step);
+  const steps = (points) => points.map((value, at) => folded(at < 2 ? value : value - points[at - 2]));
+  const values = strokes.flatMap(({ width, points }) => [width, points.length / 2, ...steps(points)]);
+  return Uint8Array.from(values.flatMap(bytesOf));
 }
 
 function unpacked(data) {
-  let at = 0;
-  const take = () => {
-    let [value, weight] = [0, 1];
-    for (; data[at] >= 128; at++, weight *= 128) value += (data[at] - 128) * weight;
-    if (at >= data.length) throw new Error("cut off");
-    return value + data[at++] * weight;
-  };
+  const values = [];
+  let [value, weight] = [0, 1];
+  for (const byte of data) {
+    [value, weight] = [value + (byte % 128) * weight, weight * 128];
+    if (byte >= 128) continue;
+    values.push(value);
+    [value, weight] = [0, 1];
+  }
+  if (weight > 1) throw new Error("cut off");
   const strokes = [];
-  while (at < data.length) {
-    const [width, count] = [take(), take()];
-    const points = [];
-    for (let p = 0; p < 2 * count; p++) {
-      const folded = take();
-      const step = folded % 2 ? -(folded + 1) / 2 : folded / 2;
-      points.push(p < 2 ? step : points[p - 2] + step);
-    }
-    if (!points.length) throw new Error("empty");
-    strokes.push({ width, points });
+  while (values.length) {
+    const [width, count] = values.splice(0, 2);
+    const steps = values.splice(0, 2 * count).map((folded) => (folded % 2 ? -(folded + 1) / 2 : folded / 2));
+    if (!count || steps.length < 2 * count) throw new Error("cut off");
+    steps.forEach((_, at) => at >= 2 && (steps[at] += steps[at - 2]));
+    strokes.push({ width, points: steps });
   }
   return strokes;
 }
@@ -99,12 +92,5 @@ async function through(stream, data) {
   return new Uint8Array(await new Response(new Blob([data]).stream().pipeThrough(stream)).arrayBuffer());
 }
 
-function letters(data) {
-  let text = "";
-  for (let start = 0; start < data.length; start += 8192) text += String.fromCharCode(...data.subarray(start, start + 8192));
-  return btoa(text).replaceAll("+", "-").replaceAll("/", ".").replaceAll("=", "");
-}
-
-function numbers(text) {
-  return Uint8Array.from(atob(text.replaceAll("-", "+").replaceAll(".", "/")), (letter) => letter.charCodeAt(0));
-}
+const letters = (data) => base64(data).replaceAll("+", "-").replaceAll("/", ".").replaceAll("=", "");
+const numbers = (text) => bytes(text.replaceAll("-", "+").replaceAll(".", "/"));

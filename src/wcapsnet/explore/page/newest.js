@@ -1,40 +1,24 @@
 import { ask } from "./api.js";
 
-/** Requests of one kind: while one is pending, only the newest of the following is kept. */
+/** Requests of one kind: one at a time, and of those that wait only the newest is sent. */
 export class Newest {
   constructor(path) {
     this.path = path;
-    this.busy = false;
-    this.next = null;
+    this.pending = null;
+    this.wanted = null;
   }
 
-  /** The answer, or null if a newer request replaced it. */
-  ask(body) {
-    return new Promise((resolve, reject) => {
-      this.next?.resolve(null);
-      this.next = { body, resolve, reject };
-      if (!this.busy) this.send();
-    });
+  /** The answer, or null if a newer request replaced this one. */
+  async ask(body) {
+    this.wanted = body;
+    await this.pending?.catch(() => {}); // whoever asked reports it
+    if (this.wanted !== body) return null;
+    this.pending = ask(this.path, body);
+    return this.pending;
   }
 
   /** Drop the waiting request. */
   drop() {
-    this.next?.resolve(null);
-    this.next = null;
-  }
-
-  async send() {
-    this.busy = true;
-    while (this.next) {
-      const { body, resolve, reject } = this.next;
-      this.next = null;
-      try {
-        const answer = await ask(this.path, body);
-        resolve(answer.superseded ? null : answer);
-      } catch (error) {
-        reject(error);
-      }
-    }
-    this.busy = false;
+    this.wanted = null;
   }
 }

@@ -1,5 +1,7 @@
 // Pixels and maps on canvases.
 
+import { byId as $, clamp, make } from "./dom.js";
+
 // Weights against the equal share, as in report/shades.py: pale below it, gray at it, dark and warm above.
 const SHARES = [[222, 235, 247], [196, 205, 213], [168, 166, 163], [186, 100, 52], [112, 20, 10]];
 const EQUAL = 0.99; // a weight of at least this share of another is equal, to within 1 %
@@ -16,7 +18,8 @@ function table(ramp) {
   for (let p = 0; p < 256; p++) {
     const at = (p / 255) * (ramp.length - 1);
     const low = Math.min(ramp.length - 2, Math.floor(at));
-    for (let c = 0; c < 3; c++) colors[3 * p + c] = Math.round(ramp[low][c] + (ramp[low + 1][c] - ramp[low][c]) * (at - low));
+    const between = (a, c) => Math.round(a + (ramp[low + 1][c] - a) * (at - low));
+    colors.set(ramp[low].map(between), 3 * p);
   }
   return colors;
 }
@@ -27,7 +30,7 @@ const TABLES = { plain: table(VIRIDIS), signed: table(DIVERGING), shares: table(
  * the equal share. The same as `against_share` in Python. */
 export function againstShare(b, n) {
   const share = b * n;
-  return share >= EQUAL && share <= 1 / EQUAL ? 0 : Math.min(1, Math.max(-1, Math.log2(share)));
+  return share >= EQUAL && share <= 1 / EQUAL ? 0 : clamp(Math.log2(share), -1, 1);
 }
 
 /** r, g, b of a position on the scale */
@@ -37,27 +40,28 @@ export function shade(position) {
 }
 
 function put(image, pixel, colors, share, opacity) {
-  const at = 3 * Math.round(255 * Math.min(1, Math.max(0, share)));
+  const at = 3 * Math.round(255 * clamp(share, 0, 1));
   for (let c = 0; c < 3; c++) image.data[4 * pixel + c] = colors[at + c];
   image.data[4 * pixel + 3] = opacity;
 }
 
 /** uint8 (ch, h, w) on a canvas of that size; CSS enlarges it */
-export function pixels(canvas, data, about) {
-  const { channels, height, width } = about;
+export function pixels(canvas, data, { channels, height, width }) {
   Object.assign(canvas, { width, height });
-  const pen = canvas.getContext("2d");
-  pen.putImageData(rgba(data, channels, height, width), 0, 0);
-}
-
-function rgba(data, channels, height, width) {
   const image = new ImageData(width, height);
   const plane = height * width;
   for (let p = 0; p < plane; p++) {
     for (let c = 0; c < 3; c++) image.data[4 * p + c] = data[(channels === 1 ? 0 : c * plane) + p];
     image.data[4 * p + 3] = 255;
   }
-  return image;
+  canvas.getContext("2d").putImageData(image, 0, 0);
+  return canvas;
+}
+
+/** Clear a canvas and its marks. */
+export function clear(id) {
+  $(id).getContext("2d").reset();
+  $(`${id}-marks`)?.replaceChildren();
 }
 
 /** A single map (i, j), from −most to most: orange below 0, blue above. Without a sign: dark at 0, light at most. */
@@ -80,37 +84,36 @@ export function largest(values) {
 /** The picture in gray, minus its median: 0 in most of a background, so that its colours match the legend */
 function relief(data, channels, plane) {
   const gray = new Float32Array(plane);
-  for (let p = 0; p < plane; p++) {
-    for (let c = 0; c < channels; c++) gray[p] += data[c * plane + p] / channels;
-  }
+  data.forEach((value, at) => (gray[at % plane] += value / channels));
   const median = gray.slice().sort()[(plane - 1) >> 1];
   return gray.map((value) => value - median);
 }
 
 /** A picture with a map on top: bilinear between the centres of the cells, like `over_image` in Python.
  *
- * `cells` is { values, height, width } or null. Weights are coloured relative to the
- * equal share 1/N; with n = null the map is signed, orange and blue around 0. */
+ * `cells` is { values, height, width } or null. Weights are coloured relative to the equal share 1/N; with n = null the
+ * map is signed, orange and blue around 0. */
 export function overlay(canvas, data, about, cells, n) {
   const { channels, height, width, cell } = about;
   const zoom = Math.max(1, Math.min(8, Math.floor(256 / Math.max(height, width))));
   Object.assign(canvas, { width: width * zoom, height: height * zoom });
   const pen = canvas.getContext("2d");
-  const small = new OffscreenCanvas(width, height);
-  small.getContext("2d").putImageData(rgba(data, channels, height, width), 0, 0);
   pen.imageSmoothingEnabled = false;
-  pen.drawImage(small, 0, 0, canvas.width, canvas.height);
+  pen.drawImage(pixels(new OffscreenCanvas(width, height), data, about), 0, 0, canvas.width, canvas.height);
   if (!cells) return;
   const most = largest(cells.values) || 1;
   const under = n === null ? null : relief(data, channels, height * width);
   const layer = new ImageData(canvas.width, canvas.height);
-  const [rows, columns] = [neighbours(canvas.height, zoom * cell, cells.height), neighbours(canvas.width, zoom * cell, cells.width)];
+  const rows = neighbours(canvas.height, zoom * cell, cells.height);
+  const columns = neighbours(canvas.width, zoom * cell, cells.width);
   for (let y = 0; y < canvas.height; y++) {
     for (let x = 0; x < canvas.width; x++) {
       const value = between(cells, rows[y], columns[x]);
       const pixel = y * canvas.width + x;
-      if (n === null) put(layer, pixel, TABLES.signed, 0.5 + value / most / 2, 255 * (0.25 + 0.5 * Math.min(1, Math.abs(value / most))));
-      else {
+      if (n === null) {
+        const part = value / most;
+        put(layer, pixel, TABLES.signed, 0.5 + part / 2, 255 * (0.25 + 0.5 * Math.min(1, Math.abs(part))));
+      } else {
         const light = THROUGH * under[Math.floor(y / zoom) * width + Math.floor(x / zoom)];
         put(layer, pixel, TABLES.shares, 0.5 + againstShare(value, n) / 2, 255);
         for (let c = 0; c < 3; c++) layer.data[4 * pixel + c] += light; // bytes stay between 0 and 255
@@ -128,33 +131,30 @@ export function overlay(canvas, data, about, cells, n) {
 export function marks(svg, about, places, dot) {
   const { height, width, cell } = about;
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-  const side = (at, most) => Math.min(cell, most - at); // the last positions may extend beyond the border
+  svg.replaceChildren();
   const depth = new Map();
-  const drawn = places.map(([n, i, j]) => {
-    const before = depth.get(`${i}.${j}`) ?? 0;
-    depth.set(`${i}.${j}`, before + 1);
+  const box = ([, i, j]) => {
+    const [x, y] = [j * cell, i * cell];
+    return { x, y, wide: Math.min(cell, width - x), tall: Math.min(cell, height - y) }; // the border may cut it off
+  };
+  for (const place of places) {
+    const { x, y, wide, tall } = box(place);
+    const before = depth.get(`${x}.${y}`) ?? 0;
+    depth.set(`${x}.${y}`, before + 1);
     const inset = cell * Math.min(0.42, 0.08 + 0.13 * before);
-    const [x, y] = [j * cell, i * cell];
-    return shape("rect", { class: "tied", "data-place": `${n}.${i}.${j}`, x: x + inset, y: y + inset, width: Math.max(0, side(x, width) - 2 * inset), height: Math.max(0, side(y, height) - 2 * inset) });
-  });
-  if (dot) {
-    const [n, i, j] = dot;
-    const [x, y] = [j * cell, i * cell];
-    drawn.push(shape("circle", { class: "decoded", "data-place": `${n}.${i}.${j}`, cx: x + side(x, width) / 2, cy: y + side(y, height) / 2, r: 0.17 * cell }));
+    const size = { width: Math.max(0, wide - 2 * inset), height: Math.max(0, tall - 2 * inset) };
+    make("rect", { class: "tied", "data-place": place.join("."), x: x + inset, y: y + inset, ...size }, svg);
   }
-  svg.replaceChildren(...drawn);
-}
-
-function shape(name, attributes) {
-  const element = document.createElementNS("http://www.w3.org/2000/svg", name);
-  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-  return element;
+  if (!dot) return;
+  const { x, y, wide, tall } = box(dot);
+  const middle = { cx: x + wide / 2, cy: y + tall / 2, r: 0.17 * cell };
+  make("circle", { class: "decoded", "data-place": dot.join("."), ...middle }, svg);
 }
 
 /** For each of `count` pixels of a line: the cells before and after its centre, and its place between their centres */
 export function neighbours(count, pixels, size) {
   return Array.from({ length: count }, (_, at) => {
-    const place = Math.min(size - 1, Math.max(0, (at + 0.5) / pixels - 0.5));
+    const place = clamp((at + 0.5) / pixels - 0.5, 0, size - 1);
     const before = Math.floor(place);
     return { before, after: Math.min(size - 1, before + 1), share: place - before };
   });

@@ -166,7 +166,7 @@ async function block({ block: [level, capsule], ...body }) {
     map: [dimension, height, width],
     maps: text(new Uint8Array(maps.buffer)),
     length: text(new Uint8Array(length.buffer)),
-    without: without && { predicted: without.predicted, probability: without.probabilities[without.predicted], of_target: without.probabilities[body.class ?? one.predicted] },
+    without: without && { predicted: without.predicted, probability: without.probabilities[without.predicted] },
     favourites: facts.favourites?.[`${level}.${capsule}`] ?? null,
   };
 }
