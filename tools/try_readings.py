@@ -44,9 +44,10 @@ from wcapsnet.reports.significance import LEVEL, apart, between, holm, pooled, s
 from wcapsnet.reports.tables import with_correction
 from wcapsnet.settings import differing, flat, to_dict
 from wcapsnet.training.console import Progress, make_board
+from wcapsnet.training.environment import describe_environment
 from wcapsnet.training.evaluate import evaluating
 from wcapsnet.training.parallel import SharedData, train_together
-from wcapsnet.training.run_folder import Run, describe_environment, read_json
+from wcapsnet.training.run_folder import Run, read_json
 from wcapsnet.training.trainer import Trainer
 
 LAST = 3  # epochs whose mean is compared; the best epoch is also the luckiest

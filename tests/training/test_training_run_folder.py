@@ -18,10 +18,10 @@ from wcapsnet.data import Dataset, Split
 from wcapsnet.data.device_data import DeviceSplit
 from wcapsnet.errors import InputError
 from wcapsnet.network.routing import winners
+from wcapsnet.training.environment import describe_environment
 from wcapsnet.training.evaluate import evaluate
 from wcapsnet.training.run_folder import (
     Run,
-    describe_environment,
     free_path,
     read_experiment,
     read_json,
@@ -297,7 +297,6 @@ def test_a_run_that_was_killed_while_it_started_may_start_again(tmp_path, writte
     killed = Run.create(path, toy_experiment(), {})
     for name in ("environment.json", "experiment.json")[written:]:
         killed.file(name).unlink()
-    killed.file(".taken").write_text("")
     killed.file(".environment.json.123.partial").write_text("{")
     again = Run.create(path, toy_experiment(seed=5), {})
     assert Run.open(path).experiment.training.seed == 5

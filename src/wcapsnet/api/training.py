@@ -29,8 +29,9 @@ from ..reports.survey_cache import MOST_ROUTED
 from ..settings import from_dict, to_dict
 from ..training.console import Progress, make_progress
 from ..training.distributed import Ranks, joined
+from ..training.environment import describe_environment
 from ..training.evaluate import Evaluation
-from ..training.run_folder import Run, describe_environment
+from ..training.run_folder import Run
 from ..training.trainer import Trainer
 from .experiments import experiment_for, shows_options
 from .options import ExperimentOptions, as_path

@@ -31,8 +31,9 @@ from ..hub import dataset_of
 from ..plugins import load_plugin, plugins
 from ..settings import from_dict, to_dict
 from ..training.console import Board, Progress
+from ..training.environment import describe_environment
 from ..training.parallel import Outcome
-from ..training.run_folder import Run, describe_environment
+from ..training.run_folder import Run
 from ..training.trainer import Trainer, signals
 
 EVERY = 20.0  # seconds

@@ -27,7 +27,8 @@ from ..atomic import write_text
 from ..errors import InputError
 from ..experiment import Experiment
 from ..settings import differing, with_setting
-from ..training.run_folder import Run, program, read_experiment, read_json, write_json
+from ..training.environment import program
+from ..training.run_folder import Run, read_experiment, read_json, write_json
 
 MAX_NAME = 120
 OVER = ("finished", "failed")

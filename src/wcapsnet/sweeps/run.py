@@ -20,8 +20,9 @@ from ..kernels import compile as compile_kernels
 from ..limits import MAX_LANES
 from ..memory import built
 from ..training.console import Progress, make_board
+from ..training.environment import describe_environment
 from ..training.parallel import SharedData, train_together
-from ..training.run_folder import Run, describe_environment
+from ..training.run_folder import Run
 from ..training.trainer import Trainer, check_memory
 from .on_ray import train_on_ray
 from .plan import Sweep, adopt, finished_twin
