@@ -13,14 +13,13 @@ from typing_extensions import Unpack
 
 from .. import console, shipped
 from ..classifier import Classifier
-from ..data import DATASETS, default_data_dir
 from ..data.device_data import DeviceSplit
 from ..device import device_name
 from ..errors import Diverged, InputError, Interrupted, Lost
 from ..experiment import Experiment
 from ..explanations import Survey, survey
 from ..formatting import plural
-from ..hub import dataset_of, load, moved, remembered, start_file
+from ..hub import data_place, dataset_of, load, moved, remembered, start_file
 from ..kernels import compile as compile_kernels
 from ..launched import launcher
 from ..network import WCapsNet
@@ -156,8 +155,8 @@ def _started(
     run = Run.at(folder, experiment) if folder else Run.next_free(Path("runs") / experiment.name, experiment)
     run.starts_from = start_file(experiment)
     trainer = _trainer(run, experiment, data_dir, ranks, download, quiet)
-    place = (data_dir or default_data_dir()) if experiment.data.source in DATASETS else None
     # last: bad input leaves no files behind
+    place = data_place(experiment, data_dir)
     run.start(describe_environment(ranks.device, place, 1, trainer.computed_by), 0)
     return trainer
 

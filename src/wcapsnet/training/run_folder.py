@@ -22,10 +22,13 @@ failed.json with the reason; resuming it tries again.
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 import os
 import shutil
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -351,6 +354,12 @@ def make_free(path: Path) -> Path:
         with suppress(FileExistsError):
             (free := free_path(path)).mkdir(parents=True)
             return free
+
+
+def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> None:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    write_text(path, text.getvalue())
 
 
 def write_json(path: Path, content: Any) -> None:
