@@ -33,6 +33,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 import wcapsnet
+from update_docs import filled
 from wcapsnet.__main__ import keep_freed_memory
 from wcapsnet.api import experiment_for
 from wcapsnet.atomic import write_text
@@ -42,12 +43,12 @@ from wcapsnet.models import model_config
 from wcapsnet.objective import PAPER, Objective, objective
 from wcapsnet.parts import architecture
 from wcapsnet.recipes import recipe
+from wcapsnet.reports.tables import markdown_table
 from wcapsnet.training.run_folder import Run
 
 ROOT = Path(__file__).parents[1]
 RECORD = ROOT / "results" / "photographs" / "2026-11-18_two-cpu-cores.json"
 PAGE = ROOT / "docs" / "results.md"
-BEGIN, END = "<!-- photographs: made by tools/photographs.py -->", "<!-- end of photographs -->"
 CLASSES = np.random.default_rng(0).permutation(100).tolist()  # of CIFAR-100; the defaults were chosen on the first 36
 KNOWN, NEW = sorted(CLASSES[:80]), sorted(CLASSES[80:])  # used by --pretrain, and held out
 
@@ -158,9 +159,6 @@ class CNN(nn.Module):
         if self.training:  # as in wcapsnet-small: faster on CPUs
             images = images.contiguous(memory_format=torch.channels_last)
         return CNNOutput(self.linear(self.features(images).mean((2, 3))))
-
-    def decayed_parameters(self) -> list[nn.Parameter]:
-        return [p for p in self.parameters() if p.dim() > 1]
 
 
 def pretrain(data_dir: Path, out: Path, epochs: int | None) -> None:
@@ -336,10 +334,7 @@ def keep(*runs: dict[str, Any], **facts: Any) -> None:
 def table(record: dict[str, Any]) -> str:
     """Test accuracy and CPU time, each the mean over seeds"""
     systems = [system for system in SYSTEMS if any(run["system"] == system for run in record["runs"])]
-    lines = [
-        "| test accuracy in % (seeds); CPU seconds | " + " | ".join(SYSTEMS[system] for system in systems) + " |",
-        "| --- |" + " --- |" * len(systems),
-    ]
+    lines = [["test accuracy in % (seeds); CPU seconds", *(SYSTEMS[system] for system in systems)]]
     for name, folder in FOLDERS.items():
         cells = []
         for system in systems:
@@ -348,35 +343,32 @@ def table(record: dict[str, Any]) -> str:
             spread = f" ± {statistics.stdev(accuracies):.1f}" if len(runs) > 1 else ""
             seconds = round(statistics.fmean(run["cpu_seconds"] for run in runs)) if runs else 0
             cells.append(f"{statistics.fmean(accuracies):.1f}{spread} ({len(runs)}); {seconds} s" if runs else "–")
-        lines += [f"| {folder.title} | " + " | ".join(cells) + " |"] if set(cells) != {"–"} else []
-    return "\n".join(lines)
+        lines += [[folder.title, *cells]] if set(cells) != {"–"} else []
+    return markdown_table(lines)
 
 
 def cost_table(record: dict[str, Any]) -> str:
-    lines = [
-        "| training step, CPU time per image | 32 px | 64 px | share of convolutions |",
-        "| --- | --- | --- | --- |",
-    ]
+    lines = [["training step, CPU time per image", "32 px", "64 px", "share of convolutions"]]
     rows = record.get("cost", [])
     for name in dict.fromkeys(row["network"] for row in rows):
         own = [row for row in rows if row["network"] == name]
-        times = " | ".join(f"{row['ms_per_image']:.1f} ms" for row in own)
-        lines.append(f"| {name} | {times} | " + ", ".join(f"{100 * row['convolutions']:.0f} %" for row in own) + " |")
-    return "\n".join(lines)
+        share = ", ".join(f"{100 * row['convolutions']:.0f} %" for row in own)
+        lines.append([name, *(f"{row['ms_per_image']:.1f} ms" for row in own), share])
+    return markdown_table(lines)
 
 
 def choosing_table(record: dict[str, Any]) -> str:
-    lines = ["| one seed | learning rate | epochs | validation accuracy, % | CPU seconds |", "| --- |" + " --- |" * 4]
+    lines = [["one seed", "learning rate", "epochs", "validation accuracy, %", "CPU seconds"]]
     for run in record.get("choosing", []):
         accuracy, seconds = f"{100 * run['validation_accuracy']:.1f}", f"{run['cpu_seconds']:.0f}"
-        lines.append(f"| {run['system']} | {run['lr']:g} | {run['epochs']} | {accuracy} | {seconds} |")
-    return "\n".join(lines)
+        lines.append([run["system"], f"{run['lr']:g}", str(run["epochs"]), accuracy, seconds])
+    return markdown_table(lines)
 
 
-def updated(page: str, record: dict[str, Any]) -> str:
-    before, rest = page.split(BEGIN)
-    tables = "\n\n".join(make(record) for make in (table, choosing_table, cost_table))
-    return f"{before}{BEGIN}\n\n{tables}\n\n{END}{rest.split(END)[1]}"
+def updated(record: dict[str, Any]) -> str:
+    """docs/results.md"""
+    tables = "\n".join(make(record) for make in (table, choosing_table, cost_table))
+    return filled(PAGE, {"photographs": tables}, by="photographs")
 
 
 def main() -> None:
@@ -412,7 +404,7 @@ def main() -> None:
     if asked.cost:
         keep(cost=cost())
     if RECORD.exists():
-        write_text(PAGE, updated(PAGE.read_text(), recorded()))
+        write_text(PAGE, updated(recorded()))
 
 
 if __name__ == "__main__":
