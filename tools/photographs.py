@@ -37,6 +37,7 @@ from update_docs import filled
 from wcapsnet.__main__ import keep_freed_memory
 from wcapsnet.api import experiment_for
 from wcapsnet.atomic import write_text
+from wcapsnet.baselines.common import LogitsOutput, Pictures
 from wcapsnet.data import DATASETS
 from wcapsnet.experiment import Experiment
 from wcapsnet.models import model_config
@@ -125,21 +126,13 @@ SYSTEMS = {
 
 
 @dataclass(frozen=True)
-class CNNConfig:
+class CNNConfig(Pictures):
     """Four stages of two 3×3 convolutions with batch norm and ReLU, max pooling between them, mean, linear layer."""
 
-    classes: int = 10
-    channels: int = 3
-    height: int = 32
-    width: int = 32
     widths: tuple[int, ...] = (16, 32, 64, 144)  # 0.34M parameters
 
     def build(self) -> CNN:
         return CNN(self)
-
-
-class CNNOutput(NamedTuple):
-    logits: Tensor
 
 
 class CNN(nn.Module):
@@ -155,10 +148,10 @@ class CNN(nn.Module):
                 channels = width
         self.features, self.linear = nn.Sequential(*layers), nn.Linear(channels, config.classes)
 
-    def forward(self, images: Tensor) -> CNNOutput:
+    def forward(self, images: Tensor) -> LogitsOutput:
         if self.training:  # as in wcapsnet-small: faster on CPUs
             images = images.contiguous(memory_format=torch.channels_last)
-        return CNNOutput(self.linear(self.features(images).mean((2, 3))))
+        return LogitsOutput(self.linear(self.features(images).mean((2, 3))))
 
 
 def pretrain(data_dir: Path, out: Path, epochs: int | None) -> None:
