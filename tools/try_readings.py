@@ -45,7 +45,6 @@ from wcapsnet.reports.tables import markdown_table, with_correction
 from wcapsnet.settings import differing, flat, to_dict
 from wcapsnet.sweeps import run_at
 from wcapsnet.training.console import Progress, make_board
-from wcapsnet.training.environment import describe_environment
 from wcapsnet.training.evaluate import evaluating
 from wcapsnet.training.parallel import SharedData, train_together
 from wcapsnet.training.run_folder import Run, read_json
@@ -115,7 +114,7 @@ def train(
         if Run.is_run(run.path):
             run.hold()
         trainer = Untested(run, shared.of(run.experiment.data), device, progress)
-        run.start(describe_environment(device, None, len(seeds), trainer.computed_by) | facts, trainer.state.epoch)
+        trainer.start(None, len(seeds), **facts)
         return trainer
 
     for name in names:

@@ -28,7 +28,6 @@ from ..reports.survey_cache import MOST_ROUTED
 from ..settings import from_dict, to_dict
 from ..training.console import Progress, make_progress
 from ..training.distributed import Ranks, joined
-from ..training.environment import describe_environment
 from ..training.evaluate import Evaluation
 from ..training.run_folder import Run
 from ..training.trainer import Trainer
@@ -155,9 +154,7 @@ def _started(
     run = Run.at(folder, experiment) if folder else Run.next_free(Path("runs") / experiment.name, experiment)
     run.starts_from = start_file(experiment)
     trainer = _trainer(run, experiment, data_dir, ranks, download, quiet)
-    # last: bad input leaves no files behind
-    place = data_place(experiment, data_dir)
-    run.start(describe_environment(ranks.device, place, 1, trainer.computed_by), 0)
+    trainer.start(data_place(experiment, data_dir))  # last: bad input leaves no files behind
     return trainer
 
 
@@ -166,7 +163,7 @@ def _resumed(run: Run, ranks: Ranks, data_dir: Path | None, download: bool, quie
     try:
         of, place = moved(run.experiment, data_dir), data_dir or remembered(run.path)
         trainer = _trainer(run, of, place, ranks, download, quiet)
-        run.start(describe_environment(ranks.device, None, 1, trainer.computed_by), trainer.state.epoch)
+        trainer.start(None)
         run.file("failed.json").unlink(missing_ok=True)
     except BaseException:
         run.release()

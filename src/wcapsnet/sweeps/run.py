@@ -20,7 +20,6 @@ from ..kernels import compile as compile_kernels
 from ..limits import MAX_LANES
 from ..memory import built
 from ..training.console import Progress, make_board
-from ..training.environment import describe_environment
 from ..training.parallel import SharedData, train_together, without_augmentation
 from ..training.run_folder import Run
 from ..training.trainer import Trainer, check_memory
@@ -63,9 +62,7 @@ def train_all(
             if run.finished:  # by another process in the meantime
                 return None
         trainer = Trainer(run, shared.of(run.experiment.data), device, progress)
-        place = data_place(run.experiment, data_dir)
-        environment = describe_environment(device, place, min(at_a_time, len(runs)), trainer.computed_by)
-        run.start(environment, trainer.state.epoch)
+        trainer.start(data_place(run.experiment, data_dir), min(at_a_time, len(runs)))
         return trainer
 
     if not quiet:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from types import FrameType
 from typing import Any, TypeAlias
 
@@ -28,6 +29,7 @@ from ..settings import from_dict
 from .console import Progress
 from .data_parallel import ParallelStep, choose
 from .distributed import Ranks, check_batch
+from .environment import describe_environment
 from .evaluate import Evaluation, confusion_rows, evaluate, good_batch_for, prediction_rows
 from .pace import Pace
 from .run_folder import Run, write_csv
@@ -110,6 +112,11 @@ class Trainer:
         if device.type == "cuda" and self.settings.cuda_graph and ranks.world == 1:
             self.step = GraphedStep(self.step, min(self.settings.batch_size, len(self.train_data)))
         self.pace = Pace(self, self.settings.minutes) if self.settings.minutes else None
+
+    def start(self, data_dir: Path | None, at_a_time: int = 1, **facts: Any) -> None:
+        """Write the run folder, or that the run resumes; `at_a_time` runs share the device."""
+        environment = describe_environment(self.device, data_dir, at_a_time, self.computed_by)
+        self.run.start(environment | facts, self.state.epoch)
 
     def fit(self) -> None:
         """Train to the end of the schedule, or until validation has not improved for `patience` epochs."""
