@@ -45,6 +45,7 @@ class Trained:
     run: Run
     results: dict[str, Any]  # test.json
     report: Path | None = None
+    again: bool = False  # it was already finished
 
     @property
     def path(self) -> Path:
@@ -102,7 +103,7 @@ def train(
             if run.finished:
                 ranks.same(None)
                 page = missing_report(run, ranks.device, as_path(data_dir), download, quiet) if report else None
-                return ranks.finish(Trained(run, run.results(), page))
+                return ranks.finish(Trained(run, run.results(), page, again=True))
             trainer = _resumed(run, ranks, as_path(data_dir), download, quiet)
         elif target is None:
             raise InputError(

@@ -30,7 +30,7 @@ def _load_plugins(paths: list[Path] | None) -> list[Path] | None:
 DataDir = Annotated[
     Path | None,
     typer.Option(
-        help="Dataset directory (default: $WCAPSNET_DATA or ./data), or the new folder of a run's moved pictures."
+        help="Dataset directory (default: $WCAPSNET_DATA or ./data); for a run whose pictures moved, their new folder."
     ),
 ]
 Target = Annotated[
@@ -118,7 +118,8 @@ def _shared(
     model: Annotated[
         str,
         typer.Option(
-            help="Folders: a model of `wcapsnet list models`; auto: wcapsnet on a GPU, wcapsnet-small on a CPU."
+            help="Folders: network to train, see `wcapsnet list models`; auto: wcapsnet on a GPU, wcapsnet-small on "
+            "a CPU."
         ),
     ] = "auto",
     start_from: Annotated[
