@@ -16,15 +16,13 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from PIL import Image
-from training_helpers import CtrlC
-from training_helpers import same_tensors as same_weights
+from training_helpers import CtrlC, same_tensors
 
 from wcapsnet.cli import main
 from wcapsnet.training.console import Board, Progress
 from wcapsnet.training.run_folder import Run
 
-__all__ = ["same_weights"]
-
+same_weights = same_tensors
 SRC = Path(__file__).parents[2] / "src"
 
 # What makes any recipe or folder small, as options of `train`.

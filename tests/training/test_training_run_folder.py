@@ -50,6 +50,15 @@ def table(path):
         return list(csv.reader(file))
 
 
+@pytest.fixture
+def best(unbroken):
+    return Classifier.load(unbroken.file("best.safetensors"))
+
+
+def evaluated(classifier, split, **more):
+    return evaluate(classifier.network, DeviceSplit(split, *classifier.normalization, CPU), **more)
+
+
 # ── what is in it ──
 
 
@@ -60,7 +69,7 @@ def test_a_finished_run_holds_exactly_the_documented_files(unbroken):
 
 
 def test_experiment_json_gives_the_experiment_back(unbroken):
-    content = json.loads(unbroken.file("experiment.json").read_text())
+    content = unbroken.facts("experiment")
     assert content["version"] == __version__
     assert read_experiment(unbroken.file("experiment.json")) == toy_experiment()
 
@@ -109,18 +118,17 @@ def test_l2_in_the_metrics_is_of_the_weights_of_that_epoch(unbroken):
 
 def test_validation_figures_in_the_metrics_are_those_of_the_weights(unbroken):
     last = Classifier.load(unbroken.file("last.safetensors"))
-    result = evaluate(last.network, DeviceSplit(toy_dataset().validation, *last.normalization, CPU))
+    result = evaluated(last, toy_dataset().validation)
     record = unbroken.metrics()[-1]
     assert record["validation_accuracy"] == result.accuracy
     assert record["validation_loss"] == pytest.approx(result.loss, rel=1e-6)
 
 
-def test_test_json_holds_the_figures_of_the_best_weights(unbroken):
-    facts = json.loads(unbroken.file("test.json").read_text())
-    best = Classifier.load(unbroken.file("best.safetensors"))
+def test_test_json_holds_the_figures_of_the_best_weights(unbroken, best):
+    facts = unbroken.facts("test")
     data = toy_dataset()
-    test = evaluate(best.network, DeviceSplit(data.test, *best.normalization, CPU))
-    validation = evaluate(best.network, DeviceSplit(data.validation, *best.normalization, CPU))
+    test = evaluated(best, data.test)
+    validation = evaluated(best, data.validation)
     assert facts["images"] == 17
     assert facts["accuracy"] == test.accuracy
     assert facts["errors"] == round(17 * (1 - test.accuracy))
@@ -132,16 +140,15 @@ def test_test_json_holds_the_figures_of_the_best_weights(unbroken):
     assert facts["epochs"] == 3
 
 
-def test_predictions_are_one_row_a_test_image_and_agree_with_the_accuracy(unbroken):
+def test_predictions_are_one_row_a_test_image_and_agree_with_the_accuracy(unbroken, best):
     header, *rows = table(unbroken.file("predictions.csv"))
     assert header == ["picture", "label", "predicted", "probability", "capsule_1", "capsule_2"]
-    facts = json.loads(unbroken.file("test.json").read_text())
+    facts = unbroken.facts("test")
     data = toy_dataset()
     assert [int(row[0]) for row in rows] == list(range(17))
     assert [row[1] for row in rows] == [data.classes[r] for r in data.test.labels]
     assert sum(row[1] == row[2] for row in rows) / len(rows) == facts["accuracy"]
     assert all(1 / 3 <= float(row[3]) <= 1 for row in rows)
-    best = Classifier.load(unbroken.file("best.safetensors"))
     images, _ = DeviceSplit(data.test, *best.normalization, CPU).take(slice(None))
     with torch.no_grad():
         output = best(images)
@@ -161,7 +168,7 @@ def test_the_confusion_matrix_counts_every_test_image_once_and_agrees_with_the_p
     for r, true in enumerate(names):
         for s, predicted in enumerate(names):
             assert counts[r][s] == sum(row[1:3] == [true, predicted] for row in predictions)
-    facts = json.loads(unbroken.file("test.json").read_text())
+    facts = unbroken.facts("test")
     assert facts["confusion"] == counts
     assert sum(map(sum, counts)) == 17
     for r, name in enumerate(names):
@@ -171,7 +178,7 @@ def test_the_confusion_matrix_counts_every_test_image_once_and_agrees_with_the_p
 
 
 def test_mean_weights_of_every_class_sum_to_one_in_every_level(unbroken):
-    levels = json.loads(unbroken.file("test.json").read_text())["mean_weights"]
+    levels = unbroken.facts("test")["mean_weights"]
     assert [len(level[0]) for level in levels] == [3, 2]
     for level in levels:
         assert len(level) == 3
@@ -193,10 +200,9 @@ def test_pictures_are_listed_by_their_files_and_names_with_commas_and_quotes_sur
 # ── evaluation ──
 
 
-def test_evaluation_against_a_literal_loop(unbroken):
-    best = Classifier.load(unbroken.file("best.safetensors"))
+def test_evaluation_against_a_literal_loop(best):
     test = toy_dataset().test
-    result = evaluate(best.network, DeviceSplit(test, *best.normalization, CPU), batch_size=4)
+    result = evaluated(best, test, batch_size=4)
     (mean,), (std,) = best.normalization
     loss, sums = 0.0, [torch.zeros(3, 3), torch.zeros(3, 2)]
     for m in range(17):
@@ -215,22 +221,20 @@ def test_evaluation_against_a_literal_loop(unbroken):
 
 
 @pytest.mark.parametrize("mode", [True, False])
-def test_evaluation_leaves_the_network_as_it_was(unbroken, mode):
-    best = Classifier.load(unbroken.file("best.safetensors"))
+def test_evaluation_leaves_the_network_as_it_was(best, mode):
     best.network.train(mode)
     before = {name: tensor.clone() for name, tensor in best.network.state_dict().items()}
     random = torch.get_rng_state()
-    evaluate(best.network, DeviceSplit(toy_dataset().test, *best.normalization, CPU))
+    evaluated(best, toy_dataset().test)
     assert best.network.training is mode
     assert all(torch.equal(tensor, before[name]) for name, tensor in best.network.state_dict().items())
     assert torch.equal(torch.get_rng_state(), random)
 
 
-def test_a_class_without_images_has_no_accuracy_instead_of_zero(unbroken):
-    best = Classifier.load(unbroken.file("best.safetensors"))
+def test_a_class_without_images_has_no_accuracy_instead_of_zero(best):
     test = toy_dataset().test
     some = Split(test.images[test.labels != 1], test.labels[test.labels != 1])
-    summary = evaluate(best.network, DeviceSplit(some, *best.normalization, CPU)).summary(best.classes)
+    summary = evaluated(best, some).summary(best.classes)
     assert summary["per_class"]["middle"] == {"accuracy": None, "images": 0}
 
 

@@ -9,16 +9,33 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TaskID, TextColumn
 from rich.progress import Progress as RichProgress
+from typing_extensions import Self
 
 from ..formatting import percent
 from ..parts import loss_term
 from .evaluate import beside_figures
 from .run_folder import Run
 
+
+class _Display:
+    """Shown while it is entered, if it has a bar"""
+
+    bar: RichProgress | None = None
+
+    def __enter__(self) -> Self:
+        if self.bar:
+            self.bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.bar:
+            self.bar.stop()
+
+
 # ── one run ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Progress:
+class Progress(_Display):
     """Prints nothing; base class of the others."""
 
     # seconds between two reads of the running means; each synchronises with the device. These only detect divergence.
@@ -26,12 +43,7 @@ class Progress:
 
     def __init__(self) -> None:
         self._next = 0.0
-
-    def __enter__(self) -> Progress:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
+        self._seen: int | None = None
 
     def due(self) -> bool:
         if time.perf_counter() < self._next:
@@ -44,6 +56,11 @@ class Progress:
 
     def epoch(self, record: dict[str, Any], epochs: int) -> None:
         pass
+
+    def _since_last(self, position: int) -> int:
+        """Steps since the last call, 0 at the first: what was done before does not count."""
+        before, self._seen = self._seen, position
+        return 0 if before is None else position - before
 
 
 class PlainProgress(Progress):
@@ -69,20 +86,13 @@ class LiveProgress(PlainProgress):
 
     def __init__(self, console: Console):
         super().__init__(console)
-        self._speed, self._seen = Speed(), -1
-        self.bar = _bar(console, "epoch {task.fields[epoch]}", MofNCompleteColumn())
+        self._speed = Speed()
+        self.bar: RichProgress = _bar(console, "epoch {task.fields[epoch]}", MofNCompleteColumn())
         self.task = self.bar.add_task("", total=1, epoch="", figures="starting")
-
-    def __enter__(self) -> Progress:
-        self.bar.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.bar.stop()
 
     def batch(self, epoch: int, epochs: int, step: int, steps: int, batch_size: int, means: dict[str, float]) -> None:
         position = epoch * steps + step
-        new, self._seen = position - self._seen if self._seen >= 0 else 0, position
+        new = self._since_last(position)
         speed = self._speed.text(new, new * batch_size, epochs * steps - position)
         shown = {"total": means["total"]} if self.console.width < 130 else means  # the time left is more useful
         figures = f"{'  '.join(loss_terms(shown))}  acc {percent(means['accuracy'])}%  {speed}"
@@ -149,14 +159,8 @@ def _bar(console: Console, title: str, *more: ProgressColumn) -> RichProgress:
 # ── several runs ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Board:
+class Board(_Display):
     """Prints nothing; base class of the others."""
-
-    def __enter__(self) -> Board:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
 
     def row(self, run: Run) -> Progress:
         """The progress display of this run."""
@@ -201,20 +205,13 @@ class LiveBoard(PlainBoard):
 
     def __init__(self, console: Console, runs: list[Run]):
         super().__init__(console, runs)
-        self.bar = _bar(console, "{task.description}")
+        self.bar: RichProgress = _bar(console, "{task.description}")
         self.rows: dict[Run, TaskID] = {}
         self.epochs = {run: run.experiment.training.epochs for run in runs}
         self.at = {run: float(self.epochs[run]) if _over(run) else 0.0 for run in runs}  # finished epochs of each run
         self.all = self.bar.add_task("", total=sum(self.epochs.values()), figures="starting")
         self._speed, self._speed_text = Speed(), ""
-
-    def __enter__(self) -> Board:
         self._show_all()
-        self.bar.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.bar.stop()
 
     def row(self, run: Run) -> Progress:
         if run not in self.rows:
@@ -247,7 +244,7 @@ class _Row(Progress):
     def __init__(self, board: LiveBoard, run: Run):
         super().__init__()
         self.board, self.run = board, run
-        self._seen, self._steps, self._batch_size, self._validation = -1, 0, 0, ""
+        self._steps, self._batch_size, self._validation = 0, 0, ""
 
     def batch(self, epoch: int, epochs: int, step: int, steps: int, batch_size: int, means: dict[str, float]) -> None:
         self._steps, self._batch_size = steps, batch_size
@@ -259,9 +256,7 @@ class _Row(Progress):
         self._look(position, f"epoch {record['epoch']}/{epochs}", record["total"], record["train_accuracy"])
 
     def _look(self, position: int, epoch: str, loss: float, accuracy: float) -> None:
-        images = (position - self._seen) * self._batch_size if self._seen >= 0 else 0
-        self._seen = position
-        done = position / max(self._steps, 1)
+        images, done = self._since_last(position) * self._batch_size, position / max(self._steps, 1)
         self.board.look(self.run, done, images, f"{epoch}  loss {loss:.3f}  acc {percent(accuracy)}%{self._validation}")
 
 

@@ -336,10 +336,9 @@ class Trainer:
             raise InputError(f"{error} Bring it back, or delete {self.run.path} and train again.") from error
         self.run.check_data(self.dataset)
         try:
-            saved = {name for name in tensors if not name.startswith("random.")}
             own = self._tensors()
-            if saved != set(own):
-                raise KeyError(*(saved ^ set(own)))
+            if different := own.keys() ^ {name for name in tensors if not name.startswith("random.")}:
+                raise KeyError(*different)
             with torch.no_grad():
                 for name, tensor in own.items():
                     if tensor.shape != tensors[name].shape:
