@@ -15,6 +15,7 @@ machine hardly affects. The CNN trains for as many epochs as fit into the CPU ti
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import platform
 import shutil
@@ -210,18 +211,17 @@ def choose(data_dir: Path, source: Path, factors: list[float], lengths: list[flo
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch) / "choosing"
         FOLDERS["held-out"].write(place, data_dir, **CHOOSING)
-        for factor in factors:
-            for length in lengths:
-                system = "fine-tuned" if factor else "scratch"
-                experiment = experiment_of(place, 0, system, source)
-                experiment = with_epochs(experiment, round(length * experiment.training.epochs))
-                lr = experiment.training.lr * (factor or 1)
-                experiment = replace(experiment, training=replace(experiment.training, lr=lr))
-                run = trained(experiment, Path(scratch) / f"{factor}-{length}")
-                kept = {"system": system, "lr": lr, **run}
-                del kept["accuracy"], kept["images"], kept["parameters"]
-                print(kept, flush=True)
-                keep(choosing=[*recorded().get("choosing", []), kept])
+        for factor, length in itertools.product(factors, lengths):
+            system = "fine-tuned" if factor else "scratch"
+            experiment = experiment_of(place, 0, system, source)
+            experiment = with_epochs(experiment, round(length * experiment.training.epochs))
+            lr = experiment.training.lr * (factor or 1)
+            experiment = replace(experiment, training=replace(experiment.training, lr=lr))
+            run = trained(experiment, Path(scratch) / f"{factor}-{length}")
+            kept = {"system": system, "lr": lr}
+            kept |= {fact: run[fact] for fact in ("validation_accuracy", "epochs", "cpu_seconds")}
+            print(kept, flush=True)
+            keep(choosing=[*recorded().get("choosing", []), kept])
 
 
 def measure(data_dir: Path, source: Path, folders: list[str], seeds: list[int], systems: list[str]) -> None:
@@ -229,33 +229,29 @@ def measure(data_dir: Path, source: Path, folders: list[str], seeds: list[int], 
     if "fine-tuned" in systems:
         keep(source=described(source))
     done = {(run["folder"], run["seed"], run["system"]): run for run in recorded()["runs"]}
-    costs: dict[str, tuple[float, float]] = {}  # CPU seconds of the CNN: a run of one epoch, each further epoch
-    for seed in seeds:
-        for name in folders:
-            folder = FOLDERS[name]
-            start = source if folder.dataset == "cifar100" else None
-            with tempfile.TemporaryDirectory() as scratch:
-                place = Path(scratch) / name
-                folder.write_measured(place, data_dir, seed)
-                for system in systems:
-                    if (name, seed, system) in done or (system == "fine-tuned" and not folder.new):
-                        continue
-                    experiment = experiment_of(place, seed, system, start)
-                    if system == "cnn":
-                        if name not in costs:
-                            short, long = (
-                                trained(with_epochs(experiment, epochs), Path(scratch) / f"{epochs}")["cpu_seconds"]
-                                for epochs in (1, 13)
-                            )
-                            costs[name] = short, (long - short) / 12
-                        first, epoch = costs[name]
-                        rival = done[name, seed, "fine-tuned" if folder.new else "scratch"]
-                        experiment = with_epochs(experiment, 1 + round((rival["cpu_seconds"] - first) / epoch))
-                    run: dict[str, Any] = {"folder": name, "system": system, "seed": seed}
-                    run |= trained(experiment, Path(scratch) / system)
-                    print(run, flush=True)
-                    done[name, seed, system] = run
-                    keep(run)
+    costs: dict[str, tuple[float, float]] = {}
+    for seed, name in itertools.product(seeds, folders):
+        folder = FOLDERS[name]
+        known = [system for system in systems if system != "fine-tuned" or folder.new]
+        with tempfile.TemporaryDirectory() as scratch:
+            place = Path(scratch) / name
+            folder.write_measured(place, data_dir, seed)
+            for system in (one for one in known if (name, seed, one) not in done):
+                experiment = experiment_of(place, seed, system, source if folder.dataset == "cifar100" else None)
+                if system == "cnn":
+                    first, epoch = costs[name] = costs.get(name) or cost_of(experiment, Path(scratch))
+                    rival = done[name, seed, "fine-tuned" if folder.new else "scratch"]
+                    experiment = with_epochs(experiment, 1 + round((rival["cpu_seconds"] - first) / epoch))
+                run = {"folder": name, "system": system, "seed": seed, **trained(experiment, Path(scratch) / system)}
+                print(run, flush=True)
+                done[name, seed, system] = run
+                keep(run)
+
+
+def cost_of(experiment: Experiment, scratch: Path) -> tuple[float, float]:
+    """CPU seconds of a run of one epoch, and of each further epoch"""
+    short, long = (trained(with_epochs(experiment, n), scratch / f"{n}")["cpu_seconds"] for n in (1, 13))
+    return short, (long - short) / 12
 
 
 def described(source: Path) -> dict[str, Any]:
