@@ -57,16 +57,6 @@ def test_without_out_a_folder_gives_its_name_to_the_run(pictures):
         assert Path("runs", expected, "test.json").is_file()
 
 
-def test_a_broken_picture_is_listed_and_skipped(tmp_path):
-    folder = fruit(tmp_path / "fruit", 8)
-    (folder / "plums" / "7.png").write_bytes(b"no picture")
-    answer = call("train", folder, "--size", "8x12", "--epochs", 1, *SMALL)
-    assert answer.code == 0
-    assert "1 file" in answer.err
-    assert "plums/7.png" in answer.err
-    assert (experiment("runs/fruit")["model"]["height"], experiment("runs/fruit")["model"]["width"]) == (8, 12)
-
-
 # ── options ──
 
 

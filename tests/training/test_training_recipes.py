@@ -12,7 +12,7 @@ from wcapsnet.errors import InputError
 from wcapsnet.models import parameter_count
 from wcapsnet.network import CIFAR10_LEVELS, CIFAR100_LEVELS, WCapsNet
 from wcapsnet.objective import Objective
-from wcapsnet.recipes import ABLATIONS, PAPER, PLUS, RECIPES, SMALL, TABLE_V, recipe
+from wcapsnet.recipes import ABLATIONS, PAPER, PLUS, RECIPES, SMALL, recipe
 from wcapsnet.recipes.ablations import NONLINEARITY_TABLE, ROUTING_TABLE, WEIGHTING_TABLE
 from wcapsnet.recipes.quick import folder
 from wcapsnet.settings import differing
@@ -22,10 +22,6 @@ RECORDS = Path(__file__).parents[2] / "results" / "first-runs"
 
 
 OWN = [*PAPER, *SMALL, *ABLATIONS]  # those of other systems: tests/baselines
-
-
-def test_every_recipe_is_of_the_papers_network_of_wcapsnet_plus_or_of_another_system_of_table_v():
-    assert set(RECIPES) == {*OWN, *PLUS, *TABLE_V}
 
 
 @pytest.mark.parametrize("name", OWN)

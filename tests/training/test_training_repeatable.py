@@ -30,13 +30,9 @@ def test_same_seed_gives_the_same_weights_and_metrics_bit_for_bit(tmp_path, prec
     assert_same_run(one, trained(tmp_path / "two", experiment))
 
 
-def test_bf16_is_not_fp32(tmp_path, unbroken):
-    run = trained(tmp_path / "bf16", toy_experiment(precision="bf16"))
-    assert not same_tensors(run.file("last.safetensors"), unbroken.file("last.safetensors"))
-
-
-def test_another_seed_gives_other_weights_and_metrics(tmp_path, unbroken):
-    run = trained(tmp_path / "other", toy_experiment(seed=1))
+@pytest.mark.parametrize("changes", [{"seed": 1}, {"precision": "bf16"}])
+def test_another_seed_or_precision_gives_other_weights_and_metrics(tmp_path, unbroken, changes):
+    run = trained(tmp_path / "other", toy_experiment(**changes))
     ours, theirs = tensors(run.file("last.safetensors")), tensors(unbroken.file("last.safetensors"))
     assert not torch.equal(ours["projection"], theirs["projection"])
     assert [m["total"] for m in run.metrics()] != [m["total"] for m in unbroken.metrics()]
