@@ -82,6 +82,7 @@ def network_for(source: str | Path, device: str) -> Classifier | OnnxNetwork:
     if is_onnx(source):
         check_device(device)
         return OnnxNetwork(source)
+    from ..device import choose_device
     from ..hub import load
 
-    return load(source, device=device)
+    return load(source, device=str(choose_device(device)))
