@@ -100,7 +100,7 @@ def main() -> None:
         with stopped_after(asked.minutes):
             sweep.failures = train_all(sweep, device, parallel=asked.parallel, **given)
         if {name.partition(":")[0] for name in names} <= set(CANDIDATES):  # still choosing: no test accuracies
-            print(table([facts(run) for run in sweep.runs if Run.is_run(run.path)]))
+            print(table([facts(run) for run in sweep.runs if Run.is_run(run.path)]), end="")
         else:
             console.sweep(sweep)
         if sweep.failures:

@@ -38,7 +38,7 @@ from fault_trials import damage, inputs, kills, live_page, photos, places
 from fault_trials.common import Outcome, Sample
 from wcapsnet.atomic import write_text
 from wcapsnet.cli import load_commands
-from wcapsnet.training.run_folder import commit
+from wcapsnet.training.environment import commit
 
 ROOT = Path(__file__).parents[1]
 RECORD = ROOT / "results" / "reliability" / "2026-11-18_two-cpu-cores.json"

@@ -13,7 +13,7 @@ from wcapsnet.recipes.published import PAPER_TABLES
 from wcapsnet.recipes.repeat import rebuild
 from wcapsnet.reports.records import NETWORK, row_of
 from wcapsnet.training.console import clock
-from wcapsnet.training.run_folder import runs_at_a_time
+from wcapsnet.training.environment import runs_at_a_time
 
 if TYPE_CHECKING:
     from .ship import Measured

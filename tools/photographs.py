@@ -15,6 +15,7 @@ machine hardly affects. The CNN trains for as many epochs as fit into the CPU ti
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import platform
 import shutil
@@ -33,21 +34,23 @@ from PIL import Image
 from torch import Tensor, nn
 
 import wcapsnet
+from update_docs import filled
 from wcapsnet.__main__ import keep_freed_memory
 from wcapsnet.api import experiment_for
 from wcapsnet.atomic import write_text
+from wcapsnet.baselines.common import LogitsOutput, Pictures
 from wcapsnet.data import DATASETS
 from wcapsnet.experiment import Experiment
 from wcapsnet.models import model_config
 from wcapsnet.objective import PAPER, Objective, objective
 from wcapsnet.parts import architecture
 from wcapsnet.recipes import recipe
+from wcapsnet.reports.tables import markdown_table
 from wcapsnet.training.run_folder import Run
 
 ROOT = Path(__file__).parents[1]
 RECORD = ROOT / "results" / "photographs" / "2026-11-18_two-cpu-cores.json"
 PAGE = ROOT / "docs" / "results.md"
-BEGIN, END = "<!-- photographs: made by tools/photographs.py -->", "<!-- end of photographs -->"
 CLASSES = np.random.default_rng(0).permutation(100).tolist()  # of CIFAR-100; the defaults were chosen on the first 36
 KNOWN, NEW = sorted(CLASSES[:80]), sorted(CLASSES[80:])  # used by --pretrain, and held out
 
@@ -124,21 +127,13 @@ SYSTEMS = {
 
 
 @dataclass(frozen=True)
-class CNNConfig:
+class CNNConfig(Pictures):
     """Four stages of two 3×3 convolutions with batch norm and ReLU, max pooling between them, mean, linear layer."""
 
-    classes: int = 10
-    channels: int = 3
-    height: int = 32
-    width: int = 32
     widths: tuple[int, ...] = (16, 32, 64, 144)  # 0.34M parameters
 
     def build(self) -> CNN:
         return CNN(self)
-
-
-class CNNOutput(NamedTuple):
-    logits: Tensor
 
 
 class CNN(nn.Module):
@@ -154,13 +149,10 @@ class CNN(nn.Module):
                 channels = width
         self.features, self.linear = nn.Sequential(*layers), nn.Linear(channels, config.classes)
 
-    def forward(self, images: Tensor) -> CNNOutput:
+    def forward(self, images: Tensor) -> LogitsOutput:
         if self.training:  # as in wcapsnet-small: faster on CPUs
             images = images.contiguous(memory_format=torch.channels_last)
-        return CNNOutput(self.linear(self.features(images).mean((2, 3))))
-
-    def decayed_parameters(self) -> list[nn.Parameter]:
-        return [p for p in self.parameters() if p.dim() > 1]
+        return LogitsOutput(self.linear(self.features(images).mean((2, 3))))
 
 
 def pretrain(data_dir: Path, out: Path, epochs: int | None) -> None:
@@ -219,18 +211,17 @@ def choose(data_dir: Path, source: Path, factors: list[float], lengths: list[flo
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch) / "choosing"
         FOLDERS["held-out"].write(place, data_dir, **CHOOSING)
-        for factor in factors:
-            for length in lengths:
-                system = "fine-tuned" if factor else "scratch"
-                experiment = experiment_of(place, 0, system, source)
-                experiment = with_epochs(experiment, round(length * experiment.training.epochs))
-                lr = experiment.training.lr * (factor or 1)
-                experiment = replace(experiment, training=replace(experiment.training, lr=lr))
-                run = trained(experiment, Path(scratch) / f"{factor}-{length}")
-                kept = {"system": system, "lr": lr, **run}
-                del kept["accuracy"], kept["images"], kept["parameters"]
-                print(kept, flush=True)
-                keep(choosing=[*recorded().get("choosing", []), kept])
+        for factor, length in itertools.product(factors, lengths):
+            system = "fine-tuned" if factor else "scratch"
+            experiment = experiment_of(place, 0, system, source)
+            experiment = with_epochs(experiment, round(length * experiment.training.epochs))
+            lr = experiment.training.lr * (factor or 1)
+            experiment = replace(experiment, training=replace(experiment.training, lr=lr))
+            run = trained(experiment, Path(scratch) / f"{factor}-{length}")
+            kept = {"system": system, "lr": lr}
+            kept |= {fact: run[fact] for fact in ("validation_accuracy", "epochs", "cpu_seconds")}
+            print(kept, flush=True)
+            keep(choosing=[*recorded().get("choosing", []), kept])
 
 
 def measure(data_dir: Path, source: Path, folders: list[str], seeds: list[int], systems: list[str]) -> None:
@@ -238,33 +229,29 @@ def measure(data_dir: Path, source: Path, folders: list[str], seeds: list[int], 
     if "fine-tuned" in systems:
         keep(source=described(source))
     done = {(run["folder"], run["seed"], run["system"]): run for run in recorded()["runs"]}
-    costs: dict[str, tuple[float, float]] = {}  # CPU seconds of the CNN: a run of one epoch, each further epoch
-    for seed in seeds:
-        for name in folders:
-            folder = FOLDERS[name]
-            start = source if folder.dataset == "cifar100" else None
-            with tempfile.TemporaryDirectory() as scratch:
-                place = Path(scratch) / name
-                folder.write_measured(place, data_dir, seed)
-                for system in systems:
-                    if (name, seed, system) in done or (system == "fine-tuned" and not folder.new):
-                        continue
-                    experiment = experiment_of(place, seed, system, start)
-                    if system == "cnn":
-                        if name not in costs:
-                            short, long = (
-                                trained(with_epochs(experiment, epochs), Path(scratch) / f"{epochs}")["cpu_seconds"]
-                                for epochs in (1, 13)
-                            )
-                            costs[name] = short, (long - short) / 12
-                        first, epoch = costs[name]
-                        rival = done[name, seed, "fine-tuned" if folder.new else "scratch"]
-                        experiment = with_epochs(experiment, 1 + round((rival["cpu_seconds"] - first) / epoch))
-                    run: dict[str, Any] = {"folder": name, "system": system, "seed": seed}
-                    run |= trained(experiment, Path(scratch) / system)
-                    print(run, flush=True)
-                    done[name, seed, system] = run
-                    keep(run)
+    costs: dict[str, tuple[float, float]] = {}
+    for seed, name in itertools.product(seeds, folders):
+        folder = FOLDERS[name]
+        known = [system for system in systems if system != "fine-tuned" or folder.new]
+        with tempfile.TemporaryDirectory() as scratch:
+            place = Path(scratch) / name
+            folder.write_measured(place, data_dir, seed)
+            for system in (one for one in known if (name, seed, one) not in done):
+                experiment = experiment_of(place, seed, system, source if folder.dataset == "cifar100" else None)
+                if system == "cnn":
+                    first, epoch = costs[name] = costs.get(name) or cost_of(experiment, Path(scratch))
+                    rival = done[name, seed, "fine-tuned" if folder.new else "scratch"]
+                    experiment = with_epochs(experiment, 1 + round((rival["cpu_seconds"] - first) / epoch))
+                run = {"folder": name, "system": system, "seed": seed, **trained(experiment, Path(scratch) / system)}
+                print(run, flush=True)
+                done[name, seed, system] = run
+                keep(run)
+
+
+def cost_of(experiment: Experiment, scratch: Path) -> tuple[float, float]:
+    """CPU seconds of a run of one epoch, and of each further epoch"""
+    short, long = (trained(with_epochs(experiment, n), scratch / f"{n}")["cpu_seconds"] for n in (1, 13))
+    return short, (long - short) / 12
 
 
 def described(source: Path) -> dict[str, Any]:
@@ -336,10 +323,7 @@ def keep(*runs: dict[str, Any], **facts: Any) -> None:
 def table(record: dict[str, Any]) -> str:
     """Test accuracy and CPU time, each the mean over seeds"""
     systems = [system for system in SYSTEMS if any(run["system"] == system for run in record["runs"])]
-    lines = [
-        "| test accuracy in % (seeds); CPU seconds | " + " | ".join(SYSTEMS[system] for system in systems) + " |",
-        "| --- |" + " --- |" * len(systems),
-    ]
+    lines = [["test accuracy in % (seeds); CPU seconds", *(SYSTEMS[system] for system in systems)]]
     for name, folder in FOLDERS.items():
         cells = []
         for system in systems:
@@ -348,35 +332,32 @@ def table(record: dict[str, Any]) -> str:
             spread = f" ± {statistics.stdev(accuracies):.1f}" if len(runs) > 1 else ""
             seconds = round(statistics.fmean(run["cpu_seconds"] for run in runs)) if runs else 0
             cells.append(f"{statistics.fmean(accuracies):.1f}{spread} ({len(runs)}); {seconds} s" if runs else "–")
-        lines += [f"| {folder.title} | " + " | ".join(cells) + " |"] if set(cells) != {"–"} else []
-    return "\n".join(lines)
+        lines += [[folder.title, *cells]] if set(cells) != {"–"} else []
+    return markdown_table(lines)
 
 
 def cost_table(record: dict[str, Any]) -> str:
-    lines = [
-        "| training step, CPU time per image | 32 px | 64 px | share of convolutions |",
-        "| --- | --- | --- | --- |",
-    ]
+    lines = [["training step, CPU time per image", "32 px", "64 px", "share of convolutions"]]
     rows = record.get("cost", [])
     for name in dict.fromkeys(row["network"] for row in rows):
         own = [row for row in rows if row["network"] == name]
-        times = " | ".join(f"{row['ms_per_image']:.1f} ms" for row in own)
-        lines.append(f"| {name} | {times} | " + ", ".join(f"{100 * row['convolutions']:.0f} %" for row in own) + " |")
-    return "\n".join(lines)
+        share = ", ".join(f"{100 * row['convolutions']:.0f} %" for row in own)
+        lines.append([name, *(f"{row['ms_per_image']:.1f} ms" for row in own), share])
+    return markdown_table(lines)
 
 
 def choosing_table(record: dict[str, Any]) -> str:
-    lines = ["| one seed | learning rate | epochs | validation accuracy, % | CPU seconds |", "| --- |" + " --- |" * 4]
+    lines = [["one seed", "learning rate", "epochs", "validation accuracy, %", "CPU seconds"]]
     for run in record.get("choosing", []):
         accuracy, seconds = f"{100 * run['validation_accuracy']:.1f}", f"{run['cpu_seconds']:.0f}"
-        lines.append(f"| {run['system']} | {run['lr']:g} | {run['epochs']} | {accuracy} | {seconds} |")
-    return "\n".join(lines)
+        lines.append([run["system"], f"{run['lr']:g}", str(run["epochs"]), accuracy, seconds])
+    return markdown_table(lines)
 
 
-def updated(page: str, record: dict[str, Any]) -> str:
-    before, rest = page.split(BEGIN)
-    tables = "\n\n".join(make(record) for make in (table, choosing_table, cost_table))
-    return f"{before}{BEGIN}\n\n{tables}\n\n{END}{rest.split(END)[1]}"
+def updated(record: dict[str, Any]) -> str:
+    """docs/results.md"""
+    tables = "\n".join(make(record) for make in (table, choosing_table, cost_table))
+    return filled(PAGE, {"photographs": tables}, by="photographs")
 
 
 def main() -> None:
@@ -412,7 +393,7 @@ def main() -> None:
     if asked.cost:
         keep(cost=cost())
     if RECORD.exists():
-        write_text(PAGE, updated(PAGE.read_text(), recorded()))
+        write_text(PAGE, updated(recorded()))
 
 
 if __name__ == "__main__":

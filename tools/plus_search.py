@@ -26,6 +26,7 @@ from wcapsnet.errors import InputError
 from wcapsnet.experiment import Experiment
 from wcapsnet.models import parameter_count
 from wcapsnet.recipes import recipe
+from wcapsnet.reports.tables import markdown_table
 from wcapsnet.settings import with_setting
 from wcapsnet.training.run_folder import Run
 
@@ -128,8 +129,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     def cell(value: Any) -> str:
         return "" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)
 
-    lines = [columns, ["---"] * len(columns), *([cell(row.get(name)) for name in columns] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown_table([columns, *([cell(row.get(name)) for name in columns] for row in rows)])
 
 
 def main() -> None:
@@ -147,7 +147,7 @@ def main() -> None:
         for run in runs:
             routed = asked.routing and run.metrics() and hasattr(run.experiment.model, "routing")
             rows.append(facts(run) | (routing_facts(run, asked.data_dir, asked.images) if routed else {}))
-        print(table(rows))
+        print(table(rows), end="")
 
 
 if __name__ == "__main__":

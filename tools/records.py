@@ -10,7 +10,8 @@ from wcapsnet.atomic import write_text
 from wcapsnet.errors import InputError
 from wcapsnet.reports.records import Record, open_run, read_record
 from wcapsnet.settings import to_dict
-from wcapsnet.training.run_folder import Run, file_names_only
+from wcapsnet.training.environment import file_names_only
+from wcapsnet.training.run_folder import Run
 
 
 def records_json(records: list[Record]) -> str:

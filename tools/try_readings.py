@@ -41,12 +41,13 @@ from wcapsnet.network.critic import Critic
 from wcapsnet.recipes import recipe
 from wcapsnet.reports.records import in_all, open_run, runs_in
 from wcapsnet.reports.significance import LEVEL, apart, between, holm, pooled, spreads
-from wcapsnet.reports.tables import with_correction
+from wcapsnet.reports.tables import markdown_table, with_correction
 from wcapsnet.settings import differing, flat, to_dict
+from wcapsnet.sweeps import run_at
 from wcapsnet.training.console import Progress, make_board
 from wcapsnet.training.evaluate import evaluating
 from wcapsnet.training.parallel import SharedData, train_together
-from wcapsnet.training.run_folder import Run, describe_environment, read_json
+from wcapsnet.training.run_folder import Run, read_json
 from wcapsnet.training.trainer import Trainer
 
 LAST = 3  # epochs whose mean is compared; the best epoch is also the luckiest
@@ -113,16 +114,15 @@ def train(
         if Run.is_run(run.path):
             run.hold()
         trainer = Untested(run, shared.of(run.experiment.data), device, progress)
-        run.start(describe_environment(device, None, len(seeds), trainer.computed_by) | facts, trainer.state.epoch)
+        trainer.start(None, len(seeds), **facts)
         return trainer
 
     for name in names:
         runs: list[Run] = []
         for seed in seeds:
-            run = UntestedRun(out / name / f"seed={seed}", experiment_of(name, base, seed, precision))
-            if Run.is_run(run.path):
-                for field, found, asked in differing(Run.open(run.path).experiment, run.experiment):
-                    raise InputError(f"{run.path} has another {field} ({found}, not {asked}); choose another --out.")
+            place, experiment = out / name / f"seed={seed}", experiment_of(name, base, seed, precision)
+            run_at(place, experiment)  # refuses another experiment
+            run = UntestedRun(place, experiment)
             if not run.file("validation.json").exists() and run.failure is None:
                 runs.append(run)
         board = make_board(Console(), runs)
@@ -273,12 +273,7 @@ def table(found: Sequence[dict[str, Any]]) -> str:
             ]
         )
     said = [*_conditions(found, last), *(f"Left out: {' and '.join(names)}, {why}." for why, names in left_out.items())]
-    return "\n".join([*said, "", *_markdown([columns, *lines])])
-
-
-def _markdown(lines: Sequence[Sequence[str]]) -> list[str]:
-    heading, *rest = (f"| {' | '.join(line)} |" for line in lines)
-    return [heading, "|" + " --- |" * len(lines[0]), *rest]
+    return "\n".join([*said, "", markdown_table([columns, *lines]).rstrip()])
 
 
 def _counted(some: Sequence[dict[str, Any]]) -> str:
@@ -394,7 +389,7 @@ def equivalence(found: Sequence[dict[str, Any]]) -> str:
         lines.append([*cells, f"{tested.test}, p = {tested.p:.3f}", verdict])
     columns = ["recipe", "fused", "plain PyTorch", "fused − plain", "90 % interval", "margin", "TOST, 5 %", "verdict"]
     said = f"Validation accuracy in percent, mean of the last {LAST} epochs ± standard deviation over seeds (n)."
-    return "\n".join([said, "", *_markdown([columns, *lines])]) if lines else "Not all runs have finished."
+    return f"{said}\n\n{markdown_table([columns, *lines]).rstrip()}" if lines else "Not all runs have finished."
 
 
 # ---- command -------------------------------------------------------------------------------------------------------

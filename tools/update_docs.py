@@ -32,7 +32,7 @@ from wcapsnet.reports.svg import Drawing, arranged, titled
 from wcapsnet.training.console import clock
 from wcapsnet.training.run_folder import read_json
 
-BEGIN, END = "<!-- {}: made by tools/update_docs.py -->", "<!-- end of {} -->"
+BEGIN, END = "<!-- {}: made by tools/{}.py -->", "<!-- end of {} -->"
 WEIGHTS = Path("src/wcapsnet/shipped/weights")
 PACKAGED = Path("src/wcapsnet/reports/records.json")
 COMPARED = PACKAGED.with_name(compare.PACKAGED)
@@ -70,18 +70,18 @@ def pages(root: Path) -> dict[Path, str]:
     short_table = headline(records)
     facts = measured(root / "benchmarks" / "records")
     compared = {dataset: compare.build(dataset, None, records, facts) for dataset in facts}
-    wanted = BEGIN.format("compare") in (root / readme).read_text(encoding="utf-8")
+    wanted = BEGIN.format("compare", "update_docs") in (root / readme).read_text(encoding="utf-8")
     short = {"compare": compared[SHORT].markdown(short=True)} if wanted and SHORT in compared else {}
     paper = tables.markdown([tables.build(n, records) for n in PAPER_TABLES])
     made = {
         PACKAGED: records_json(records),
         COMPARED: _one_line_each(facts),
-        readme: _filled(root / readme, {"results": short_table, **short}),
-        results: _filled(
+        readme: filled(root / readme, {"results": short_table, **short}),
+        results: filled(
             root / results, {"summary": short_table, "tables": paper, "compare": _compared(compared.values())}
         ),
-        runs: _filled(root / runs, {"runs": _runs(records) + _curves(records)}),
-        guide: _filled(root / guide, {"networks": _networks(root)}),
+        runs: filled(root / runs, {"runs": _runs(records) + _curves(records)}),
+        guide: filled(root / guide, {"networks": _networks(root)}),
     }
     for dataset in _main(records):
         made[Path("docs") / _figure(dataset)] = _figure_of(root / "results", dataset, records)
@@ -149,11 +149,11 @@ def _text(path: Path) -> str | None:
     return path.read_text(encoding="utf-8") if path.exists() else None
 
 
-def _filled(path: Path, blocks: dict[str, str]) -> str:
+def filled(path: Path, blocks: dict[str, str], by: str = "update_docs") -> str:
     """The page with each block between its marks replaced."""
     text = path.read_text(encoding="utf-8")
     for name, block in blocks.items():
-        first, last = BEGIN.format(name), END.format(name)
+        first, last = BEGIN.format(name, by), END.format(name)
         before, begin, rest = text.partition(first)
         _, end, after = rest.partition(last)
         if not begin or not end:

@@ -13,7 +13,7 @@ import torch
 from . import shipped
 from .classifier import Classifier, weights_checksum
 from .console import few, warn
-from .data import DATASETS, Dataset, load_dataset
+from .data import DATASETS, Dataset, default_data_dir, load_dataset
 from .data.device_data import imbalanced
 from .data.huggingface import is_hugging_face, moved_to
 from .device import choose_device
@@ -185,6 +185,11 @@ def remembered(folder: Path) -> Path | None:
     path = folder / "environment.json"
     place = read_json(path).get("data_dir") if path.exists() else None
     return Path(place) if place and isinstance(place, str) else None
+
+
+def data_place(experiment: Experiment, data_dir: Path | None) -> Path | None:
+    """The directory of a dataset that is known by name, for a run to remember; None for other data"""
+    return (data_dir or default_data_dir()) if experiment.data.source in DATASETS else None
 
 
 def moved(experiment: Experiment, data_dir: Path | None) -> Experiment:

@@ -16,10 +16,13 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from PIL import Image
-from safetensors import safe_open
+from training_helpers import CtrlC, same_tensors
 
 from wcapsnet.cli import main
+from wcapsnet.training.console import Board, Progress
+from wcapsnet.training.run_folder import Run
 
+same_weights = same_tensors
 SRC = Path(__file__).parents[2] / "src"
 
 # What makes any recipe or folder small, as options of `train`.
@@ -92,11 +95,12 @@ def fruit(root: Path, count: int = 20) -> Path:
     return root
 
 
-def tensors(path: Path) -> dict[str, np.ndarray]:
-    with safe_open(path, "np") as file:
-        return {name: file.get_tensor(name) for name in sorted(file.keys())}
+def press_ctrl_c(patch: pytest.MonkeyPatch, epoch: int, step: int, name: str | None = None) -> None:
+    """In a step of an epoch of the run, or of the run of a sweep that has this name"""
 
+    class Pressing(Board):
+        def row(self, run: Run) -> Progress:
+            return CtrlC(epoch, step) if run.path.name == name else super().row(run)
 
-def same_weights(one: Path, other: Path) -> bool:
-    a, b = tensors(one), tensors(other)
-    return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
+    patch.setattr("wcapsnet.api.training.make_progress", lambda *args: CtrlC(epoch, step))
+    patch.setattr("wcapsnet.sweeps.run.make_board", lambda *args: Pressing())

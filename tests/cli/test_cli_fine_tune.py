@@ -44,7 +44,8 @@ def test_a_run_is_fine_tuned_on_other_classes_sizes_and_colours(run, birds, tmp_
 
 def test_pictures_get_the_size_of_the_network_unless_another_is_given(run, pictures):
     assert experiments.experiment_for(pictures, start_from=run)[0].model.height == 8
-    assert experiments.experiment_for(pictures, start_from=run, size=12)[0].model.height == 12
+    other = experiments.experiment_for(pictures, start_from=run, size="8x12")[0].model
+    assert (other.height, other.width) == (8, 12)
 
 
 def test_a_run_is_repeated_after_its_source_is_gone(run, pictures, tmp_path):
@@ -111,8 +112,3 @@ def test_the_guide_shows_what_is_taken_from_the_default_start():
     taken = take_over(network, [f"class {r}" for r in range(12)], source)
     guide = Path(__file__).parents[2] / "docs" / "guide.md"
     assert f"\n{taken.sentence(experiments.DEFAULT_START)}\n" in guide.read_text()
-
-
-def test_training_from_python_starts_from_a_run_too(run, pictures, tmp_path):
-    tuned = train(pictures, start_from=run, epochs=1, out=tmp_path / "tuned", report=False, quiet=True)
-    assert tuned.run.experiment.start.source == str(run)

@@ -46,6 +46,7 @@ def test_files_that_were_left_out_are_named_in_training_even_if_quiet_and_not_ag
     (folder / "plums" / "7.png").write_bytes(b"no picture")
     answer = call("train", folder, "-q", "--out", "mine", *QUICK)
     assert answer.code == 0
+    assert "1 file was skipped" in answer.err
     assert "plums/7.png" in answer.err
     assert call("evaluate", "mine") == (0, ANY, "")
 

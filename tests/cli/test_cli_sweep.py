@@ -1,20 +1,20 @@
 """`wcapsnet sweep` and `wcapsnet ablate`; and tools/campaign.py, which trains a sweep of its own."""
 
 import csv
-import importlib.util
 import json
 import re
 import shlex
 import shutil
-import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cli_helpers import SMALL, call, same_weights, sentence
+from cli_helpers import SMALL, call, press_ctrl_c, same_weights, sentence
 from filelock import FileLock
+from training_helpers import assert_same_run
 
+import campaign as campaign_script
 import wcapsnet.hub as hub
 import wcapsnet.sweeps.plan as sweep_module
 import wcapsnet.sweeps.run as runs_module
@@ -24,7 +24,7 @@ from wcapsnet.recipes.ablations import variant
 from wcapsnet.recipes.published import PAPER_TABLES
 from wcapsnet.reports import records
 from wcapsnet.sweeps import product
-from wcapsnet.training.console import Board, Progress
+from wcapsnet.training.run_folder import Run
 
 GRID = ("--grid", "training.lr=0.05,0.1", "--seeds", 2, "--epochs", 1)
 FOLDERS = [f"lr={lr},seed={seed}" for lr in ("0.05", "0.1") for seed in (0, 1)]
@@ -44,21 +44,6 @@ def change_images(monkeypatch, part):
 
 def content(folder="runs/toy-sweep"):
     return json.loads(Path(folder, "sweep.json").read_text())
-
-
-def press_ctrl_c(patch, name, at=(0, 1)):
-    class Pressing(Progress):
-        interval = 0.0
-
-        def batch(self, epoch, epochs, step, *rest):
-            if (epoch, step) == at:
-                signal.raise_signal(signal.SIGINT)
-
-    class PressingBoard(Board):
-        def row(self, run):
-            return Pressing() if run.path.name == name else super().row(run)
-
-    patch.setattr(runs_module, "make_board", lambda *args: PressingBoard())
 
 
 # ── what is run ──
@@ -207,7 +192,7 @@ def test_of_other_runs_in_the_folder_only_those_of_the_same_settings_that_are_ov
 def test_ctrl_c_saves_and_the_proposed_command_goes_on_to_the_same_end(toy):
     assert call("sweep", "toy", "--seeds", 3, "--out", "whole", "-q").code == 0
     with pytest.MonkeyPatch.context() as patch:
-        press_ctrl_c(patch, "seed=1", (1, 1))
+        press_ctrl_c(patch, 1, 1, "seed=1")
         answer = call("sweep", "toy", "--seeds", 3, "--out", "my [b] sweep", "-q")
     assert answer.code == 130
     assert answer.err == ""
@@ -216,11 +201,9 @@ def test_ctrl_c_saves_and_the_proposed_command_goes_on_to_the_same_end(toy):
     assert words == ["wcapsnet", "sweep", "toy", "--seeds", "3", "--out", "my [b] sweep", "-q"]
     assert call(*words[1:]).code == 0
     for seed in range(3):
-        one, other = Path("my [b] sweep", f"seed={seed}"), Path("whole", f"seed={seed}")
-        for name in ("best.safetensors", "state.safetensors"):
-            assert same_weights(one / name, other / name)
-        assert (one / "predictions.csv").read_bytes() == (other / "predictions.csv").read_bytes()
-        environment = json.loads((one / "environment.json").read_text())
+        one, other = (Run.open(Path(folder, f"seed={seed}")) for folder in ("my [b] sweep", "whole"))
+        assert_same_run(one, other)
+        environment = one.facts("environment")
         assert environment["computed_by"] == "plain PyTorch"
         again = environment.get("resumed", [])
         assert [(r["after_epoch"], r["computed_by"]) for r in again] == [(1, "plain PyTorch")] * (seed == 1)
@@ -249,7 +232,6 @@ def test_divergence_of_one_run_is_told_and_remembered_and_resuming_tries_again(t
 
 BAD = {
     "nothing": ((), "what to train"),
-    "unknown recipe": (("tooy",), "tooy"),
     "unknown field": (("toy", "--grid", "training.lrr=1,2"), "did you mean 'training.lr'"),
     "wrong value": (("toy", "--grid", "training.epochs=1,few"), "training.epochs must be a whole number"),
     "impossible value": (("toy", "--grid", "training.lr=0.1,-1"), "training.lr is -1"),
@@ -265,9 +247,6 @@ BAD = {
     "network for other images": (("toy", "--grid", "model.height=8,16"), "model.height is 16"),
     "no images to train on": (("toy", "--grid", "data.validation=12,48"), "data.validation"),
     "kernels": (("toy", "--grid", "training.kernels=plain,fused"), "fused kernels cannot be used"),
-    "missing data": (("mnist", "--data-dir", "nowhere"), "--download"),
-    "device": (("toy", "--device", "tpu"), "There is no device 'tpu'"),
-    "size of a recipe": (("toy", "--size", "8"), "are for folders of pictures"),
 }
 
 
@@ -419,7 +398,7 @@ def test_a_damaged_result_of_a_finished_run_is_a_sentence(toy):
 
 def test_a_run_that_another_process_trains_is_left_to_it(toy):
     with pytest.MonkeyPatch.context() as patch:
-        press_ctrl_c(patch, "seed=0")
+        press_ctrl_c(patch, 0, 1, "seed=0")
         assert call("sweep", "toy", "--seeds", 2, "--epochs", 1, "-q").code == 130
     lock = FileLock("runs/toy-sweep/seed=0/.lock")
     lock.acquire()
@@ -438,13 +417,10 @@ CAMPAIGN = Path(__file__).parents[2] / "tools" / "campaign.py"
 
 def campaign(*words):
     """`python tools/campaign.py WORDS`: its exit code."""
-    spec = importlib.util.spec_from_file_location("campaign", CAMPAIGN)
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", [str(CAMPAIGN), *map(str, words)])
         try:
-            script.main()
+            campaign_script.main()
         except SystemExit as end:
             return end.code
     return 0
@@ -452,7 +428,7 @@ def campaign(*words):
 
 def test_the_campaign_trains_runs_by_name_and_seed_and_goes_on_after_ctrl_c(toy, capsys):
     with pytest.MonkeyPatch.context() as patch:
-        press_ctrl_c(patch, "recipe=toy,seed=1")
+        press_ctrl_c(patch, 0, 1, "recipe=toy,seed=1")
         assert campaign("--out", "all of it", "toy:0,1") == 130
     said = capsys.readouterr().out
     words = shlex.split(said.partition("Stopped and saved. Resume with: ")[2])
@@ -493,11 +469,8 @@ def test_the_campaign_stops_in_time_goes_on_and_takes_settings(toy, capsys):
 
 
 def test_the_campaign_knows_the_runs_of_its_groups():
-    spec = importlib.util.spec_from_file_location("campaign", CAMPAIGN)
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    for name in {name for group in script.GROUPS.values() for name in group}:
-        (first, *_) = script.planned(name, "bf16", ["training.minutes=2"])
+    for name in {name for group in campaign_script.GROUPS.values() for name in group}:
+        (first, *_) = campaign_script.planned(name, "bf16", ["training.minutes=2"])
         assert first.experiment.training.precision == "bf16"
 
 

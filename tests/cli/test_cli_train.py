@@ -4,32 +4,26 @@ import json
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cli_helpers import SMALL, call, environment, fruit, same_weights, sentence
+from cli_helpers import SMALL, call, environment, fruit, press_ctrl_c, same_weights, sentence
 from filelock import FileLock
+from training_helpers import assert_same_run, poison
 
 import wcapsnet
-import wcapsnet.engine as engine_module
 import wcapsnet.hub as hub
 import wcapsnet.training.step as step_module
 from wcapsnet.api import experiment_for
 from wcapsnet.recipes import RECIPES
-from wcapsnet.training.console import Progress
+from wcapsnet.training.run_folder import Run
 
 
 def experiment(run):
     return json.loads((Path(run) / "experiment.json").read_text())
-
-
-def metrics_without_timings(run):
-    records = [json.loads(line) for line in (Path(run) / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in record.items() if k not in ("seconds", "images_per_s")} for record in records]
 
 
 # ── a folder of pictures ──
@@ -61,16 +55,6 @@ def test_without_out_a_folder_gives_its_name_to_the_run(pictures):
         assert [line.split()[0] for line in answer.out.splitlines()] == ["Test", "The"], "nothing but the result"
         assert f"The run folder is runs/{expected}." in answer.out
         assert Path("runs", expected, "test.json").is_file()
-
-
-def test_a_broken_picture_is_listed_and_skipped(tmp_path):
-    folder = fruit(tmp_path / "fruit", 8)
-    (folder / "plums" / "7.png").write_bytes(b"no picture")
-    answer = call("train", folder, "--size", "8x12", "--epochs", 1, *SMALL)
-    assert answer.code == 0
-    assert "1 file" in answer.err
-    assert "plums/7.png" in answer.err
-    assert (experiment("runs/fruit")["model"]["height"], experiment("runs/fruit")["model"]["width"]) == (8, 12)
 
 
 # ── options ──
@@ -145,19 +129,6 @@ def test_an_existing_folder_is_never_written_over_nor_are_data_read_first(toy, m
 # ── stopped and resumed ──
 
 
-def press_ctrl_c(monkeypatch, epoch, step):
-    """During the run, through the progress that the command line makes."""
-
-    class Pressing(Progress):
-        interval = 0.0
-
-        def batch(self, at, epochs, done, *rest):
-            if (at, done) == (epoch, step):
-                signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr("wcapsnet.api.training.make_progress", lambda *args: Pressing())
-
-
 @pytest.mark.slow
 def test_ctrl_c_saves_says_how_to_resume_and_exits_130(toy):
     assert call("train", "toy", "--out", "whole", "-q").code == 0
@@ -178,10 +149,7 @@ def test_ctrl_c_saves_says_how_to_resume_and_exits_130(toy):
     (again,) = recorded["resumed"]
     assert (again["command"], again["after_epoch"]) == (words, 1)
     assert "data_dir" not in again
-    for name in ("best.safetensors", "state.safetensors"):
-        assert same_weights(broken / name, whole / name)
-    assert metrics_without_timings(broken) == metrics_without_timings(whole)
-    assert (broken / "predictions.csv").read_bytes() == (whole / "predictions.csv").read_bytes()
+    assert_same_run(Run.open(broken), Run.open(whole))
     assert "is finished" in call(*words[1:]).out
 
 
@@ -248,15 +216,8 @@ def test_ctrl_c_while_data_are_read_exits_130_and_leaves_nothing(toy, monkeypatc
 
 
 def test_divergence_is_one_sentence_and_the_last_good_checkpoint_stays(toy):
-    honest, steps = engine_module.objective, []
-
-    def poisoned(*args):
-        steps.append(1)
-        terms = honest(*args)
-        return terms._replace(total=terms.total * (float("nan") if len(steps) > 3 else 1))
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine_module, "objective", poisoned)
+        poison(patch, lambda step, weights: step > 3)
         said = sentence(call("train", "toy", "--out", "mine", "-q"))
     assert "diverged in epoch 2" in said
     assert "--lr 0.005" in said

@@ -159,6 +159,9 @@ def test_list_runs_survives_a_run_it_cannot_read(run, tmp_path, monkeypatch):
     (own / "test.json").write_text("broken")
     assert re.search(r"unreadable: \S*test\.json", call("list", "runs", "--runs", runs).out), "which file"
     (own / "test.json").unlink()
+    (own / "test.json").mkdir()
+    assert call("list", "runs", "--runs", runs).out.count("unreadable") == 4
+    (own / "test.json").rmdir()
     (own / "failed.json").write_text('{"failure": "Training diverged."}')
     row = next(line for line in call("list", "runs", "--runs", runs).out.splitlines() if "own" in line)
     assert "failed" in row

@@ -18,7 +18,8 @@ from wcapsnet.data import DataConfig, Dataset, Split
 from wcapsnet.experiment import Experiment, TrainingConfig
 from wcapsnet.reports import Facts, gather, subject_of_run
 from wcapsnet.training.console import Progress
-from wcapsnet.training.run_folder import Run, describe_environment
+from wcapsnet.training.environment import describe_environment
+from wcapsnet.training.run_folder import Run
 from wcapsnet.training.trainer import Trainer
 
 CPU = torch.device("cpu")

@@ -83,7 +83,10 @@ def test_a_run_is_kept_in_the_place_of_its_table(tmp_path):
 def test_a_record_has_no_paths_and_six_digits(tmp_path):
     run = finished(tmp_path / "run", "mnist", 9960)
     (run / "state.safetensors").touch()
-    Run.open(run).resumed({"command": ["wcapsnet", "train", "--resume", "/home/me/x"], "data_dir": "/home/me"}, 3)
+    resumed = Run.open(run)
+    resumed.hold()
+    resumed.start({"command": ["wcapsnet", "train", "--resume", "/home/me/x"], "data_dir": "/home/me"}, 3)
+    resumed.release()
     kept = keep(run, tmp_path / "results")
     environment = open_run(kept).facts("environment")
     assert environment["command"] == ["wcapsnet", "train", "x", "x", "-q"]

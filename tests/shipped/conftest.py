@@ -19,7 +19,8 @@ from wcapsnet.data.formats import Arrays, RawData
 from wcapsnet.experiment import Experiment, TrainingConfig
 from wcapsnet.recipes import RECIPES
 from wcapsnet.training.console import Progress
-from wcapsnet.training.run_folder import Run, describe_environment
+from wcapsnet.training.environment import describe_environment
+from wcapsnet.training.run_folder import Run
 from wcapsnet.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]

@@ -27,7 +27,8 @@ from wcapsnet.recipes.repeat import rebuild
 from wcapsnet.reports.records import NETWORK, shipped_records
 from wcapsnet.settings import from_dict, to_dict, with_setting
 from wcapsnet.training.console import clock
-from wcapsnet.training.run_folder import Run, runs_at_a_time
+from wcapsnet.training.environment import runs_at_a_time
+from wcapsnet.training.run_folder import Run
 
 CPU = torch.device("cpu")
 ROOT = Path(__file__).parents[2]

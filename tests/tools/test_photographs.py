@@ -12,8 +12,7 @@ from wcapsnet.data.formats import Arrays, RawData
 
 
 def test_the_documented_tables_are_those_of_the_record():
-    page = photographs.PAGE.read_text()
-    assert photographs.updated(page, photographs.recorded()) == page
+    assert photographs.updated(photographs.recorded()) == photographs.PAGE.read_text()
 
 
 def test_every_recorded_cnn_had_the_cpu_time_of_its_rival():

@@ -342,7 +342,7 @@ def test_what_is_done_is_not_done_again_and_another_experiment_is_refused(tool, 
     before = (trained / "as-decided/seed=0/metrics.jsonl").stat().st_mtime_ns
     tool.train(trained, ["as-decided"], toy(pictures), [0], load_dataset(pictures), CPU)
     assert (trained / "as-decided/seed=0/metrics.jsonl").stat().st_mtime_ns == before
-    with pytest.raises(InputError, match=r"has another training\.lr \(0\.1, not 0\.2\)"):
+    with pytest.raises(InputError, match=r"another training\.lr \(0\.1, not 0\.2\)"):
         tool.train(trained, ["as-decided"], toy(pictures, lr=0.2), [0], load_dataset(pictures), CPU)
 
 

@@ -58,11 +58,16 @@ def test_of_the_known_devices_only_mps_is_without_float64():
     assert exact(torch.ones(2)).dtype == torch.float64
 
 
+@pytest.mark.parametrize("name", ["tpu", "", "cuda:99", "mps", "meta"])
+def test_a_device_that_is_not_there_is_refused_by_name(name):
+    with pytest.raises(InputError, match=f"'{name}'"):
+        choose_device(name)
+
+
 def test_mps_is_accepted_by_name_where_there_is_one_and_never_chosen_by_itself(monkeypatch):
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    with pytest.raises(InputError, match="mps"):
-        choose_device("mps")
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert choose_device("mps").type == "mps"
-    assert choose_device("auto").type == "cpu"
+    assert choose_device("auto") == CPU
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert choose_device("auto").type == "cuda"

@@ -1,6 +1,5 @@
 """When training stops, which weights are the best, and what may be looked at meanwhile."""
 
-import json
 import math
 import signal
 
@@ -9,10 +8,12 @@ import torch
 from training_helpers import (
     CPU,
     CtrlC,
+    after_each_step,
     begin,
     counting,
     go_on,
     interrupted,
+    poison,
     rows_of_light,
     tensors,
     toy_dataset,
@@ -25,9 +26,9 @@ import wcapsnet.training.trainer as trainer_module
 from wcapsnet.classifier import Classifier
 from wcapsnet.data import Dataset
 from wcapsnet.data.device_data import DeviceSplit
-from wcapsnet.device import choose_device
 from wcapsnet.errors import InputError
 from wcapsnet.experiment import TrainingConfig
+from wcapsnet.settings import with_setting
 from wcapsnet.training.console import Progress
 from wcapsnet.training.evaluate import Evaluation
 from wcapsnet.training.trainer import Diverged, State
@@ -50,27 +51,23 @@ def script(monkeypatch, *figures):
 # ── stopping ──
 
 
-def test_training_ends_when_validation_has_not_improved_for_patience_epochs(tmp_path, monkeypatch):
-    script(monkeypatch, (50, 1.0), (60, 1.0), (55, 1.0), (60, 1.5), (59, 1.0), (99, 0.1))
-    trainer = begin(tmp_path / "run", toy_experiment(epochs=6, patience=3))
+@pytest.mark.parametrize(
+    ("validation", "settings", "ended", "best"),
+    [
+        ([50, 60, 55, (60, 1.5), 59, 99], {"epochs": 6, "patience": 3}, 5, [1, 2]),
+        ([50, 49, 51, 50, 50, 50], {"epochs": 6, "patience": 2}, 5, [1, 3]),  # an improvement restarts it
+        ([50] * 9, {"epochs": 9, "milestones": (4, 8), "patience": 2}, 6, [1]),  # from the first lower learning rate
+        ([50, 0], {"epochs": 4}, 4, [1]),  # without patience, to the end
+    ],
+)
+def test_training_ends_when_validation_has_not_improved_for_patience_epochs(
+    tmp_path, monkeypatch, validation, settings, ended, best
+):
+    script(monkeypatch, *(one if isinstance(one, tuple) else (one, 1.0) for one in validation))
+    trainer = begin(tmp_path / "run", toy_experiment(**settings))
     trainer.fit()
-    assert trainer.state.epoch == 5
-    assert trainer.state.best_epoch == 2
-    assert [m["best"] for m in trainer.run.metrics()] == [True, True, False, False, False]
-
-
-def test_an_improvement_restarts_patience(tmp_path, monkeypatch):
-    script(monkeypatch, (50, 1.0), (49, 1.0), (51, 1.0), (50, 1.0), (50, 1.0), (50, 1.0))
-    trainer = begin(tmp_path / "run", toy_experiment(epochs=6, patience=2))
-    trainer.fit()
-    assert trainer.state.epoch == 5
-
-
-def test_patience_counts_from_the_first_decrease_of_the_learning_rate(tmp_path, monkeypatch):
-    script(monkeypatch, *[(50, 1.0)] * 9)
-    trainer = begin(tmp_path / "run", toy_experiment(epochs=9, milestones=(4, 8), patience=2))
-    trainer.fit()
-    assert (trainer.state.epoch, trainer.state.best_epoch) == (6, 1)
+    assert (trainer.state.epoch, trainer.state.best_epoch) == (ended, best[-1])
+    assert [m["epoch"] for m in trainer.run.metrics() if m["best"]] == best
 
 
 @pytest.mark.parametrize(("epochs", "patience"), [(800, 264), (200, 66), (1, 1)])
@@ -84,13 +81,6 @@ def test_patience_scales_with_the_schedule(epochs, patience):
 @pytest.mark.parametrize("schedule", ["cosine", "exponential"])
 def test_milestones_that_the_schedule_ignores_do_not_delay_patience(schedule):
     assert TrainingConfig(schedule=schedule, milestones=(150,), patience=3).out_of_patience(4, best=1)
-
-
-def test_without_patience_the_schedule_is_followed_to_its_end(tmp_path, monkeypatch):
-    script(monkeypatch, (50, 1.0), (0, 9.0))
-    trainer = begin(tmp_path / "run", toy_experiment(epochs=4))
-    trainer.fit()
-    assert (trainer.state.epoch, trainer.state.best_epoch) == (4, 1)
 
 
 def test_a_run_out_of_patience_does_not_go_on_when_resumed(tmp_path, monkeypatch):
@@ -251,14 +241,7 @@ def files(path):
 
 def test_a_loss_that_is_not_a_number_stops_with_one_sentence_and_keeps_the_last_good_checkpoint(tmp_path, monkeypatch):
     trainer = begin(tmp_path / "run", toy_experiment())
-    honest, steps = engine_module.objective, []
-
-    def poisoned(*args):
-        steps.append(1)
-        terms = honest(*args)
-        return terms._replace(total=terms.total * (math.nan if len(steps) > 4 else 1))
-
-    monkeypatch.setattr(engine_module, "objective", poisoned)
+    poison(monkeypatch, lambda step, weights: step > 4)
     finish_epoch, kept = trainer.save, []
     monkeypatch.setattr(trainer, "save", lambda: (finish_epoch(), kept.append(files(tmp_path / "run"))))
     with pytest.raises(Diverged) as error:
@@ -283,19 +266,13 @@ def test_a_loss_far_above_guessing_is_divergence(tmp_path):
 def test_weights_that_break_in_the_last_step_of_an_epoch_never_become_a_checkpoint(tmp_path):
     # The loss of a step is of the weights before it: after the last one only validation can tell.
     trainer = begin(tmp_path / "run", toy_experiment())
-    plain, steps = trainer.step, []
 
-    class Breaking:
-        sums, means = plain.sums, plain.means
+    @torch.no_grad()
+    def break_weights():
+        if (trainer.state.epoch, trainer.state.step) == (1, 2):  # after the third and last step of epoch 2
+            trainer.network.projection.fill_(math.nan)
 
-        def __call__(self, index):
-            plain(index)
-            steps.append(1)
-            if len(steps) == 6:  # the last one of epoch 2
-                with torch.no_grad():
-                    trainer.network.projection.fill_(math.nan)
-
-    trainer.step = Breaking()
+    after_each_step(trainer, break_weights)
     with pytest.raises(Diverged, match="epoch 2"):
         trainer.fit()
     for name in ("best.safetensors", "last.safetensors", "state.safetensors"):
@@ -306,16 +283,8 @@ def test_weights_that_break_in_the_last_step_of_an_epoch_never_become_a_checkpoi
     assert go_on(tmp_path / "run").state.epoch == 1
 
 
-def test_weights_that_break_in_the_only_step_of_an_epoch_never_become_a_checkpoint(tmp_path):
-    dataset = toy_dataset(train=16)
-    trainer = begin(tmp_path / "run", toy_experiment(lr=1e6), dataset)
-    with pytest.raises(Diverged):
-        trainer.fit()
-    assert not list((tmp_path / "run").glob("*.safetensors"))
-
-
 def test_divergence_is_noticed_when_interrupted_instead_of_being_saved(tmp_path, monkeypatch):
-    honest, steps = engine_module.objective, []
+    steps = poison(monkeypatch, lambda step, weights: step == 4)
 
     class NeverLooks(Progress):
         def due(self):
@@ -324,13 +293,6 @@ def test_divergence_is_noticed_when_interrupted_instead_of_being_saved(tmp_path,
             return False
 
     trainer = begin(tmp_path / "run", toy_experiment(), progress=NeverLooks())
-
-    def poisoned(*args):
-        steps.append(1)
-        terms = honest(*args)
-        return terms._replace(total=terms.total * (math.nan if len(steps) == 4 else 1))
-
-    monkeypatch.setattr(engine_module, "objective", poisoned)
     with pytest.raises(Diverged):
         trainer.fit()
     monkeypatch.undo()
@@ -340,11 +302,12 @@ def test_divergence_is_noticed_when_interrupted_instead_of_being_saved(tmp_path,
 # ── a run that was tampered with ──
 
 
-def test_a_state_that_does_not_fit_its_experiment_is_refused(tmp_path):
-    assert interrupted(begin(tmp_path / "run", toy_experiment(), progress=CtrlC(0, 1)))
-    text = json.loads((tmp_path / "run" / "experiment.json").read_text())
-    text["model"]["levels"][0]["capsules"] = 5
-    (tmp_path / "run" / "experiment.json").write_text(json.dumps(text))
+@pytest.mark.parametrize("setting", ["model.dense_layers=1", "model.init_channels=6", "training.optimizer=adamw"])
+def test_a_state_that_does_not_fit_its_experiment_is_refused(tmp_path, setting):
+    trainer = begin(tmp_path / "run", toy_experiment(), progress=CtrlC(0, 1))
+    assert interrupted(trainer)
+    trainer.run.experiment = with_setting(trainer.experiment, setting)
+    trainer.run.write_experiment()
     with pytest.raises(InputError, match="cannot be resumed"):
         go_on(tmp_path / "run")
 
@@ -363,22 +326,6 @@ def test_weights_in_the_place_of_the_state_are_refused(tmp_path):
     (tmp_path / "run" / "state.safetensors").write_bytes((tmp_path / "run" / "best.safetensors").read_bytes())
     with pytest.raises(InputError, match="cannot be resumed"):
         go_on(tmp_path / "run")
-
-
-# ── devices ──
-
-
-def test_auto_takes_the_cpu_where_there_is_no_gpu(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert choose_device("auto") == CPU
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert choose_device("auto").type == "cuda"
-
-
-@pytest.mark.parametrize("name", ["tpu", "", "cuda:99", "mps", "meta"])
-def test_a_device_that_is_not_there_is_refused_by_name(name):
-    with pytest.raises(InputError, match=f"'{name}'"):
-        choose_device(name)
 
 
 def test_weights_of_a_lower_precision_run_are_float32(tmp_path):

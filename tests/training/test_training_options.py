@@ -1,7 +1,6 @@
 """What the paper's recipes leave off: schedules, AdamW, label smoothing, weight averaging, `--minutes`."""
 
 import json
-import math
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -62,16 +61,6 @@ def test_a_cosine_changes_the_rate_at_every_step_and_milestones_at_epochs_only(t
 
     assert len(set(rates("steps"))) == 2
     assert len(set(rates("cosine"))) == 9
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("warmup", -1), ("schedule", "line"), ("optimizer", "lion"), ("averaging", 1.0), ("epoch_steps", 0),
-     ("minutes", 0.0), ("minutes", math.inf)],
-)  # fmt: skip
-def test_an_impossible_option_is_refused_by_name(field, value):
-    with pytest.raises(InputError, match=rf"training\.{field} is {value!r}"):
-        TrainingConfig(**{field: value})
 
 
 # ── AdamW, averaging ──
@@ -161,16 +150,6 @@ def test_a_run_with_every_option_resumes_bit_for_bit(tmp_path, at):
     assert without_timings(whole.metrics()) == without_timings(trainer.run.metrics())
     for file in ("state", "best", "last"):
         assert same_tensors(whole.file(f"{file}.safetensors"), trainer.run.file(f"{file}.safetensors"))
-
-
-def test_a_state_of_another_optimizer_is_refused(tmp_path):
-    assert interrupted(begin(tmp_path / "run", toy_experiment(), progress=CtrlC(0, 1)))
-    file = tmp_path / "run" / "experiment.json"
-    changed = json.loads(file.read_text())
-    changed["training"]["optimizer"] = "adamw"
-    file.write_text(json.dumps(changed))
-    with pytest.raises(InputError, match="state does not fit its experiment"):
-        go_on(tmp_path / "run")
 
 
 def test_steps_that_are_undone_leave_no_trace(tmp_path):
@@ -317,7 +296,7 @@ def test_a_plan_scales_everything_that_depends_on_the_number_of_epochs(tmp_path,
 
 @pytest.mark.parametrize("length", ["epochs", "minutes"])
 def test_a_length_of_zero_is_refused(length):
-    with pytest.raises(InputError, match=rf"training\.{length} is 0"):
+    with pytest.raises(InputError, match=rf"^--{length} is 0"):
         experiment_for("quick", **{length: 0})
 
 

@@ -1,17 +1,25 @@
 """Several runs in one process: each gives what it gives alone, and one's trouble is not the others'."""
 
 import gc
-import io
 import re
 import signal
 from dataclasses import replace
 
 import pytest
 import torch
-from rich.console import Console
-from training_helpers import CPU, same_tensors, toy_dataset, toy_experiment, trained, with_training, without_timings
+from training_helpers import (
+    CPU,
+    CtrlC,
+    assert_same_run,
+    console,
+    poison,
+    shown,
+    toy_dataset,
+    toy_experiment,
+    trained,
+    with_training,
+)
 
-import wcapsnet.engine as engine_module
 import wcapsnet.training.step as step_module
 from wcapsnet.errors import InputError
 from wcapsnet.objective import PAPER, Objective
@@ -29,12 +37,9 @@ EXPERIMENTS = {
 }
 
 
-def assert_same_run(path, other):
-    for name in ("best.safetensors", "last.safetensors", "state.safetensors"):
-        assert same_tensors(path / name, other / name), name
-    assert without_timings(Run.open(path).metrics()) == without_timings(Run.open(other).metrics())
-    for name in ("predictions.csv", "confusion.csv"):
-        assert (path / name).read_bytes() == (other / name).read_bytes()
+def assert_same_runs(place, other, names=tuple(EXPERIMENTS)):
+    for name in names:
+        assert_same_run(Run.open(place / name), Run.open(other / name))
 
 
 @pytest.fixture(scope="module")
@@ -58,24 +63,11 @@ def together(place, parallel, names=tuple(EXPERIMENTS), make=make, board=None, e
     return list(train_together(runs, make, CPU, parallel, board or Board()))
 
 
-class Press(Progress):
-    """Ctrl-C in a step of an epoch."""
-
-    interval = 0.0
-
-    def __init__(self, at, times=1):
-        super().__init__()
-        self.at, self.times = at, times
-
-    def batch(self, epoch, epochs, step, *rest):
-        if (epoch, step) == self.at:
-            for _ in range(self.times):
-                signal.raise_signal(signal.SIGINT)
-
-
 class PressBoard(Board):
-    def __init__(self, name, *at):
-        self.name, self.press = name, Press(*at)
+    """Ctrl-C in a step of an epoch of the run of this name"""
+
+    def __init__(self, name, at, press=CtrlC):
+        self.name, self.press = name, press(*at)
 
     def row(self, run):
         return self.press if run.path.name == self.name else super().row(run)
@@ -87,8 +79,7 @@ def test_runs_held_together_give_bit_for_bit_what_they_give_alone(tmp_path, alon
     outcomes = together(tmp_path, parallel)
     assert {outcome.run.path.name for outcome in outcomes} == set(EXPERIMENTS)
     assert not any(outcome.failure for outcome in outcomes)
-    for name in EXPERIMENTS:
-        assert_same_run(tmp_path / name, alone / name)
+    assert_same_runs(tmp_path, alone)
 
 
 def test_runs_advance_in_turns_and_the_next_takes_the_place_of_one_that_ended(tmp_path, monkeypatch):
@@ -125,9 +116,7 @@ def test_a_run_that_diverges_is_recorded_and_the_others_go_on(tmp_path, alone):
     wild = Run.open(tmp_path / "wild")
     assert wild.failure == failures["wild"]
     assert not wild.finished
-    for name in ("a", "b"):
-        assert Run.open(tmp_path / name).failure is None
-        assert_same_run(tmp_path / name, alone / name)
+    assert_same_runs(tmp_path, alone, "ab")
 
 
 def test_a_run_that_cannot_begin_is_told_and_the_others_go_on(tmp_path, alone):
@@ -139,7 +128,7 @@ def test_a_run_that_cannot_begin_is_told_and_the_others_go_on(tmp_path, alone):
     outcomes = together(tmp_path, 2, ("a", "b"), make=refusing)
     assert {o.run.path.name: o.failure for o in outcomes} == {"a": None, "b": "Not this one."}
     assert not (tmp_path / "b").exists()
-    assert_same_run(tmp_path / "a", alone / "a")
+    assert_same_runs(tmp_path, alone, "a")
 
 
 def test_where_memory_is_short_fewer_runs_are_held_and_all_end_the_same(tmp_path, alone):
@@ -163,8 +152,7 @@ def test_where_memory_is_short_fewer_runs_are_held_and_all_end_the_same(tmp_path
     assert len(outcomes) == 4
     assert crowded == ["c", "c"]  # in the third lane and in the fourth
     assert max(most) == 2
-    for name in EXPERIMENTS:
-        assert_same_run(tmp_path / name, alone / name)
+    assert_same_runs(tmp_path, alone)
 
 
 def test_memory_that_does_not_suffice_for_one_run_is_an_error(tmp_path):
@@ -188,8 +176,7 @@ def test_ctrl_c_saves_every_run_and_going_on_gives_what_the_unbroken_ones_gave(t
     assert all((tmp_path / name / "state.safetensors").exists() for name in begun)
     assert not any(Run.open(tmp_path / name).finished for name in begun)
     together(tmp_path, 2)
-    for name in EXPERIMENTS:
-        assert_same_run(tmp_path / name, alone / name)
+    assert_same_runs(tmp_path, alone)
 
 
 def test_a_sweep_can_be_stopped_again_and_again(tmp_path, alone):
@@ -197,27 +184,19 @@ def test_a_sweep_can_be_stopped_again_and_again(tmp_path, alone):
         with pytest.raises(Interrupted):
             together(tmp_path, 2, ("c", "d"), board=PressBoard("c", at))
     together(tmp_path, 2, ("c", "d"))
-    for name in ("c", "d"):
-        assert_same_run(tmp_path / name, alone / name)
+    assert_same_runs(tmp_path, alone, "cd")
 
 
 def test_ctrl_c_while_the_last_run_is_tested_interrupts_nothing(tmp_path, monkeypatch, alone):
     finish = Trainer.finish
     monkeypatch.setattr(Trainer, "finish", lambda self: (signal.raise_signal(signal.SIGINT), finish(self))[1])
     assert len(together(tmp_path, 1, ("a",))) == 1
-    assert_same_run(tmp_path / "a", alone / "a")
+    assert_same_runs(tmp_path, alone, "a")
 
 
 def test_weights_that_broke_before_ctrl_c_are_not_saved(tmp_path, monkeypatch):
-    honest = engine_module.objective
-    broken = toy_experiment(seed=1)
-
-    def poisoned(output, images, labels, weights):
-        terms = honest(output, images, labels, weights)
-        return terms._replace(total=terms.total * float("nan")) if weights["wasserstein"] == 0.125 else terms
-
-    monkeypatch.setattr(engine_module, "objective", poisoned)
-    broken = replace(broken, objective=Objective({**PAPER, "wasserstein": 0.125}))
+    poison(monkeypatch, lambda step, weights: weights["wasserstein"] == 0.125)
+    broken = replace(toy_experiment(seed=1), objective=Objective({**PAPER, "wasserstein": 0.125}))
     never = type("Never", (Progress,), {"due": lambda self: False})
 
     class Unseeing(PressBoard):
@@ -233,9 +212,14 @@ def test_weights_that_broke_before_ctrl_c_are_not_saved(tmp_path, monkeypatch):
 
 
 def test_a_second_ctrl_c_does_not_wait_and_signals_are_given_back(tmp_path):
+    class Twice(CtrlC):
+        def batch(self, *args):
+            super().batch(*args)
+            super().batch(*args)
+
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
-        together(tmp_path, 2, board=PressBoard("a", (0, 1), 2))
+        together(tmp_path, 2, board=PressBoard("a", (0, 1), Twice))
     assert signal.getsignal(signal.SIGINT) == before
 
 
@@ -272,19 +256,10 @@ def test_shared_data_give_the_same_run(tmp_path, alone):
         return trainer
 
     together(tmp_path, 2, ("a", "b"), make=sharing)
-    for name in ("a", "b"):
-        assert_same_run(tmp_path / name, alone / name)
+    assert_same_runs(tmp_path, alone, "ab")
 
 
 # ── what is shown ──
-
-
-def console(terminal):
-    return Console(file=io.StringIO(), force_terminal=terminal, width=160, color_system=None, _environ={})
-
-
-def shown(at):
-    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", at.file.getvalue())
 
 
 def test_plain_board_prints_a_line_an_epoch_and_a_line_a_run(tmp_path):
@@ -345,7 +320,7 @@ def test_live_board_trains_and_is_taken_down_when_interrupted(tmp_path):
     runs = [Run(tmp_path / name, EXPERIMENTS[name]) for name in ("a", "b")]
     board = LiveBoard(at, runs)
     row = board.row
-    board.row = lambda run: (row(run), Press((1, 1)))[1] if run.path.name == "a" else row(run)
+    board.row = lambda run: (row(run), CtrlC(1, 1))[1] if run.path.name == "a" else row(run)
     with pytest.raises(Interrupted):
         list(train_together(runs, make, CPU, 2, board))
     assert not board.bar.live.is_started

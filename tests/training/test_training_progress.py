@@ -1,23 +1,12 @@
 """What a run shows while it trains, and the events it leaves for TensorBoard."""
 
-import io
 import re
 import sys
 
 import pytest
-from rich.console import Console
-from training_helpers import CtrlC, begin, go_on, interrupted, toy_experiment
+from training_helpers import CtrlC, begin, console, go_on, interrupted, shown, toy_experiment
 
 from wcapsnet.training.console import LiveProgress, PlainProgress, Progress, clock, make_progress
-
-
-def console(terminal: bool) -> Console:
-    return Console(file=io.StringIO(), force_terminal=terminal, width=160, color_system=None, _environ={})
-
-
-def shown(at: Console) -> str:
-    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", at.file.getvalue())
-
 
 MEANS = {"total": 1.234, "cross_entropy": 1.111, "wasserstein": -0.222, "reconstruction": 0.333, "accuracy": 0.4567}
 
@@ -57,33 +46,21 @@ def test_the_time_left_follows_from_the_epochs_so_far():
     assert shown(at).rstrip().endswith("2:00 left")
 
 
-def test_live_progress_shows_epoch_losses_accuracy_speed_and_time_left(monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr("wcapsnet.training.console.time.perf_counter", lambda: now[0])
-    at = console(terminal=True)
-    with LiveProgress(at) as progress:
-        progress.batch(0, 5, 1, 10, 64, MEANS)
-        now[0] += 2.0
-        progress.batch(0, 5, 5, 10, 64, MEANS)  # 4 steps in 2 s: 2 a second; 45 of 50 are left
-        progress.bar.refresh()
-    text = shown(at)
-    for piece in ("epoch 1/5", "5/10", "loss 1.234", "ce 1.111", "ws -0.222", "rec 0.333", "acc 45.67%"):
-        assert piece in text
-    assert "128 images/s" in text
-    assert "0:22 left" in text
-
-
-def test_live_progress_does_not_count_what_an_earlier_run_did(monkeypatch):
+@pytest.mark.parametrize(("epoch", "left"), [(0, "0:22"), (3, "0:07")])  # a resumed run does not count what is done
+def test_live_progress_shows_epoch_losses_accuracy_speed_and_time_left(monkeypatch, epoch, left):
     now = [0.0]
     monkeypatch.setattr("wcapsnet.training.console.time.perf_counter", lambda: now[0])
     at = console(terminal=True)
     with LiveProgress(at) as progress:
         now[0] = 60.0  # a slow start
-        progress.batch(3, 5, 4, 10, 10, MEANS)
-        now[0] = 61.0
-        progress.batch(3, 5, 5, 10, 10, MEANS)
+        progress.batch(epoch, 5, 1, 10, 64, MEANS)
+        now[0] += 2.0
+        progress.batch(epoch, 5, 5, 10, 64, MEANS)  # 4 steps in 2 s: 2 a second; 45 or 15 of 50 are left
         progress.bar.refresh()
-    assert "10 images/s  0:15 left" in shown(at)
+    text = shown(at)
+    for piece in (f"epoch {epoch + 1}/5", "5/10", "loss 1.234", "ce 1.111", "ws -0.222", "rec 0.333", "acc 45.67%"):
+        assert piece in text
+    assert f"128 images/s  {left} left" in text
 
 
 def test_live_progress_trains_and_leaves_a_line_an_epoch(tmp_path):

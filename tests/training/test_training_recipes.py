@@ -1,7 +1,6 @@
 """The recipes are the paper's experiments, and each ablation is one change."""
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,11 +9,11 @@ import torch
 
 from wcapsnet.data import DATASETS, DataConfig, FolderSummary
 from wcapsnet.errors import InputError
-from wcapsnet.models import model_config, parameter_count
-from wcapsnet.network import CIFAR10_LEVELS, CIFAR100_LEVELS, Level, WCapsNet
+from wcapsnet.models import parameter_count
+from wcapsnet.network import CIFAR10_LEVELS, CIFAR100_LEVELS, WCapsNet
 from wcapsnet.objective import Objective
-from wcapsnet.recipes import ABLATIONS, PAPER, PLUS, RECIPES, SMALL, TABLE_V, recipe
-from wcapsnet.recipes.ablations import NONLINEARITY_TABLE, ROUTING_TABLE, WEIGHTING_TABLE, variant
+from wcapsnet.recipes import ABLATIONS, PAPER, PLUS, RECIPES, SMALL, recipe
+from wcapsnet.recipes.ablations import NONLINEARITY_TABLE, ROUTING_TABLE, WEIGHTING_TABLE
 from wcapsnet.recipes.quick import folder
 from wcapsnet.settings import differing
 from wcapsnet.training.run_folder import read_experiment
@@ -25,18 +24,13 @@ RECORDS = Path(__file__).parents[2] / "results" / "first-runs"
 OWN = [*PAPER, *SMALL, *ABLATIONS]  # those of other systems: tests/baselines
 
 
-def test_every_recipe_is_of_the_papers_network_of_wcapsnet_plus_or_of_another_system_of_table_v():
-    assert set(RECIPES) == {*OWN, *PLUS, *TABLE_V}
-
-
 @pytest.mark.parametrize("name", OWN)
 def test_every_recipe_builds_fits_its_data_and_carries_its_name(name):
     experiment = recipe(name)
     assert experiment.name == name
     info, model = DATASETS[experiment.data.source], experiment.model
-    assert (model.classes, model.channels, model.height, model.width) == (
-        *(len(info.classes), info.channels, info.height, info.width),
-    )
+    shape = (len(info.classes), info.channels, info.height, info.width)
+    assert (model.classes, model.channels, model.height, model.width) == shape
     assert experiment.data.validation < info.train_images
     network = WCapsNet(model)  # not on "meta": the power iterations of the critics take thirty times as long there
     assert network.projection.shape == (model.levels[-1].dimension, model.outputs)
@@ -68,11 +62,6 @@ def test_the_papers_training_settings(name):
     assert (training.epochs, training.milestones) == ((40, (20, 30)) if digits else (300, (150, 200, 250)))
     assert experiment.model.levels == (CIFAR100_LEVELS if name == "cifar100" else CIFAR10_LEVELS)
     assert (experiment.model.nonlinearity, experiment.model.routing.weighting) == ("tilt", "softmax")
-
-
-def test_table_one():
-    assert (Level(16, 8, 16, 2), Level(8, 8, 32, 1), Level(4, 8, 64, 2), Level(2, 8, 8, 1)) == CIFAR10_LEVELS
-    assert (Level(16, 8, 16, 2), Level(8, 8, 32, 1), Level(4, 8, 64, 2), Level(2, 8, 24, 1)) == CIFAR100_LEVELS
 
 
 @pytest.mark.parametrize(
@@ -127,19 +116,6 @@ def test_the_rows_of_the_tables_have_the_papers_names():
         assert table[row] == ()
 
 
-@pytest.mark.parametrize("dataset", PAPER)
-def test_the_papers_own_row_changes_nothing(dataset):
-    base = recipe(dataset)
-    assert variant(base, (), base.name) == base
-
-
-@pytest.mark.parametrize("name", OWN)
-def test_every_recipe_says_what_it_reproduces_and_how_long_it_takes(name):
-    text = RECIPES[name].__doc__
-    assert re.search(r"\d+ (min|minutes)|minutes on two cores|[Aa]s long as", text), text
-    assert "%" in text or "not in the paper" in text or "does not use" in text or name in ("quick", "demo")
-
-
 @pytest.mark.parametrize(("name", "least"), [("quick", 0.985), ("demo", 0.97)])
 def test_the_committed_record_is_of_this_recipe_and_good_enough(name, least):
     (record,) = RECORDS.glob(f"*_{name}_two-cpu-cores.json")
@@ -156,11 +132,6 @@ def test_an_unknown_recipe_suggests_the_nearest():
         recipe("cifar-10")
 
 
-@pytest.mark.parametrize("name", [*PAPER, *SMALL, *PLUS, *TABLE_V])
-def test_the_first_line_about_a_recipe_which_is_the_one_listed_is_complete(name):
-    assert (RECIPES[name].__doc__ or "").strip().splitlines()[0].endswith(".")
-
-
 # ── beyond the paper ──
 
 PLUS_DATA = ("cifar10", "cifar100", "fashion-mnist", "mnist")
@@ -174,13 +145,8 @@ def test_a_recipe_beyond_the_paper_fits_its_data_and_has_at_most_a_million_param
     shape = (len(info.classes), info.channels, info.height, info.width)
     assert (model.classes, model.channels, model.height, model.width) == shape
     assert 600_000 < parameter_count(model) <= 1_000_000
-
-
-@pytest.mark.parametrize(("classes", "channels", "size"), [(10, 3, 32), (100, 3, 32), (10, 1, 28)])
-def test_wcapsnet_plus_has_at_most_a_million_parameters(classes, channels, size):
-    config = model_config("wcapsnet-plus", classes, channels, size, size)
-    assert sum(WCapsNet(config).parameter_counts().values()) <= 1_000_000
-    assert config.maps()[0] == (size, size)  # the first level is at full resolution
+    if hasattr(model, "routing"):
+        assert model.maps()[0] == (info.height, info.width)  # the first level is at full resolution
 
 
 @pytest.mark.parametrize("dataset", PLUS_DATA)

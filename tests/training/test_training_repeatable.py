@@ -7,27 +7,19 @@ import pytest
 import torch
 from training_helpers import (
     CtrlC,
+    assert_same_run,
     begin,
     go_on,
     interrupted,
     same_tensors,
     tensors,
+    to_the_end,
     toy_experiment,
     trained,
-    without_timings,
 )
 
 from wcapsnet.classifier import Classifier
 from wcapsnet.training import trainer as trainer_module
-from wcapsnet.training.run_folder import Run
-
-
-def assert_same_run(run: Run, other: Run) -> None:
-    for name in ("best.safetensors", "last.safetensors", "state.safetensors"):
-        assert same_tensors(run.file(name), other.file(name)), name
-    assert without_timings(run.metrics()) == without_timings(other.metrics())
-    for name in ("predictions.csv", "confusion.csv"):
-        assert run.file(name).read_bytes() == other.file(name).read_bytes()
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -38,13 +30,9 @@ def test_same_seed_gives_the_same_weights_and_metrics_bit_for_bit(tmp_path, prec
     assert_same_run(one, trained(tmp_path / "two", experiment))
 
 
-def test_bf16_is_not_fp32(tmp_path, unbroken):
-    run = trained(tmp_path / "bf16", toy_experiment(precision="bf16"))
-    assert not same_tensors(run.file("last.safetensors"), unbroken.file("last.safetensors"))
-
-
-def test_another_seed_gives_other_weights_and_metrics(tmp_path, unbroken):
-    run = trained(tmp_path / "other", toy_experiment(seed=1))
+@pytest.mark.parametrize("changes", [{"seed": 1}, {"precision": "bf16"}])
+def test_another_seed_or_precision_gives_other_weights_and_metrics(tmp_path, unbroken, changes):
+    run = trained(tmp_path / "other", toy_experiment(**changes))
     ours, theirs = tensors(run.file("last.safetensors")), tensors(unbroken.file("last.safetensors"))
     assert not torch.equal(ours["projection"], theirs["projection"])
     assert [m["total"] for m in run.metrics()] != [m["total"] for m in unbroken.metrics()]
@@ -52,8 +40,8 @@ def test_another_seed_gives_other_weights_and_metrics(tmp_path, unbroken):
 
 @pytest.mark.parametrize(
     ("epoch", "step"),
-    [(0, 1), (1, 2), (2, 1), (0, 3), (0, None), (1, None)],
-    ids=["first step", "middle of epoch 2", "last epoch", "last step of epoch 1", "after epoch 1", "after epoch 2"],
+    [(0, 1), (1, 2), (2, 1), (0, 3), (2, 3), (0, None), (1, None)],
+    ids=["first step", "epoch 2", "last epoch", "end of epoch 1", "last step", "after epoch 1", "after epoch 2"],
 )
 def test_resuming_gives_what_the_unbroken_run_gave(tmp_path, unbroken, epoch, step):
     path = tmp_path / "broken"
@@ -63,19 +51,14 @@ def test_resuming_gives_what_the_unbroken_run_gave(tmp_path, unbroken, epoch, st
     resumed = go_on(path)
     middle = step is not None and step < 3
     assert (resumed.state.epoch, resumed.state.step) == ((epoch, step) if middle else (epoch + 1, 0))
-    resumed.fit()
-    resumed.finish()
-    assert_same_run(resumed.run, unbroken)
+    assert_same_run(to_the_end(resumed), unbroken)
 
 
 def test_resuming_bf16_in_the_middle_of_an_epoch_gives_what_the_unbroken_run_gave(tmp_path):
     experiment = toy_experiment(precision="bf16", epochs=2)
     whole = trained(tmp_path / "whole", experiment)
     assert interrupted(begin(tmp_path / "broken", experiment, progress=CtrlC(1, 1)))
-    resumed = go_on(tmp_path / "broken")
-    resumed.fit()
-    resumed.finish()
-    assert_same_run(resumed.run, whole)
+    assert_same_run(to_the_end(go_on(tmp_path / "broken")), whole)
 
 
 def test_a_run_can_be_interrupted_at_every_step_and_still_ends_the_same(tmp_path, unbroken):
@@ -85,30 +68,13 @@ def test_a_run_can_be_interrupted_at_every_step_and_still_ends_the_same(tmp_path
         for step in (1, 2):
             assert interrupted(go_on(path, progress=CtrlC(epoch, step)))
         assert interrupted(go_on(path, progress=CtrlC(epoch, None)))
-    resumed = go_on(path)
-    resumed.fit()
-    resumed.finish()
-    assert_same_run(resumed.run, unbroken)
+    assert_same_run(to_the_end(go_on(path)), unbroken)
 
 
-def test_ctrl_c_in_the_last_step_of_all_loses_nothing(tmp_path, unbroken):
-    assert interrupted(begin(tmp_path / "broken", toy_experiment(), progress=CtrlC(2, 3)))
-    resumed = go_on(tmp_path / "broken")
-    assert resumed.state.epoch == 3
-    resumed.fit()
-    resumed.finish()
-    assert_same_run(resumed.run, unbroken)
-
-
-def test_a_polite_kill_is_a_ctrl_c(tmp_path):
+def test_sigterm_is_a_ctrl_c_and_signals_are_given_back_when_training_ends(tmp_path):
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     assert interrupted(begin(tmp_path / "run", toy_experiment(), progress=CtrlC(1, 1, signal.SIGTERM)))
     assert go_on(tmp_path / "run").state.step == 1
-
-
-def test_signals_are_given_back_when_training_ends(tmp_path):
-    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    trainer = begin(tmp_path / "run", toy_experiment(epochs=1), progress=CtrlC(0, 1))
-    assert interrupted(trainer)
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
@@ -152,10 +118,9 @@ def test_a_kill_between_two_files_leaves_a_run_that_loads_and_resumes_to_the_sam
     Classifier.load(path / "last.safetensors")
     resumed = go_on(path)
     assert (resumed.state.epoch, resumed.state.step) == (2 if victim == "last.safetensors" else 1, 0)
-    resumed.fit()
-    resumed.finish()
+    run = to_the_end(resumed)
     assert same_tensors(path / "last.safetensors", unbroken.file("last.safetensors"))
-    assert [m["total"] for m in resumed.run.metrics()] == [m["total"] for m in unbroken.metrics()]
+    assert [m["total"] for m in run.metrics()] == [m["total"] for m in unbroken.metrics()]
 
 
 def test_a_kill_while_the_test_set_is_reported_is_made_good_by_resuming(tmp_path, unbroken, monkeypatch):
@@ -173,8 +138,6 @@ def test_a_kill_while_the_test_set_is_reported_is_made_good_by_resuming(tmp_path
         with pytest.raises(KeyboardInterrupt):
             trainer.finish()
     assert not trainer.run.finished
-    resumed = go_on(tmp_path / "run")
-    resumed.fit()
-    resumed.finish()
-    assert resumed.run.finished
-    assert_same_run(resumed.run, unbroken)
+    run = to_the_end(go_on(tmp_path / "run"))
+    assert run.finished
+    assert_same_run(run, unbroken)

@@ -8,9 +8,18 @@ from typing import Any
 
 import pytest
 import torch
-from training_helpers import CPU, CtrlC, begin, go_on, toy_dataset, toy_experiment, trained
+from training_helpers import (
+    CPU,
+    CtrlC,
+    assert_same_run,
+    begin,
+    go_on,
+    to_the_end,
+    toy_dataset,
+    toy_experiment,
+    trained,
+)
 
-from wcapsnet.classifier import load_tensors
 from wcapsnet.data import Dataset, Split
 from wcapsnet.data.device_data import DeviceData
 from wcapsnet.data.reader import Reader
@@ -33,11 +42,7 @@ def in_a_file(dataset: Dataset, folder: Path) -> Dataset:
 
 
 def same(one: Run, other: Run) -> None:
-    for name in ("state.safetensors", "best.safetensors", "last.safetensors"):
-        mine, others = (load_tensors(run.file(name))[0] for run in (one, other))
-        assert mine.keys() == others.keys()
-        assert all(torch.equal(mine[key], others[key]) for key in mine)
-    assert one.file("predictions.csv").read_text() == other.file("predictions.csv").read_text()
+    assert_same_run(one, other)
     assert one.file("data.json").read_text() == other.file("data.json").read_text()
 
 
@@ -51,10 +56,7 @@ def test_a_streamed_run_resumes_in_the_middle_of_an_epoch_and_in_memory(unbroken
         begin(tmp_path / "run", toy_experiment(), dataset, CtrlC(0, 1)).fit()
     with pytest.raises(Interrupted):
         go_on(tmp_path / "run", dataset, CtrlC(1, 2)).fit()
-    trainer = go_on(tmp_path / "run")
-    trainer.fit()
-    trainer.finish()
-    same(trainer.run, unbroken)
+    same(to_the_end(go_on(tmp_path / "run")), unbroken)
 
 
 def test_every_training_batch_was_read_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

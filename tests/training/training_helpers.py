@@ -5,15 +5,20 @@ Not in conftest.py: several folders of tests have one, and they all import under
 
 from __future__ import annotations
 
+import io
+import re
 import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+from rich.console import Console
 from safetensors import safe_open
 
+import wcapsnet.engine as engine_module
 from twins.tiny import tiny
 from wcapsnet.data import DataConfig, Dataset, Split
 from wcapsnet.experiment import Experiment, TrainingConfig
@@ -62,7 +67,10 @@ def go_on(path: Path, dataset: Dataset | None = None, progress: Progress | None 
 
 
 def trained(path: Path, experiment: Experiment, dataset: Dataset | None = None) -> Run:
-    trainer = begin(path, experiment, dataset)
+    return to_the_end(begin(path, experiment, dataset))
+
+
+def to_the_end(trainer: Trainer) -> Run:
     trainer.fit()
     trainer.finish()
     return trainer.run
@@ -109,8 +117,52 @@ def without_timings(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in record.items() if name not in TIMINGS} for record in records]
 
 
+def assert_same_run(run: Run, other: Run) -> None:
+    """Bit for bit, apart from times."""
+    for name in ("best.safetensors", "last.safetensors", "state.safetensors"):
+        assert same_tensors(run.file(name), other.file(name)), name
+    assert without_timings(run.metrics()) == without_timings(other.metrics())
+    for name in ("predictions.csv", "confusion.csv"):
+        assert run.file(name).read_bytes() == other.file(name).read_bytes()
+
+
 def with_training(experiment: Experiment, **changes: Any) -> Experiment:
     return replace(experiment, training=replace(experiment.training, **changes))
+
+
+def poison(patch: pytest.MonkeyPatch, when: Callable[[int, Any], bool]) -> list[int]:
+    """The loss is not a number in the steps for which `when(number, weights)` holds. Returns the steps so far."""
+    honest, steps = engine_module.objective, []
+
+    def poisoned(*args: Any) -> Any:
+        steps.append(len(steps))
+        terms = honest(*args)
+        return terms._replace(total=terms.total * (float("nan") if when(len(steps), args[-1]) else 1))
+
+    patch.setattr(engine_module, "objective", poisoned)
+    return steps
+
+
+def after_each_step(trainer: Trainer, then: Callable[[], None]) -> None:
+    plain = trainer.step
+
+    class Watched:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(plain, name)
+
+        def __call__(self, index: torch.Tensor) -> None:
+            plain(index)
+            then()
+
+    trainer.step = Watched()
+
+
+def console(terminal: bool) -> Console:
+    return Console(file=io.StringIO(), force_terminal=terminal, width=160, color_system=None, _environ={})
+
+
+def shown(at: Console) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", at.file.getvalue())
 
 
 def counting(function: Callable[..., Any], calls: list[tuple[Any, ...]]) -> Callable[..., Any]:

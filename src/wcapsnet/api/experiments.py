@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
-from ..classifier import Classifier
 from ..data import MAX_SIDE, FolderSummary, scan_folder
 from ..data.huggingface import is_hugging_face, scan_hugging_face
 from ..device import choose_device
 from ..errors import InputError
-from ..experiment import Experiment, Start
+from ..experiment import Experiment
 from ..hub import moved, remembered, repeated_start, starting_network
 from ..limits import MIN_SIDE
 from ..recipes import RECIPES, quick, recipe, suggest
@@ -54,8 +54,19 @@ def experiment_for(
     device = device or choose_device("auto")
     scratch = start_from is not None and str(start_from) == SCRATCH
     start = None if start_from is None or scratch else starting_network(start_from)
-    untrained = scratch or not default_start
-    experiment, record = _find_experiment(target, size, one_or_several(exclude), model, start, untrained, device)
+
+    def of_pictures(path: Path, summary: FolderSummary) -> Experiment:
+        sides, auto, cuda = _sides(str(size)) if size else None, model == "auto", device.type == "cuda"
+        by_default = auto and default_start and not scratch and not cuda and summary.proposed_channels == 3
+        if found := start or (starting_network(DEFAULT_START) if by_default else None):
+            trained = found[1]
+            experiment = quick.folder(path, summary, sides, trained.config if auto else model)
+            return replace(quick.fine_tuned(experiment, trained.normalization), start=found[0])
+        by_device = "wcapsnet" if cuda else "wcapsnet-small"
+        return quick.folder(path, summary, sides, by_device if auto else model)
+
+    for_pictures = size is not None or model != "auto" or bool(exclude)
+    experiment, record = _find_experiment(target, one_or_several(exclude), for_pictures, of_pictures)
     if record:
         experiment, data_dir = moved(experiment, data_dir), data_dir or remembered(record)
         experiment = repeated_start(experiment, record)
@@ -63,16 +74,30 @@ def experiment_for(
         experiment = replace(experiment, training=replace(experiment.training, minutes=None))
     elif precision == "auto" and not isinstance(target, Experiment):
         precision = "bf16" if device.type == "cuda" else "fp32"
-    changes: dict[str, Any] = {"batch_size": batch_size, "lr": lr, "seed": seed, "minutes": minutes}
-    changes |= {"precision": precision, "kernels": kernels}
     if start or scratch:
         experiment = replace(experiment, start=start[0] if start else None)
+    changes: dict[str, Any] = {"batch_size": batch_size, "lr": lr, "seed": seed, "minutes": minutes}
+    changes |= {"precision": precision, "kernels": kernels}
     given = {name: value for name, value in changes.items() if value not in (None, "auto")}
-    training = replace(experiment.training, **given)
-    experiment = replace(experiment, training=training if epochs is None else training.with_epochs(epochs))
+    with _named_as_typed(*given, "epochs"):
+        training = replace(experiment.training, **given)
+        training = training if epochs is None else training.with_epochs(epochs)
+    experiment = replace(experiment, training=training)
     for assignment in one_or_several(settings):
         experiment = with_setting(experiment, assignment)
     return experiment, data_dir
+
+
+@contextmanager
+def _named_as_typed(*options: str) -> Iterator[None]:
+    """An error calls a field by the option that was given for it: --lr, not training.lr."""
+    try:
+        yield
+    except InputError as error:
+        sentence = str(error)
+        for name in options:
+            sentence = sentence.replace(f"training.{name} ", f"--{name.replace('_', '-')} ")
+        raise InputError(sentence) from error
 
 
 def one_or_several(words: str | Iterable[str]) -> list[str]:
@@ -92,59 +117,32 @@ def shows_options(function: F) -> F:
 
 def _find_experiment(
     target: str | Path | Experiment,
-    size: str | int | None,
     exclude: Sequence[str],
-    model: str,
-    start: tuple[Start, Classifier] | None,
-    untrained: bool,
-    device: torch.device,
+    for_pictures: bool,
+    of_pictures: Callable[[Path, FolderSummary], Experiment],
 ) -> tuple[Experiment, Path | None]:
     """From a recipe's name, a run folder or its experiment.json (then with the folder), a folder of pictures, or a
-    Hugging Face dataset"""
-    foreign = size is not None or model != "auto" or exclude
-    only = "--size, --model and --exclude are for folders of pictures; an experiment has its own."
+    Hugging Face dataset. `for_pictures`: whether there are options that apply to pictures only"""
+    refused = InputError("--size, --model and --exclude are for folders of pictures; an experiment has its own.")
     if isinstance(target, Experiment):
-        if foreign:
-            raise InputError(only)
+        if for_pictures:
+            raise refused
         return target, None
     path, name = Path(target).expanduser(), str(target)
     if is_hugging_face(name):
         source, title, summary = scan_hugging_face(name, exclude)
-        experiment = _of_pictures(summary.path, summary, size, model, start, untrained, device)
+        experiment = of_pictures(summary.path, summary)
         return replace(experiment, name=title, data=replace(experiment.data, source=source)), None
     record = path if Run.is_run(path) else path.parent if path.suffix == ".json" else None
-    if (name in RECIPES or record) and foreign:
-        raise InputError(only)
+    if for_pictures and (name in RECIPES or record):
+        raise refused
     if name in RECIPES:
         return recipe(name), None
     if record:
         return read_experiment(path if path.suffix == ".json" else path / "experiment.json"), record
     if not path.exists() and not {"/", "\\"} & set(name):
         raise InputError(f"{name!r} is neither a recipe nor a folder{suggest(name)}")
-    summary = scan_folder(path, exclude)
-    return _of_pictures(path, summary, size, model, start, untrained, device), None
-
-
-def _of_pictures(
-    path: Path,
-    summary: FolderSummary,
-    size: str | int | None,
-    model: str,
-    start: tuple[Start, Classifier] | None,
-    untrained: bool,
-    device: torch.device,
-) -> Experiment:
-    small_in_colour = device.type != "cuda" and summary.proposed_channels == 3
-    if not start and not untrained and model == "auto" and small_in_colour:
-        start = starting_network(DEFAULT_START)
-    sides = _sides(str(size)) if size else None
-    if start:
-        _, trained = start
-        experiment = quick.folder(path, summary, sides, trained.config if model == "auto" else model)
-        return replace(quick.fine_tuned(experiment, trained.normalization), start=start[0])
-    if model == "auto":
-        model = "wcapsnet" if device.type == "cuda" else "wcapsnet-small"
-    return quick.folder(path, summary, sides, model)
+    return of_pictures(path, scan_folder(path, exclude)), None
 
 
 def _sides(text: str) -> tuple[int, int]:

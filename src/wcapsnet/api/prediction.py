@@ -13,7 +13,7 @@ from ..prediction import Prediction
 from .options import as_path
 
 if TYPE_CHECKING:
-    from ..classifier import Picture
+    from ..classifier import Classifier, Picture
     from ..exports.evaluation import OnnxEvaluation
     from ..training.evaluate import Evaluation
 
@@ -75,9 +75,14 @@ def predict(
 ) -> Prediction | list[Prediction]:
     """Class, probability and routing of one picture, or of each in a list, by a run, a shipped network, a .safetensors
     or an ONNX file. To predict often, call `load` once."""
+    return network_for(source, device).predict(pictures, top)
+
+
+def network_for(source: str | Path, device: str) -> Classifier | OnnxNetwork:
     if is_onnx(source):
         check_device(device)
-        return OnnxNetwork(source).predict(pictures, top)
+        return OnnxNetwork(source)
+    from ..device import choose_device
     from ..hub import load
 
-    return load(source, device=device).predict(pictures, top)
+    return load(source, device=str(choose_device(device)))

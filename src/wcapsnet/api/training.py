@@ -13,14 +13,13 @@ from typing_extensions import Unpack
 
 from .. import console, shipped
 from ..classifier import Classifier
-from ..data import DATASETS, default_data_dir
 from ..data.device_data import DeviceSplit
 from ..device import device_name
 from ..errors import Diverged, InputError, Interrupted, Lost
 from ..experiment import Experiment
 from ..explanations import Survey, survey
 from ..formatting import plural
-from ..hub import dataset_of, load, moved, remembered, start_file
+from ..hub import data_place, dataset_of, load, moved, remembered, start_file
 from ..kernels import compile as compile_kernels
 from ..launched import launcher
 from ..network import WCapsNet
@@ -30,7 +29,7 @@ from ..settings import from_dict, to_dict
 from ..training.console import Progress, make_progress
 from ..training.distributed import Ranks, joined
 from ..training.evaluate import Evaluation
-from ..training.run_folder import Run, describe_environment
+from ..training.run_folder import Run
 from ..training.trainer import Trainer
 from .experiments import experiment_for, shows_options
 from .options import ExperimentOptions, as_path
@@ -46,6 +45,7 @@ class Trained:
     run: Run
     results: dict[str, Any]  # test.json
     report: Path | None = None
+    again: bool = False  # it was already finished
 
     @property
     def path(self) -> Path:
@@ -103,7 +103,7 @@ def train(
             if run.finished:
                 ranks.same(None)
                 page = missing_report(run, ranks.device, as_path(data_dir), download, quiet) if report else None
-                return ranks.finish(Trained(run, run.results(), page))
+                return ranks.finish(Trained(run, run.results(), page, again=True))
             trainer = _resumed(run, ranks, as_path(data_dir), download, quiet)
         elif target is None:
             raise InputError(
@@ -155,9 +155,7 @@ def _started(
     run = Run.at(folder, experiment) if folder else Run.next_free(Path("runs") / experiment.name, experiment)
     run.starts_from = start_file(experiment)
     trainer = _trainer(run, experiment, data_dir, ranks, download, quiet)
-    place = (data_dir or default_data_dir()) if experiment.data.source in DATASETS else None
-    # last: bad input leaves no files behind
-    run.start(describe_environment(ranks.device, place, 1, trainer.computed_by), 0)
+    trainer.start(data_place(experiment, data_dir))  # last: bad input leaves no files behind
     return trainer
 
 
@@ -166,7 +164,7 @@ def _resumed(run: Run, ranks: Ranks, data_dir: Path | None, download: bool, quie
     try:
         of, place = moved(run.experiment, data_dir), data_dir or remembered(run.path)
         trainer = _trainer(run, of, place, ranks, download, quiet)
-        run.start(describe_environment(ranks.device, None, 1, trainer.computed_by), trainer.state.epoch)
+        trainer.start(None)
         run.file("failed.json").unlink(missing_ok=True)
     except BaseException:
         run.release()

@@ -13,7 +13,7 @@ import torch
 from ..errors import InputError, first_line
 from ..experiment import Experiment
 from ..network import Level, WCapsNetConfig
-from ..training.run_folder import describe_environment, file_names_only
+from ..training.environment import describe_environment, file_names_only
 from . import tasks
 from .contenders import Contender
 from .measure import ceilings, in_turns, synchronize

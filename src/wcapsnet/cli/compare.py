@@ -26,7 +26,7 @@ from .options import AsJson, Device, Plugin
     ),
 )
 def compare(
-    dataset: Annotated[str, typer.Argument(help="mnist, fashion-mnist, cifar10, cifar100 or svhn.")],
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="mnist, fashion-mnist, cifar10, cifar100 or svhn.")],
     models: Annotated[str | None, typer.Option(help="Networks to compare, separated by commas (default: all).")] = None,
     speed: Annotated[bool, typer.Option("--speed/--no-speed", help="Measure speeds on this machine.")] = False,
     batch: Annotated[

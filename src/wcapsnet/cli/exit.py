@@ -32,7 +32,7 @@ def in_a_sentence(short_of_memory: str = "close other programs that use it") -> 
         _fail(str(error), 1)
     except Interrupted as interruption:
         _say_report(interruption)
-        from ..training.run_folder import program
+        from ..training.environment import program
 
         # the same command unless the interruption names another; a script keeps the path it was called by
         called = launcher() or ["wcapsnet"] if program() == ["wcapsnet"] else ["python", sys.argv[0]]

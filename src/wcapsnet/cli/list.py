@@ -20,7 +20,7 @@ from .options import Plugin
 def list_command(
     kind: Annotated[
         Literal["recipes", "models", "parts", "weights", "datasets", "runs"] | None,
-        typer.Argument(help="List only these."),
+        typer.Argument(metavar="KIND", help="List only these."),
     ] = None,
     runs: Annotated[Path, typer.Option(help="Folder of runs.")] = Path("runs"),
     plugin: Plugin = None,

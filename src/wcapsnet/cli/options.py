@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Callable
@@ -29,7 +30,7 @@ def _load_plugins(paths: list[Path] | None) -> list[Path] | None:
 DataDir = Annotated[
     Path | None,
     typer.Option(
-        help="Dataset directory (default: $WCAPSNET_DATA or ./data), or the new folder of a run's moved pictures."
+        help="Dataset directory (default: $WCAPSNET_DATA or ./data); for a run whose pictures moved, their new folder."
     ),
 ]
 Target = Annotated[
@@ -39,38 +40,11 @@ Target = Annotated[
         help="A recipe (see `wcapsnet list`), a folder of pictures, a Hugging Face dataset, or a run to repeat.",
     ),
 ]
-Epochs = Annotated[int | None, typer.Option(min=1, help="Number of epochs; learning-rate milestones scale with it.")]
-BatchSize = Annotated[int | None, typer.Option(min=1, help="Batch size.")]
-LearningRate = Annotated[float | None, typer.Option(help="Learning rate.")]
 Seeds = Annotated[
     str | None, typer.Option(metavar="N|LIST", help="Number of seeds, such as 3, or a list, such as 4,5.")
 ]
-Size = Annotated[
-    str | None, typer.Option(help=f"Folders: resize pictures to this side or HEIGHTxWIDTH ({MIN_SIDE} to {MAX_SIDE}).")
-]
-Exclude = Annotated[
-    list[str] | None, typer.Option(metavar="NAME", help="Folders: leave out this class or subfolder; repeatable.")
-]
-Model = Annotated[
-    str,
-    typer.Option(help="Folders: a model of `wcapsnet list models`; auto: wcapsnet on a GPU, wcapsnet-small on a CPU."),
-]
-StartFrom = Annotated[
-    str | None,
-    typer.Option(
-        "--from",
-        metavar="NAME|RUN|FILE",
-        help="Network to fine-tune: its weights are loaded where they fit; none: from scratch. Default for colour "
-        "pictures on a CPU: wcapsnet-small-cifar100.",
-    ),
-]
 Precision = Annotated[str, typer.Option(help="fp32 or bf16; auto: bf16 on a GPU, fp32 on a CPU.")]
-Kernels = Annotated[str, typer.Option(help="fused or plain; auto: fused where supported.")]
 Download = Annotated[bool, typer.Option("--download", help="Download the dataset if it is missing.")]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="FIELD=VALUE", help="Change any field of experiment.json; repeatable."),
-]
 Plugin = Annotated[
     list[Path] | None,
     typer.Option(
@@ -128,36 +102,60 @@ class TrainingOptions(ExperimentOptions, total=False):
     quiet: bool
 
 
-# The order of --help; each name is an argument of `api.train` and `api.sweep`.
-_TRAINING: dict[str, tuple[Any, Any]] = {
-    "epochs": (Epochs, None),
-    "batch_size": (BatchSize, None),
-    "lr": (LearningRate, None),
-    "size": (Size, None),
-    "exclude": (Exclude, ()),
-    "model": (Model, "auto"),
-    "start_from": (StartFrom, None),
-    "device": (Device, "auto"),
-    "precision": (Precision, "auto"),
-    "kernels": (Kernels, "auto"),
-    "data_dir": (DataDir, None),
-    "download": (Download, False),
-    "settings": (Settings, ()),
-    "plugin": (Plugin, None),
-    "quiet": (Quiet, False),
-}
+def _shared(
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Number of epochs; learning-rate milestones scale with it.")
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Batch size.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
+    size: Annotated[
+        str | None,
+        typer.Option(help=f"Folders: resize pictures to this side or HEIGHTxWIDTH ({MIN_SIDE} to {MAX_SIDE})."),
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Folders: leave out this class or subfolder; repeatable.")
+    ] = (),  # type: ignore[assignment]
+    model: Annotated[
+        str,
+        typer.Option(
+            help="Folders: network to train, see `wcapsnet list models`; auto: wcapsnet on a GPU, wcapsnet-small on "
+            "a CPU."
+        ),
+    ] = "auto",
+    start_from: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="NAME|RUN|FILE",
+            help="Network to fine-tune: its weights are loaded where they fit; none: from scratch. Default for colour "
+            "pictures on a CPU: wcapsnet-small-cifar100.",
+        ),
+    ] = None,
+    device: Device = "auto",
+    precision: Precision = "auto",
+    kernels: Annotated[str, typer.Option(help="fused or plain; auto: fused where supported.")] = "auto",
+    data_dir: DataDir = None,
+    download: Download = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="FIELD=VALUE", help="Change any field of experiment.json; repeatable."),
+    ] = (),  # type: ignore[assignment]
+    plugin: Plugin = None,
+    quiet: Quiet = False,
+) -> None:
+    """Options that train, sweep and ablate share; all but `plugin` are arguments of `api.train` and `api.sweep`."""
 
 
 def takes_training_options(command: F) -> F:
     """Replace the `**options` of a command with those that train, sweep and ablate share."""
-    own = [one for one in inspect.signature(command, eval_str=True).parameters.values() if one.name != "options"]
-    kind = inspect.Parameter.KEYWORD_ONLY
-    shared = [inspect.Parameter(n, kind, default=d, annotation=a) for n, (a, d) in _TRAINING.items()]
+    own, shared = (inspect.signature(function, eval_str=True).parameters.values() for function in (command, _shared))
+    options = [one.replace(kind=one.KEYWORD_ONLY) for one in shared]
+    parameters = [*(one for one in own if one.name != "options"), *options]
 
+    @functools.wraps(command)
     def called(plugin: Any = None, **given: Any) -> Any:  # typer has already loaded the plugins
         return command(**given)
 
-    called.__name__, called.__doc__, called.__module__ = command.__name__, command.__doc__, command.__module__
-    called.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
-    called.__annotations__ = {one.name: one.annotation for one in (*own, *shared)}
+    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    called.__annotations__ = {one.name: one.annotation for one in parameters}
     return called  # type: ignore[return-value]

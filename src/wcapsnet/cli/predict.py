@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import typer
 
+from ..api.prediction import network_for
 from ..console import err
 from ..data.decode import image_files, read_image, read_stream
 from ..errors import InputError
-from ..exports.runtime import OnnxNetwork, check_device, is_onnx
 from ..prediction import Prediction
 from . import console
 from .app import USE, app, examples
@@ -21,6 +21,7 @@ from .options import AsJson, Device, Network, Plugin
 
 if TYPE_CHECKING:  # an ONNX file needs no torch
     from ..classifier import Classifier
+    from ..exports.runtime import OnnxNetwork
 
 
 @app.command(
@@ -45,7 +46,7 @@ def predict(
     """Classify pictures: class, probability, and the winning blocks of each level."""
     if as_csv and as_json:
         raise InputError("Use either --csv or --json, not both.")
-    classifier = _load(run, device)
+    classifier = network_for(run, device)
     sources, empty = _sources(pictures)
     answers, unreadable = _predict_all(classifier, sources, top)
     failures = empty + unreadable
@@ -60,16 +61,6 @@ def predict(
         err.print(f"error: {failure}", style="red", soft_wrap=True, markup=False)
     if failures:
         raise typer.Exit(1)
-
-
-def _load(run: str, device: str) -> Classifier | OnnxNetwork:
-    if is_onnx(run):
-        check_device(device)
-        return OnnxNetwork(run)
-    from ..device import choose_device
-    from ..hub import load
-
-    return load(run, device=str(choose_device(device)))
 
 
 def _sources(pictures: list[str]) -> tuple[list[str], list[str]]:

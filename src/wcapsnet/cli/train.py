@@ -13,7 +13,6 @@ from ..console import command
 from ..launched import follows
 from ..plugins import plugin_options
 from ..settings import to_dict
-from ..training.run_folder import Run
 from . import console
 from .app import TRAIN, app, examples
 from .options import Target, TrainingOptions, takes_training_options
@@ -47,11 +46,10 @@ def train(
     **options: Unpack[TrainingOptions],
 ) -> None:
     """Train a network on your own pictures, from a recipe, or by repeating an earlier run."""
-    finished = resume is not None and not follows() and Run.is_run(resume) and Run.open(resume).finished
     trained = api.train(target, seed=seed, minutes=minutes, out=out, resume=resume, **options)
     if follows():
         return
-    if finished:
+    if trained.again:
         command(
             "The run is finished; measure it with: wcapsnet evaluate",
             str(resume),

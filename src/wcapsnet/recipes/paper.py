@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..data import DataConfig
 from ..experiment import Experiment, TrainingConfig
 from ..network import CIFAR100_LEVELS, WCapsNetConfig
 
-_DIGITS = TrainingConfig(epochs=40, milestones=(20, 30))
-_CIFAR = TrainingConfig(epochs=300, milestones=(150, 200, 250))
+
+def digits(source: str, **more: Any) -> DataConfig:
+    """The paper's data for MNIST and SVHN: 10000 validation images, [0, 1], no augmentation"""
+    return DataConfig(source=source, validation=10000, **more)
+
+
+def cifar(source: str, **more: Any) -> DataConfig:
+    """The paper's data for CIFAR: 5000 validation images, standardised, mirrored and shifted"""
+    return DataConfig(source=source, validation=5000, normalization="standardize", mirror=True, shift=4, **more)
+
+
+def _short(source: str, model: WCapsNetConfig) -> Experiment:
+    return Experiment(source, digits(source), model, training=TrainingConfig(epochs=40, milestones=(20, 30)))
+
+
+def _long(source: str, model: WCapsNetConfig) -> Experiment:
+    return Experiment(source, cifar(source), model, training=TrainingConfig(epochs=300, milestones=(150, 200, 250)))
 
 
 def mnist() -> Experiment:
@@ -15,12 +32,7 @@ def mnist() -> Experiment:
 
     3 to 7 minutes on an H200 shared with other runs.
     """
-    return Experiment(
-        name="mnist",
-        data=DataConfig(source="mnist", validation=10000),
-        model=WCapsNetConfig(channels=1, height=28, width=28),
-        training=_DIGITS,
-    )
+    return _short("mnist", WCapsNetConfig(channels=1, height=28, width=28))
 
 
 def fashion_mnist() -> Experiment:
@@ -28,12 +40,7 @@ def fashion_mnist() -> Experiment:
 
     3 minutes on an H200 shared with other runs.
     """
-    return Experiment(
-        name="fashion-mnist",
-        data=DataConfig(source="fashion-mnist", validation=10000),
-        model=WCapsNetConfig(channels=1, height=28, width=28),
-        training=_DIGITS,
-    )
+    return _short("fashion-mnist", WCapsNetConfig(channels=1, height=28, width=28))
 
 
 def cifar10() -> Experiment:
@@ -41,12 +48,7 @@ def cifar10() -> Experiment:
 
     24 minutes on an H200 shared with two to four other runs; 6¼ minutes of training steps alone.
     """
-    return Experiment(
-        name="cifar10",
-        data=DataConfig(source="cifar10", validation=5000, normalization="standardize", mirror=True, shift=4),
-        model=WCapsNetConfig(),
-        training=_CIFAR,
-    )
+    return _long("cifar10", WCapsNetConfig())
 
 
 def cifar100() -> Experiment:
@@ -54,12 +56,7 @@ def cifar100() -> Experiment:
 
     Takes as long as `cifar10`.
     """
-    return Experiment(
-        name="cifar100",
-        data=DataConfig(source="cifar100", validation=5000, normalization="standardize", mirror=True, shift=4),
-        model=WCapsNetConfig(classes=100, levels=CIFAR100_LEVELS),
-        training=_CIFAR,
-    )
+    return _long("cifar100", WCapsNetConfig(classes=100, levels=CIFAR100_LEVELS))
 
 
 def svhn() -> Experiment:
@@ -68,9 +65,4 @@ def svhn() -> Experiment:
     About 5 minutes on an H200 shared with other runs, estimated from the number of images: a fifth of `cifar10`'s.
     Not run yet.
     """
-    return Experiment(
-        name="svhn",
-        data=DataConfig(source="svhn", validation=10000),
-        model=WCapsNetConfig(),
-        training=_DIGITS,
-    )
+    return _short("svhn", WCapsNetConfig())

@@ -8,23 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
-from ..data import DATASETS, DataConfig
+from ..data import DATASETS
 from ..data.types import Augmentations
 from ..experiment import Experiment, TrainingConfig
 from ..models import model_config
 from ..objective import Objective
+from .paper import cifar, digits
 
 _TERMS = {"cross_entropy": 1.0, "centred_wasserstein": 0.2, "reconstruction": 0.01, "label_smoothing": 0.1}
-_CIFAR = DataConfig(
-    validation=5000, normalization="standardize", mirror=True, shift=4, augment=Augmentations(cutmix=0.5)
-)
-_GRAY = DataConfig(validation=10000, normalization="standardize", shift=2)
+_GRAY: dict[str, Any] = {"normalization": "standardize", "shift": 2}
 _DATA = {
-    "cifar10": replace(_CIFAR, source="cifar10"),
-    "cifar100": replace(_CIFAR, source="cifar100"),
-    "fashion-mnist": replace(_GRAY, source="fashion-mnist", mirror=True, augment=Augmentations(erase=0.4)),
-    "mnist": replace(_GRAY, source="mnist", augment=Augmentations(rotate=10, zoom=0.1)),
+    "cifar10": cifar("cifar10", augment=Augmentations(cutmix=0.5)),
+    "cifar100": cifar("cifar100", augment=Augmentations(cutmix=0.5)),
+    "fashion-mnist": digits("fashion-mnist", **_GRAY, mirror=True, augment=Augmentations(erase=0.4)),
+    "mnist": digits("mnist", **_GRAY, augment=Augmentations(rotate=10, zoom=0.1)),
 }
 _EPOCHS = {"cifar10": 400, "cifar100": 400, "fashion-mnist": 200, "mnist": 100}
 

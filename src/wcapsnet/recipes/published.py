@@ -10,7 +10,7 @@ class PaperTable:
     title: str
     reference: str  # the row of the network of Table I: WS+CE, softmax, tilt
     rows: dict[str, dict[str, float]]  # the name of a row → dataset → test accuracy
-    parameters: dict[str, str]  # Table V: size of each network
+    parameters: dict[str, str] = field(default_factory=dict)  # Table V: size of each network
     notes: tuple[str, ...] = ()
 
 
@@ -31,7 +31,6 @@ PAPER_TABLES = {
             "softmax": _columns(93.43, 70.39, 96.46, 99.68),
             "normalized": _columns(93.04, 69.75, 96.33, 99.58),
         },
-        parameters={},
     ),
     "III": PaperTable(
         title="vector non-linearities",
@@ -40,7 +39,6 @@ PAPER_TABLES = {
             "squash": _columns(92.91, 64.42, 96.51, 99.64),
             "tilt": _columns(93.43, 70.39, 96.46, 99.68),
         },
-        parameters={},
     ),
     "IV": PaperTable(
         title="routing variants",
@@ -52,7 +50,6 @@ PAPER_TABLES = {
             "Random": _columns(91.90, 66.81, 96.20, 99.49),
             "Uniform": _columns(93.00, 70.14, 96.37, 99.64),
         },
-        parameters={},
     ),
     "V": PaperTable(
         title="comparison with other networks",

@@ -14,6 +14,8 @@ from ..data.types import Augmentations
 from ..experiment import Experiment, TrainingConfig
 from ..models import model_config
 from ..objective import Objective
+from .paper import cifar, digits
+from .published import SYSTEMS
 
 
 def _experiment(name: str, model: str, data: DataConfig, **training: Any) -> Experiment:
@@ -23,18 +25,10 @@ def _experiment(name: str, model: str, data: DataConfig, **training: Any) -> Exp
     return Experiment(name, data, config, Objective(config.terms), TrainingConfig(**settings))
 
 
-def _digits(source: str, **more: Any) -> DataConfig:
-    return DataConfig(source=source, validation=10000, **more)
-
-
-def _cifar(source: str) -> DataConfig:
-    return DataConfig(source=source, validation=5000, normalization="standardize", mirror=True, shift=4)
-
-
 def capsnet_mnist() -> Experiment:
     """CapsNet on MNIST: published 99.75 %. 300,000 steps of 128 images, the rate × 0.96 every 2000."""
     steps = 50000 // 128
-    data = _digits("mnist", shift=2)
+    data = digits("mnist", shift=2)
     settings = {"schedule": "exponential", "decay": 0.96 ** (steps / 2000), "floor": 1e-6}
     return _experiment("capsnet-mnist", "capsnet", data, epochs=300_000 // steps, batch_size=128, **settings)
 
@@ -52,7 +46,7 @@ _DEEPCAPS = {"epochs": 100, "batch_size": 256, "milestones": tuple(range(10, 100
 
 def deepcaps_fashion_mnist() -> Experiment:
     """DeepCaps on Fashion-MNIST at 28×28, its first training phase; on MNIST it has 99.72 % in Table V. 100 epochs."""
-    data = _digits("fashion-mnist", mirror=True, shift=3, augment=Augmentations(zoom=0.1))
+    data = digits("fashion-mnist", mirror=True, shift=3, augment=Augmentations(zoom=0.1))
     return _experiment("deepcaps-fashion-mnist", "deepcaps", data, **_DEEPCAPS)
 
 
@@ -67,12 +61,12 @@ _SELF_ROUTING = {"epochs": 350, "milestones": (150, 250)}
 
 def sr_capsnet_cifar10() -> Experiment:
     """Self-Routing CapsNet, depth 1, on CIFAR-10; depth 2 has 92.14 % in its paper. 350 epochs."""
-    return _experiment("sr-capsnet-cifar10", "sr-capsnet", _cifar("cifar10"), **_SELF_ROUTING)
+    return _experiment("sr-capsnet-cifar10", "sr-capsnet", cifar("cifar10"), **_SELF_ROUTING)
 
 
 def sr_capsnet_2_cifar10() -> Experiment:
     """Self-Routing CapsNet, depth 2, on CIFAR-10: published 92.14 %. 350 epochs."""
-    return _experiment("sr-capsnet-2-cifar10", "sr-capsnet-2", _cifar("cifar10"), **_SELF_ROUTING)
+    return _experiment("sr-capsnet-2-cifar10", "sr-capsnet-2", cifar("cifar10"), **_SELF_ROUTING)
 
 
 def efficient_capsnet_mnist() -> Experiment:
@@ -81,44 +75,31 @@ def efficient_capsnet_mnist() -> Experiment:
     Images are turned by up to 30°, shifted, squeezed, and a square of 4×4 is erased. The amounts of shifting (2 pixels)
     and squeezing (20 %) are ours. In its paper, only half of the images are turned.
     """
-    data = _digits("mnist", shift=2, augment=Augmentations(rotate=30, zoom=0.2, erase=4 / 28))
+    data = digits("mnist", shift=2, augment=Augmentations(rotate=30, zoom=0.2, erase=4 / 28))
     settings = {"schedule": "exponential", "decay": 0.97, "floor": 5e-5}
     return _experiment("efficient-capsnet-mnist", "efficient-capsnet", data, epochs=150, batch_size=16, **settings)
 
 
-# Networks for CIFAR, trained with SGD: the model, its training, and the published accuracy on CIFAR-10 and CIFAR-100.
-# The source of VGG-19's figures gives no schedule: this one is ours.
-_Row = tuple[str, dict[str, Any], float, float]
-_CIFAR: dict[str, _Row] = {
-    "vgg-19": (
-        "vgg-19",
-        {"epochs": 200, "batch_size": 128, "milestones": (100, 150), "weight_decay": 5e-4, "lr": 0.05},
-        *(93.66, 73.26),
-    ),
-    "resnet-1001": (  # 64,000 steps, the rate ÷ 10 after 32,000 and 48,000
-        "resnet-1001",
-        {"epochs": 182, "batch_size": 128, "milestones": (91, 137), "warmup": 1, "nesterov": False},
-        *(95.38, 77.30),
-    ),
-    "densenet-bc-250": ("densenet-bc-250-24", {"epochs": 300, "milestones": (150, 225)}, 96.40, 82.40),
-    "densenet-bc-100": ("densenet-bc-100-12", {"epochs": 300, "milestones": (150, 225)}, 95.49, 77.73),
-    "attention-routing": (
-        "attention-routing",
-        {"epochs": 350, "batch_size": 128, "milestones": (150, 250)},
-        *(95.14, 78.02),
-    ),
+# Networks of `SYSTEMS` for CIFAR, trained with SGD. The source of VGG-19's figures gives no schedule: this one is ours.
+_CIFAR: dict[str, dict[str, Any]] = {
+    "vgg-19": {"epochs": 200, "batch_size": 128, "milestones": (100, 150), "weight_decay": 5e-4, "lr": 0.05},
+    # 64,000 steps, the rate ÷ 10 after 32,000 and 48,000
+    "resnet-1001": {"epochs": 182, "batch_size": 128, "milestones": (91, 137), "warmup": 1, "nesterov": False},
+    "densenet-bc-250": {"epochs": 300, "milestones": (150, 225)},
+    "densenet-bc-100": {"epochs": 300, "milestones": (150, 225)},
+    "attention-routing": {"epochs": 350, "batch_size": 128, "milestones": (150, 250)},
 }
 
 
 def _on_cifar(name: str, dataset: str) -> Callable[[], Experiment]:
-    model, training, *published = _CIFAR[name]
+    system, training = SYSTEMS[name], _CIFAR[name]
 
     def experiment() -> Experiment:
-        return _experiment(f"{name}-{dataset}", model, _cifar(dataset), **training)
+        return _experiment(f"{name}-{dataset}", system.model, cifar(dataset), **training)
 
-    reached = published[dataset == "cifar100"]
+    reached, _ = system.published(dataset) or (float("nan"), "")
     title = DATASETS[dataset].title
-    experiment.__doc__ = f"{model} on {title}: published {reached:.2f} %. {training['epochs']} epochs."
+    experiment.__doc__ = f"{system.model} on {title}: published {reached:.2f} %. {training['epochs']} epochs."
     return experiment
 
 

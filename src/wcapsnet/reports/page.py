@@ -18,8 +18,8 @@ from ..explanations.survey import evenly
 from ..formatting import percentage, plural
 from ..recipes.repeat import rebuild
 from ..settings import flat, to_dict
+from ..training.environment import runs_at_a_time
 from ..training.evaluate import beside_figures
-from ..training.run_folder import runs_at_a_time
 from . import figures
 from .colors import share_map
 from .facts import Facts, class_accuracies, confusions

@@ -31,7 +31,8 @@ from ..recipes import ABLATIONS, PAPER, TABLE_V
 from ..recipes.ablations import PAPER_FIGURES, TABLE_OF
 from ..recipes.published import PAPER_TABLES, SYSTEMS
 from ..settings import flat, from_dict, to_dict
-from ..training.run_folder import Run, read_experiment, read_json, runs_at_a_time
+from ..training.environment import runs_at_a_time
+from ..training.run_folder import Run, read_experiment, read_json
 
 NETWORK = "wcapsnet"  # the row that all tables share
 WITHOUT_LOSS = ("ce", "random", "uniform")  # rows with λ_WS = 0

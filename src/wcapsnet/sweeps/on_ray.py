@@ -23,16 +23,17 @@ import torch
 
 from .. import __version__
 from ..atomic import replacing
-from ..data import DATASETS, Dataset, default_data_dir
+from ..data import Dataset
 from ..device import choose_device
 from ..errors import Diverged, InputError, Interrupted
 from ..experiment import Experiment
-from ..hub import dataset_of
+from ..hub import data_place, dataset_of
 from ..plugins import load_plugin, plugins
 from ..settings import from_dict, to_dict
 from ..training.console import Board, Progress
+from ..training.environment import describe_environment
 from ..training.parallel import Outcome
-from ..training.run_folder import Run, describe_environment
+from ..training.run_folder import Run
 from ..training.trainer import Trainer, signals
 
 EVERY = 20.0  # seconds
@@ -100,7 +101,7 @@ def _trained(job: Job, scratch: Path) -> Iterator[News]:
         raise InputError(f"The images of {dataset.name} differ from those on the machine that started the sweep.")
     progress = _Records()
     trainer = Trainer(run, dataset, device, progress)
-    place = (data_dir or default_data_dir()) if run.experiment.data.source in DATASETS else None
+    place = data_place(run.experiment, data_dir)
     yield News(describe_environment(device, place, job.at_a_time, trainer.computed_by), trainer.state.epoch)
     sent: dict[str, tuple[int, int]] = {}
     _changed(run.path, sent)

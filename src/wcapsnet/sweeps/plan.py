@@ -9,8 +9,6 @@ runs/NAME-sweep/
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 import os
 import re
@@ -23,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..atomic import write_text
 from ..errors import InputError
 from ..experiment import Experiment
 from ..settings import differing, with_setting
-from ..training.run_folder import Run, program, read_experiment, read_json, write_json
+from ..training.environment import program
+from ..training.run_folder import Run, read_experiment, read_json, write_csv, write_json
 
 MAX_NAME = 120
 OVER = ("finished", "failed")
@@ -146,15 +144,8 @@ class Sweep:
         for one in planned:
             name = _label(one.settings)
             names.append(f"{name}-{len(names) + 1}" if name in names else name)
-        self.runs = [self._run(folder / name, one) for name, one in zip(names, planned, strict=True)]
+        self.runs = [run_at(folder / name, one.experiment) for name, one in zip(names, planned, strict=True)]
         self.table = self._with_other_seeds(planned)
-
-    @staticmethod
-    def _run(path: Path, one: Planned) -> Run:
-        if not Run.is_run(path):
-            return Run.at(path, one.experiment)
-        check_same(path, one.experiment)
-        return Run(path, one.experiment)
 
     def _with_other_seeds(self, planned: list[Planned]) -> list[tuple[Planned, Run]]:
         """By setting, in the given order, then by seed."""
@@ -215,26 +206,24 @@ class Sweep:
         command = [*program(), *sys.argv[1:]]
         content = {"version": __version__, "command": command, "runs": results, "means": self.means()}
         write_json(self.folder / "sweep.json", content)
-        text = io.StringIO()
-        rows = csv.writer(text, lineterminator="\n")
-        names = list(results[0]["settings"])
-        rows.writerow(["run", *names, "state", *FIGURES, "failure"])
-        for result in results:
-            cells = [result["settings"][name] for name in names]
-            rows.writerow([result["run"], *cells, result["state"], *(result[f] for f in FIGURES), result["failure"]])
-        write_text(self.folder / "sweep.csv", text.getvalue())
+        figures = ("state", *FIGURES, "failure")
+        rows = ([one["run"], *one["settings"].values(), *(one[name] for name in figures)] for one in results)
+        write_csv(self.folder / "sweep.csv", [["run", *results[0]["settings"], *figures], *rows])
 
 
 def _with_any_seed(experiment: Experiment) -> Experiment:
     return replace(experiment, training=replace(experiment.training, seed=0))
 
 
-def check_same(path: Path, experiment: Experiment) -> None:
-    """Refuse a run that was started as another experiment."""
+def run_at(path: Path, experiment: Experiment) -> Run:
+    """A run to start or to resume; refused if it was started as another experiment."""
+    if not Run.is_run(path):
+        return Run.at(path, experiment)
     for field, begun, asked in differing(read_experiment(path / "experiment.json"), experiment):
         raise InputError(
             f"{path} was started with another {field} ({begun}, not {asked}); choose another folder with --out."
         )
+    return Run(path, experiment)
 
 
 def finished_twin(run: Run, folders: list[Path]) -> Run | None:

@@ -10,18 +10,18 @@ import torch
 from rich.markup import escape
 
 from .. import console
-from ..data import DATASETS, DataConfig, Dataset, default_data_dir
-from ..data.types import Augmentations
+from ..data import DataConfig, Dataset
 from ..device import device_name
 from ..errors import InputError
-from ..hub import check_fit, dataset_of, start_file
+from ..formatting import plural
+from ..hub import check_fit, data_place, dataset_of, start_file
 from ..kernels import choose as choose_engine
 from ..kernels import compile as compile_kernels
 from ..limits import MAX_LANES
 from ..memory import built
 from ..training.console import Progress, make_board
-from ..training.parallel import SharedData, train_together
-from ..training.run_folder import Run, describe_environment
+from ..training.parallel import SharedData, train_together, without_augmentation
+from ..training.run_folder import Run
 from ..training.trainer import Trainer, check_memory
 from .on_ray import train_on_ray
 from .plan import Sweep, adopt, finished_twin
@@ -62,10 +62,7 @@ def train_all(
             if run.finished:  # by another process in the meantime
                 return None
         trainer = Trainer(run, shared.of(run.experiment.data), device, progress)
-        named = run.experiment.data.source in DATASETS
-        place = (data_dir or default_data_dir()) if named else None
-        environment = describe_environment(device, place, min(at_a_time, len(runs)), trainer.computed_by)
-        run.start(environment, trainer.state.epoch)
+        trainer.start(data_place(run.experiment, data_dir), min(at_a_time, len(runs)))
         return trainer
 
     if not quiet:
@@ -108,12 +105,12 @@ def _check_device(runs: list[Run], load: Callable[[DataConfig], Dataset], device
 def _announce(
     sweep: Sweep, unfinished: list[Run], parallel: int, device: torch.device, cluster: str | None = None
 ) -> None:
-    total, done = len(sweep.runs), len(sweep.runs) - len(unfinished)
+    done = len(sweep.runs) - len(unfinished)
     where = cluster or device_name(device)
     at_once = f", {parallel} at a time" if parallel > 1 and device.type == "cuda" else ""
     at_once += " on each GPU" if at_once and cluster else ""
     before = f", {done} of them already finished" if done else ""
-    runs = "1 run" if total == 1 else f"{total} runs"
+    runs = plural(len(sweep.runs), "run")
     console.out.print(f"{runs} in [bold]{escape(str(sweep.folder))}[/]{before}; on {where}{at_once}", soft_wrap=True)
     if parallel > 1 and device.type != "cuda" and not cluster:
         here = "a CPU" if device.type == "cpu" else "this device"
@@ -161,5 +158,5 @@ def _not_elsewhere(sweep: Sweep, runs: list[Run], load: Callable[[DataConfig], D
 
 
 def _images(config: DataConfig) -> DataConfig:
-    """A key shared by all configurations that use the same images, regardless of augmentation and sampling."""
-    return replace(config, mirror=False, shift=0, augment=Augmentations(), balance=False, normalization="unit")
+    """A key shared by all configurations that use the same images, however these are augmented and normalised."""
+    return replace(without_augmentation(config), normalization="unit")

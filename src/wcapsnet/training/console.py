@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TaskID, TextColumn
 from rich.progress import Progress as RichProgress
+from typing_extensions import Self
 
 from ..formatting import percent
 from ..parts import loss_term
@@ -17,21 +17,33 @@ from .evaluate import beside_figures
 from .run_folder import Run
 
 
-class Progress:
+class _Display:
+    """Shown while it is entered, if it has a bar"""
+
+    bar: RichProgress | None = None
+
+    def __enter__(self) -> Self:
+        if self.bar:
+            self.bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.bar:
+            self.bar.stop()
+
+
+# ── one run ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Progress(_Display):
     """Prints nothing; base class of the others."""
 
-    interval = 0.25  # seconds between two reads of the running means; each read synchronises with the device
+    # seconds between two reads of the running means; each synchronises with the device. These only detect divergence.
+    interval = 5.0
 
     def __init__(self) -> None:
         self._next = 0.0
-
-    def __enter__(self) -> Progress:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
+        self._seen: int | None = None
 
     def due(self) -> bool:
         if time.perf_counter() < self._next:
@@ -45,20 +57,26 @@ class Progress:
     def epoch(self, record: dict[str, Any], epochs: int) -> None:
         pass
 
+    def _since_last(self, position: int) -> int:
+        """Steps since the last call, 0 at the first: what was done before does not count."""
+        before, self._seen = self._seen, position
+        return 0 if before is None else position - before
+
 
 class PlainProgress(Progress):
-    """One line per epoch."""
+    """One line per epoch: with the time left, or for one of several runs with its name."""
 
-    interval = 5.0  # reading only serves to detect divergence early
-
-    def __init__(self, console: Console):
+    def __init__(self, console: Console, name: str = ""):
         super().__init__()
-        self.console = console
+        self.console, self.name = console, name
 
     def epoch(self, record: dict[str, Any], epochs: int) -> None:
-        left = record["seconds"] / record["epoch"] * (epochs - record["epoch"])
-        line = epoch_line(record, epochs) + (f"  {clock(left)} left" if left else "")
-        self.console.print(line, highlight=False, soft_wrap=True)
+        line, left = epoch_line(record, epochs), record["seconds"] / record["epoch"] * (epochs - record["epoch"])
+        if self.name:
+            line = f"{escape(self.name)}  {line}"
+        elif left:
+            line += f"  {clock(left)} left"
+        _line(self.console, line)
 
 
 class LiveProgress(PlainProgress):
@@ -68,42 +86,35 @@ class LiveProgress(PlainProgress):
 
     def __init__(self, console: Console):
         super().__init__(console)
-        self._started, self._position = 0.0, -1  # when the clock started, and at which step
-        self.bar = RichProgress(
-            TextColumn("epoch {task.fields[epoch]}"),
-            BarColumn(bar_width=20 if console.width >= 100 else 8),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[figures]}"),
-            console=console,
-            transient=True,
-        )
+        self._speed = Speed()
+        self.bar: RichProgress = _bar(console, "epoch {task.fields[epoch]}", MofNCompleteColumn())
         self.task = self.bar.add_task("", total=1, epoch="", figures="starting")
-
-    def __enter__(self) -> Progress:
-        self.bar.start()
-        return super().__enter__()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.bar.stop()
 
     def batch(self, epoch: int, epochs: int, step: int, steps: int, batch_size: int, means: dict[str, float]) -> None:
         position = epoch * steps + step
-        if self._position < 0:  # the first update starts the clock, so start-up and earlier runs do not count
-            self._started, self._position = time.perf_counter(), position
-        done = position - self._position
-        rate = done / max(time.perf_counter() - self._started, 1e-9)
-        speed = f"{rate * batch_size:,.0f} images/s  {clock((epochs * steps - position) / rate)} left" if done else ""
+        new = self._since_last(position)
+        speed = self._speed.text(new, new * batch_size, epochs * steps - position)
         shown = {"total": means["total"]} if self.console.width < 130 else means  # the time left is more useful
-        figures = "  ".join(loss_terms(shown))
-        self.bar.update(
-            self.task,
-            epoch=f"{epoch + 1}/{epochs}",
-            total=steps,
-            completed=step,
-            figures=f"{figures}  acc {percent(means['accuracy'])}%  {speed}",
-        )
+        figures = f"{'  '.join(loss_terms(shown))}  acc {percent(means['accuracy'])}%  {speed}"
+        self.bar.update(self.task, epoch=f"{epoch + 1}/{epochs}", total=steps, completed=step, figures=figures)
+
+
+class Speed:
+    """Images per second and the time left, since the first update: start-up and what was done before do not count."""
+
+    def __init__(self) -> None:
+        self._started: float | None = None
+        self._done = self._images = 0.0
+
+    def text(self, done: float, images: float, left: float) -> str:
+        """`done` and `images`: progress since the last call; `left` in the unit of `done`"""
+        if self._started is None:
+            self._started = time.perf_counter()
+        elapsed = max(time.perf_counter() - self._started, 1e-9)
+        self._done, self._images = self._done + done, self._images + images
+        if not self._done:
+            return ""
+        return f"{self._images / elapsed:,.0f} images/s  {clock(left * elapsed / self._done)} left"
 
 
 def loss_terms(figures: dict[str, float]) -> list[str]:
@@ -135,37 +146,31 @@ def make_progress(console: Console, quiet: bool = False) -> Progress:
     return LiveProgress(console) if console.is_terminal else PlainProgress(console)
 
 
+def _line(console: Console, text: str) -> None:
+    console.print(text, highlight=False, soft_wrap=True)
+
+
+def _bar(console: Console, title: str, *more: ProgressColumn) -> RichProgress:
+    width = 20 if console.width >= 100 else 8
+    columns = (TextColumn(title), BarColumn(bar_width=width), *more, TextColumn("{task.fields[figures]}"))
+    return RichProgress(*columns, console=console, transient=True)
+
+
 # ── several runs ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Board:
+class Board(_Display):
     """Prints nothing; base class of the others."""
-
-    def __enter__(self) -> Board:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
 
     def row(self, run: Run) -> Progress:
         """The progress display of this run."""
-        return _Slow()
+        return Progress()
 
     def ended(self, run: Run, failure: str | None) -> None:
         pass
 
     def crowded(self, run: Run) -> None:
         """The device ran out of memory for this run alongside the others."""
-
-
-class _Slow(Progress):
-    interval = 5.0  # each check synchronises with the device, and only serves to detect divergence early
-
-
-def _over(run: Run) -> bool:
-    return run.finished or run.failure is not None
 
 
 class PlainBoard(Board):
@@ -178,30 +183,21 @@ class PlainBoard(Board):
         self.count = sum(map(_over, runs))  # runs that had already ended
 
     def row(self, run: Run) -> Progress:
-        return _Lines(self, run)
-
-    def say(self, text: str) -> None:
-        self.console.print(text, highlight=False, soft_wrap=True)
+        return PlainProgress(self.console, run.path.name)
 
     def ended(self, run: Run, failure: str | None) -> None:
         self.count += 1
-        figures = {} if failure else run.results()
-        accuracy = f"{percent(figures['accuracy'])}%" if figures else ""
-        accuracy += beside_figures(figures)
-        what = f"[red]failed:[/] {escape(failure)}" if failure else f"{self.measured} accuracy [bold]{accuracy}[/]"
-        self.say(f"[{self.count}/{self.total}] [bold]{escape(run.path.name)}[/]  {what}")
+        if failure:
+            what = f"[red]failed:[/] {escape(failure)}"
+        else:
+            figures = run.results()
+            accuracy = f"{percent(figures['accuracy'])}%{beside_figures(figures)}"
+            what = f"{self.measured} accuracy [bold]{accuracy}[/]"
+        _line(self.console, f"[{self.count}/{self.total}] [bold]{escape(run.path.name)}[/]  {what}")
 
     def crowded(self, run: Run) -> None:
-        self.say(f"Not enough memory for {escape(run.path.name)} alongside the others: training fewer runs at a time.")
-
-
-class _Lines(_Slow):
-    def __init__(self, board: PlainBoard, run: Run):
-        super().__init__()
-        self.board, self.run = board, run
-
-    def epoch(self, record: dict[str, Any], epochs: int) -> None:
-        self.board.say(f"{escape(self.run.path.name)}  {epoch_line(record, epochs)}")
+        name = escape(run.path.name)
+        _line(self.console, f"Not enough memory for {name} alongside the others: training fewer runs at a time.")
 
 
 class LiveBoard(PlainBoard):
@@ -209,28 +205,13 @@ class LiveBoard(PlainBoard):
 
     def __init__(self, console: Console, runs: list[Run]):
         super().__init__(console, runs)
-        self.bar = RichProgress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=20 if console.width >= 100 else 8),
-            TextColumn("{task.fields[figures]}"),
-            console=console,
-            transient=True,
-        )
+        self.bar: RichProgress = _bar(console, "{task.description}")
         self.rows: dict[Run, TaskID] = {}
         self.epochs = {run: run.experiment.training.epochs for run in runs}
         self.at = {run: float(self.epochs[run]) if _over(run) else 0.0 for run in runs}  # finished epochs of each run
-        self.images, self.done, self.since = 0.0, 0.0, 0.0  # images and epochs since the clock started
         self.all = self.bar.add_task("", total=sum(self.epochs.values()), figures="starting")
-
-    def __enter__(self) -> Board:
+        self._speed, self._speed_text = Speed(), ""
         self._show_all()
-        self.bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.bar.stop()
 
     def row(self, run: Run) -> Progress:
         if run not in self.rows:
@@ -240,12 +221,9 @@ class LiveBoard(PlainBoard):
 
     def look(self, run: Run, position: float, images: int, figures: str) -> None:
         """`position`: epochs done; `images`: number seen since the last update, 0 at the first."""
-        if not self.since:
-            self.since = time.perf_counter()
-        if images:
-            self.done += position - self.at[run]
-            self.images += images
-        self.at[run] = position
+        done, self.at[run] = position - self.at[run] if images else 0.0, position
+        left = sum(self.epochs.values()) - sum(self.at.values())
+        self._speed_text = self._speed.text(done, images, left)
         self.bar.update(self.rows[run], completed=position, figures=figures)
         self._show_all()
 
@@ -256,12 +234,8 @@ class LiveBoard(PlainBoard):
         self._show_all()
 
     def _show_all(self) -> None:
-        elapsed, finished = time.perf_counter() - self.since, sum(self.at.values())
-        figures = ""
-        if self.since and self.done > 0:
-            left = (sum(self.epochs.values()) - finished) * elapsed / self.done
-            figures = f"{self.images / elapsed:,.0f} images/s  {clock(left)} left"
-        self.bar.update(self.all, description=f"{self.count}/{self.total} runs", completed=finished, figures=figures)
+        runs, finished = f"{self.count}/{self.total} runs", sum(self.at.values())
+        self.bar.update(self.all, description=runs, completed=finished, figures=self._speed_text)
 
 
 class _Row(Progress):
@@ -270,7 +244,7 @@ class _Row(Progress):
     def __init__(self, board: LiveBoard, run: Run):
         super().__init__()
         self.board, self.run = board, run
-        self._seen, self._steps, self._batch_size, self._validation = -1, 0, 0, ""
+        self._steps, self._batch_size, self._validation = 0, 0, ""
 
     def batch(self, epoch: int, epochs: int, step: int, steps: int, batch_size: int, means: dict[str, float]) -> None:
         self._steps, self._batch_size = steps, batch_size
@@ -282,9 +256,7 @@ class _Row(Progress):
         self._look(position, f"epoch {record['epoch']}/{epochs}", record["total"], record["train_accuracy"])
 
     def _look(self, position: int, epoch: str, loss: float, accuracy: float) -> None:
-        images = (position - self._seen) * self._batch_size if self._seen >= 0 else 0
-        self._seen = position
-        done = position / max(self._steps, 1)
+        images, done = self._since_last(position) * self._batch_size, position / max(self._steps, 1)
         self.board.look(self.run, done, images, f"{epoch}  loss {loss:.3f}  acc {percent(accuracy)}%{self._validation}")
 
 
@@ -293,3 +265,7 @@ def make_board(console: Console, runs: list[Run], quiet: bool = False) -> Board:
     if quiet:
         return Board()
     return LiveBoard(console, runs) if console.is_terminal else PlainBoard(console, runs)
+
+
+def _over(run: Run) -> bool:
+    return run.finished or run.failure is not None

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import scores
+from ..data import Dataset
 from ..data.device_data import DeviceSplit
 from ..device import arithmetic, exact
 from ..network import WCapsNet
@@ -20,8 +21,6 @@ from ..network.routing import block_weights, heaviest
 
 S = TypeVar("S")
 T = TypeVar("T")
-
-
 BINS = 15  # of the reliability diagram, of equal width
 
 
@@ -42,11 +41,7 @@ def calibration(probability: Tensor, right: Tensor) -> Calibration:
     place = (probability.double() * BINS).long().clamp_max(BINS - 1)
     counts = place.bincount(minlength=BINS)
     sums = [torch.zeros(BINS, dtype=torch.float64).index_add_(0, place, x.double()) for x in (probability, right)]
-    bins = [
-        (int(n), float(p) / int(n), float(a) / int(n))
-        for n, p, a in zip(counts, *sums, strict=True)
-        if n  # means
-    ]
+    bins = [(int(n), float(p / n), float(a / n)) for n, p, a in zip(counts, *sums, strict=True) if n]
     error = sum(n * abs(p - a) for n, p, a in bins) / max(len(probability), 1)
     return Calibration(error, tuple(bins))
 
@@ -140,6 +135,23 @@ def evaluate(
         mean_weights=tuple((total / counts[:, None]).cpu() for total in sums),
         classes=classes,
     )
+
+
+def prediction_rows(evaluation: Evaluation, dataset: Dataset) -> Iterator[list[Any]]:
+    """predictions.csv: a header, and one row per test image"""
+    levels = range(1, len(evaluation.winners) + 1)
+    yield ["picture", "label", "predicted", "probability", *(f"capsule_{level}" for level in levels)]
+    pictures = dataset.test_files or range(len(evaluation.labels))
+    columns = (c.tolist() for c in (evaluation.labels, evaluation.predicted, evaluation.probability))
+    winners = map(listed_winners, evaluation.winners)
+    for picture, label, predicted, p, *capsules in zip(pictures, *columns, *winners, strict=True):
+        yield [picture, dataset.classes[label], dataset.classes[predicted], f"{p:.6f}", *capsules]
+
+
+def confusion_rows(evaluation: Evaluation, classes: tuple[str, ...]) -> Iterator[list[Any]]:
+    yield ["true \\ predicted", *classes]
+    for name, counts in zip(classes, evaluation.confusion.tolist(), strict=True):
+        yield [name, *counts]
 
 
 def listed_winners(mask: Tensor) -> list[str]:

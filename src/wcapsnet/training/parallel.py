@@ -11,9 +11,8 @@ import gc
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
-from types import TracebackType
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
@@ -32,7 +31,6 @@ from .trainer import Trainer, signals
 # at first, because Ctrl-C waits for them; raised when the queue runs empty.
 AHEAD, MOST_AHEAD = 4, 64
 
-
 Make = Callable[[Run, Progress], "Trainer | None"]
 
 
@@ -50,12 +48,14 @@ def train_together(
     active run and raises `Interrupted`.
     """
     waiting, lanes = deque(runs), [Lane(device) for _ in range(min(parallel, MAX_LANES, len(runs)))]
-    with signals() as stop, board, _vacating(lanes):
+    with signals() as stop, board, ExitStack() as held:
+        for lane in lanes:
+            held.callback(lane.leave)
         while not stop and (waiting or any(lane.trainer for lane in lanes)):
             for lane in [lane for lane in lanes if lane.ready()]:
                 if stop or not (lane.trainer or waiting):
                     continue
-                run = lane.run or waiting.popleft()
+                run = lane.trainer.run if lane.trainer else waiting.popleft()
                 try:
                     outcome = lane.take_turn(run, make, board)
                 except torch.OutOfMemoryError:
@@ -80,15 +80,6 @@ def train_together(
             raise Interrupted
 
 
-@contextmanager
-def _vacating(lanes: list[Lane]) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        for lane in lanes:
-            lane.leave()
-
-
 class Lane:
     """Trains one run at a time, with its own stream; every run has its own random numbers."""
 
@@ -100,10 +91,6 @@ class Lane:
         self._steps: Generator[None, None, None]
         self._launched: deque[torch.cuda.Event] = deque()  # steps not yet known to be finished
         self._ahead = AHEAD
-
-    @property
-    def run(self) -> Run | None:
-        return self.trainer.run if self.trainer else None
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
@@ -193,9 +180,7 @@ class Randomness:
             self._cuda_outside = self._default.graphsafe_get_state()
             self._default.graphsafe_set_state(self._cuda)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._cpu = torch.get_rng_state()
         torch.set_rng_state(self._cpu_outside)
         if self._cuda is not None:
@@ -211,11 +196,15 @@ class SharedData:
         self._latest: DeviceData | None = None  # kept for the next run
 
     def of(self, config: DataConfig) -> DeviceData:
-        # stored images are neither augmented nor drawn yet
-        same = replace(config, mirror=False, shift=0, augment=Augmentations(), balance=False)
+        same = without_augmentation(config)
         data = self._on_device.get(same)
         if data is None:
             data = DeviceData(self.load(config), config.normalization, self.device, config.stream)
             self._on_device[same] = data
         self._latest = data
         return data
+
+
+def without_augmentation(config: DataConfig) -> DataConfig:
+    """The same for all configurations with the same images, however these are augmented and drawn"""
+    return replace(config, mirror=False, shift=0, augment=Augmentations(), balance=False)

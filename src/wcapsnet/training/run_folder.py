@@ -22,19 +22,17 @@ failed.json with the reason; resuming it tries again.
 
 from __future__ import annotations
 
-import itertools
+import csv
+import io
 import json
 import math
 import os
-import platform
 import shutil
-import subprocess
-import sys
-from datetime import datetime, timezone
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import torch
 from filelock import FileLock, Timeout
 
 from .. import __version__
@@ -49,19 +47,22 @@ from ..settings import differing, to_dict
 
 PARTS = ("train", "validation", "test")
 PROGRESS = ("metrics.jsonl", "state.safetensors", "best.safetensors", "last.safetensors", "test.json")
-STARTING = (".taken", ".lock", "environment.json")  # what is written before experiment.json
+STARTING = (".lock", "environment.json", "start.safetensors")  # what is written before experiment.json
 LEFT = ("data.json", "failed.json", "report.html", "survey.safetensors")  # what a run without progress may leave
 COUNTS, MEASURES = ("images", "errors", "epochs", "best_epoch"), ("accuracy", "validation_accuracy", "seconds")
-LATER = ("balanced_accuracy", "majority")  # missing in runs of earlier versions
+LATER = ("balanced_accuracy", "majority")  # missing in earlier records
 
 
 class Run:
+    """A run and its folder. Making the object writes nothing."""
+
     def __init__(self, path: Path, experiment: Experiment, numbered: Path | None = None):
         self.path, self.experiment = path, experiment
         self.starts_from: Path | None = None  # weights file for `experiment.start`, copied when the run begins
-        self._numbered = numbered  # the next number to try if another process takes `path` first
-        self._again = False  # the folder holds a run that stopped before its first epoch ended; it is replaced
+        self._numbered = numbered  # begin in this folder, or in the next one with a number
         self._lock: FileLock | None = None
+
+    # ── beginning, holding, resuming ─────────────────────────────────────────────────────────────────────────────────
 
     @staticmethod
     def create(path: Path, experiment: Experiment, environment: dict[str, Any]) -> Run:
@@ -77,34 +78,37 @@ class Run:
 
     @staticmethod
     def at(path: Path, experiment: Experiment) -> Run:
-        """A run that can start at `path`: a new or empty folder, or one whose run stopped before it saved anything.
-        Nothing is written yet."""
+        """A run that can start at `path`: a new or empty folder, or one whose run stopped before it saved anything."""
         run = Run(path, experiment)
-        if run._without_progress():
-            run.hold()  # refused if another process trains it
-            run._again = run._lock is not None  # without locks, nobody knows whether one does
+        free = run._is_free()
+        if free and path.exists() and any(path.iterdir()):
+            free = run.hold()  # refused if another process trains it; without locks, nobody knows whether one does
             run.release()
-        if not run._again and path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if not free:
             what = "already holds a run" if Run.is_run(path) else "already exists"
             resume = f" (or continue it: wcapsnet train --resume {path})" if Run.is_run(path) else ""
             raise InputError(f"{path} {what}; choose another folder with --out{resume}.")
         return run
 
-    def _without_progress(self) -> bool:
-        """Whether the folder holds what a run leaves that was killed before its first epoch ended."""
+    def _is_free(self) -> bool:
+        """Whether there is nothing here, or only what a run leaves that is killed before its first epoch ends"""
+        if not self.path.is_dir():
+            return not os.path.lexists(self.path)
         if Run.is_run(self.path):
             return self.file("environment.json").exists() and not any(self.file(name).exists() for name in PROGRESS)
-        names = os.listdir(self.path) if self.path.is_dir() else []
-        return bool(names) and all(name in STARTING or name.endswith(".partial") for name in names)
+        return all(name in STARTING or name.endswith(".partial") for name in os.listdir(self.path))
 
     def begin(self, environment: dict[str, Any]) -> None:
-        """Claim the folder (only one of several runs starting at once can) and write the experiment."""
-        if self._again:
-            self.hold()
-        while not self._take():
-            if self._numbered is None:
-                raise InputError(f"Another run has just started in {self.path}; choose another folder with --out.")
-            self.path = free_path(self._numbered)
+        """Claim the folder, which only one of several processes can, and write the experiment."""
+        if self._numbered:
+            self.path = make_free(self._numbered)
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.hold()
+        if not self._is_free():  # another process has begun since `at`
+            self.release()
+            raise InputError(f"Another run has just started in {self.path}; choose another folder with --out.")
+        for name in LEFT:
+            self.file(name).unlink(missing_ok=True)
         self.write_json("environment.json", environment)
         if self.starts_from:
             with replacing(self.file("start.safetensors")) as partial:
@@ -112,27 +116,59 @@ class Run:
         else:
             self.file("start.safetensors").unlink(missing_ok=True)
         self.write_experiment()
-        self.file(".taken").unlink()
+
+    def hold(self) -> bool:
+        """Lock the run against training by other processes, until `release`. False if there are no locks here."""
+        if self._lock:
+            return True
+        lock = FileLock(self.file(".lock"))
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            raise InputError(f"Another process is training {self.path}; wait for it to finish, or stop it.") from None
+        except (NotImplementedError, OSError):  # the file system does not support locks
+            return False
+        self._lock = lock
+        for left in self.path.glob(".*.partial"):  # by a process that was killed
+            left.unlink(missing_ok=True)
+        return True
+
+    def release(self) -> None:
+        if self._lock:
+            self._lock.release()
+        self._lock = None
+
+    def start(self, environment: dict[str, Any], epoch: int) -> None:
+        """Begin; or, if the run is held, record that it resumes after `epoch` epochs, possibly on another machine or
+        with other code."""
+        if not self._lock:
+            self.begin(environment)
+        elif self.file("state.safetensors").exists():  # else it starts again
+            before = self.facts("environment") if self.file("environment.json").exists() else {}
+            earlier = before["resumed"] if isinstance(before.get("resumed"), list) else []
+            again = {"after_epoch": epoch, **{name: value for name, value in environment.items() if name != "data_dir"}}
+            self.write_json("environment.json", {**before, "resumed": [*earlier, again]})
+
+    # ── the experiment and its data ──────────────────────────────────────────────────────────────────────────────────
+
+    @staticmethod
+    def open(path: Path) -> Run:
+        if not Run.is_run(path):
+            inside = sum(1 for _ in path.glob("*/experiment.json")) if path.is_dir() else 0
+            more = f", but {inside} of its subfolders are: name one or more of those" if inside else ""
+            if not inside and Run.is_run(trained := Path("runs") / path.name):  # a folder of pictures and its run
+                more = f"; use {trained}"
+            raise InputError(f"{path} is not a run folder: it has no experiment.json{more}.")
+        return Run(path, read_experiment(path / "experiment.json"))
+
+    @staticmethod
+    def is_run(path: Path) -> bool:
+        return os.path.isfile(path / "experiment.json")  # False also for a folder that may not be read
 
     def write_experiment(self) -> None:
         asked = to_dict(self.experiment)
         used = [plugin._asdict() for plugin in plugins(asked)]
         self.write_json("experiment.json", {"version": __version__, **({"plugins": used} if used else {}), **asked})
-
-    def _take(self) -> bool:
-        self.path.mkdir(parents=True, exist_ok=True)
-        try:
-            self.hold()  # ends with this process, whereas a killed one would leave .taken behind
-            os.close(os.open(self.file(".taken"), os.O_CREAT | os.O_EXCL))
-        except (FileExistsError, InputError):
-            return False
-        if Run.is_run(self.path) and not (self._again and self._without_progress()):  # started since the check
-            self.file(".taken").unlink()
-            self.release()
-            return False
-        for name in LEFT if self._again else ():
-            self.file(name).unlink(missing_ok=True)
-        return True
 
     def record_data(self, dataset: Dataset) -> None:
         """Record which images the run was started with."""
@@ -140,6 +176,16 @@ class Run:
             images = {part: len(getattr(dataset, part).labels) for part in PARTS}
             facts = {"classes": dataset.classes, "images": images, "fingerprint": dataset.fingerprint(*PARTS)}
             self.write_json("data.json", facts)
+
+    def recorded_data(self) -> dict[str, Any]:
+        """data.json: the classes, and the number of images and a checksum for each part."""
+        facts = self.facts("data")
+        classes, images, fingerprint = (facts.get(name) for name in ("classes", "images", "fingerprint"))
+        named = isinstance(classes, list) and all(isinstance(name, str) for name in classes)
+        counted = isinstance(images, dict) and all(type(count) is int for count in images.values())
+        if not (named and counted and isinstance(fingerprint, dict) and set(PARTS) <= fingerprint.keys()):
+            raise InputError(f"{self.file('data.json')} is damaged; restore it, or train again.")
+        return facts
 
     def check_data(self, dataset: Dataset, *parts: str, instead: str | None = None) -> None:
         """Refuse images other than the recorded ones: a changed test set may hold training images.
@@ -161,16 +207,18 @@ class Run:
                     f"or {instead}."
                 )
 
-    def recorded_data(self) -> dict[str, Any]:
-        """data.json: the classes, and a checksum for each part."""
-        facts = self.facts("data")
-        classes, fingerprint = facts.get("classes"), facts.get("fingerprint")
-        named = isinstance(classes, list) and all(isinstance(name, str) for name in classes)
-        images = facts.get("images", {})  # missing in runs of earlier versions
-        counted = isinstance(images, dict) and all(type(count) is int for count in images.values())
-        if not (named and counted and isinstance(fingerprint, dict) and set(PARTS) <= fingerprint.keys()):
-            raise InputError(f"{self.file('data.json')} is damaged; restore it, or train again.")
-        return facts
+    # ── weights and results ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def weights(self) -> Path:
+        """The best weights so far."""
+        path = self.file("best.safetensors")
+        if not path.exists():
+            if self.finished or self.metrics():
+                raise InputError(
+                    f"{self.path} has lost its weights: there is no best.safetensors; restore it, or train again."
+                )
+            raise InputError(f"{self.path} has no weights yet: its first epoch is not finished.")
+        return path
 
     def check_weights(self, model: WCapsNetConfig, classes: tuple[str, ...]) -> None:
         """Refuse best weights that belong to another run: results reported for this run would be wrong."""
@@ -186,26 +234,12 @@ class Run:
                 f"{place} belongs to another network ({other[0]}); restore the run's own file, or train again."
             )
 
-    @staticmethod
-    def open(path: Path) -> Run:
-        if not Run.is_run(path):
-            inside = sum(1 for _ in path.glob("*/experiment.json")) if path.is_dir() else 0
-            more = f", but {inside} of its subfolders are: name one or more of those" if inside else ""
-            if not inside and Run.is_run(trained := Path("runs") / path.name):  # a folder of pictures and its run
-                more = f"; use {trained}"
-            raise InputError(f"{path} is not a run folder: it has no experiment.json{more}.")
-        return Run(path, read_experiment(path / "experiment.json"))
-
-    @staticmethod
-    def is_run(path: Path) -> bool:
-        return os.path.isfile(path / "experiment.json")  # False also for a folder that may not be read
-
-    def file(self, name: str) -> Path:
-        return self.path / name
-
-    def facts(self, name: str) -> dict[str, Any]:
-        """The content of NAME.json."""
-        return read_json(self.file(f"{name}.json"))
+    def starting_weights(self) -> Path:
+        """The weights file that `experiment.start` names, or the run's own copy of it."""
+        path = self.starts_from or self.file("start.safetensors")
+        if not path.exists():
+            raise InputError(f"{self.path} cannot start: {path} is missing; restore it, or train again.")
+        return path
 
     @property
     def finished(self) -> bool:
@@ -220,45 +254,6 @@ class Run:
             raise InputError(f"{self.file('test.json')} is damaged: {trouble}; {remedy}.")
         return figures
 
-    def hold(self) -> None:
-        """Lock the run against training by other processes, until `release`."""
-        if self._lock:
-            return
-        lock = FileLock(self.file(".lock"))
-        try:
-            lock.acquire(blocking=False)
-        except Timeout:
-            raise InputError(f"Another process is training {self.path}; wait for it to finish, or stop it.") from None
-        except (NotImplementedError, OSError):  # the file system does not support locks
-            return
-        self._lock = lock
-        for left in (*self.path.glob(".*.partial"), self.file(".taken")):  # by a process that was killed
-            left.unlink(missing_ok=True)
-
-    def release(self) -> None:
-        if self._lock:
-            self._lock.release()
-        self._lock = None
-
-    def start(self, environment: dict[str, Any], epoch: int) -> None:
-        """Start the run, or resume it after `epoch` epochs if its lock is held."""
-        if self._lock:
-            self.resumed(environment, epoch)
-        else:
-            self.begin(environment)
-            self.hold()
-
-    def resumed(self, environment: dict[str, Any], epoch: int) -> None:
-        """Record that the run resumes after `epoch` epochs, possibly on another machine or with other code."""
-        if not self.file("state.safetensors").exists():  # it starts again
-            return
-        before = self.facts("environment") if self.file("environment.json").exists() else {}
-        again = {"after_epoch": epoch, **{name: value for name, value in environment.items() if name != "data_dir"}}
-        resumed = before.get("resumed")
-        self.write_json(
-            "environment.json", {**before, "resumed": [*(resumed if isinstance(resumed, list) else []), again]}
-        )
-
     def fail(self, sentence: str) -> None:
         self.write_json("failed.json", {"failure": sentence})
 
@@ -266,24 +261,6 @@ class Run:
     def failure(self) -> str | None:
         failed = self.file("failed.json").exists() and not self.finished
         return str(self.facts("failed").get("failure")) if failed else None
-
-    def weights(self) -> Path:
-        """The best weights so far."""
-        path = self.file("best.safetensors")
-        if not path.exists():
-            if self.finished or self.metrics():
-                raise InputError(
-                    f"{self.path} has lost its weights: there is no best.safetensors; restore it, or train again."
-                )
-            raise InputError(f"{self.path} has no weights yet: its first epoch is not finished.")
-        return path
-
-    def starting_weights(self) -> Path:
-        """The weights file that `experiment.start` names, or the run's own copy of it."""
-        path = self.starts_from or self.file("start.safetensors")
-        if not path.exists():
-            raise InputError(f"{self.path} cannot start: {path} is missing; restore it, or train again.")
-        return path
 
     def metrics(self) -> list[dict[str, Any]]:
         path = self.file("metrics.jsonl")
@@ -301,6 +278,15 @@ class Run:
     def write_metrics(self, records: list[dict[str, Any]]) -> None:
         write_text(self.file("metrics.jsonl"), "".join(json.dumps(record) + "\n" for record in records))
 
+    # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def file(self, name: str) -> Path:
+        return self.path / name
+
+    def facts(self, name: str) -> dict[str, Any]:
+        """The content of NAME.json."""
+        return read_json(self.file(f"{name}.json"))
+
     def write_json(self, name: str, content: Any) -> None:
         write_json(self.file(name), content)
 
@@ -311,134 +297,69 @@ def read_experiment(path: Path) -> Experiment:
     if isinstance(data.get("experiment"), dict):
         data = data["experiment"]
     data.pop("version", None)
-    check_plugins(data.pop("plugins", []), path.parent)
+    _check_plugins(data.pop("plugins", []), path.parent)
     try:
         return stored_experiment(data)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
 
 
-def check_plugins(recorded: Any, what: Path) -> None:
-    """Refuse a run that needs parts that are not loaded; warn about plugins that have changed since."""
+_mentioned: set[Plugin] = set()
+
+
+def _check_plugins(recorded: Any, what: Path) -> None:
+    """Refuse a run that needs parts that are not loaded; warn once about plugins that have changed since."""
     for plugin in require(recorded_plugins(recorded, what), what):
         if plugin not in _mentioned:
             _mentioned.add(plugin)
             warn(f"{plugin.path} has changed since {what} was made.")
 
 
-_mentioned: set[Plugin] = set()
-
-
 def _trouble(figures: dict[str, Any]) -> str | None:
-    if missing := [name for name in (*COUNTS, *MEASURES) if name not in figures]:
-        return f"it has no {missing[0]}"
+    """What is wrong with the content of a test.json"""
     for name in (*COUNTS, *MEASURES, *LATER):
+        if name not in figures and name not in LATER:
+            return f"it has no {name}"
         value = figures.get(name, 0)
         if type(value) not in ((int,) if name in COUNTS else (int, float)) or not 0 <= value < math.inf:
             return f"{name} is {value!r}"
-    images, errors = figures["images"], figures["errors"]
-    counted = [errors]
-    if "confusion" in figures:
-        matrix = figures["confusion"]
-        if not _is_table(matrix, int, len(matrix) if isinstance(matrix, list) else 0):
-            return "its confusion matrix is malformed"
-        counted.append(images - sum(row[i] for i, row in enumerate(matrix)))
-    classes = figures.get("per_class", {})
+    classes, matrix = figures.get("per_class", {}), figures.get("confusion")
     if not isinstance(classes, dict) or not all(
         isinstance(one, dict) and type(one.get("images")) is int for one in classes.values()
     ):
         return "its per-class figures are malformed"
-    if not images or any(abs(images - n - figures["accuracy"] * images) > 0.01 for n in counted):
+    images, wrong = figures["images"], [figures["errors"]]
+    if matrix is not None:
+        if not isinstance(matrix, list) or not all(
+            isinstance(row, list) and len(row) == len(matrix) and all(type(n) is int for n in row) for row in matrix
+        ):
+            return "its confusion matrix is malformed"
+        wrong.append(images - sum(row[i] for i, row in enumerate(matrix)))
+    if not images or any(abs(images - n - figures["accuracy"] * images) > 0.01 for n in wrong):
         return "its images, errors, accuracy and confusion matrix contradict one another"
     return None
-
-
-def _is_table(rows: Any, kind: type, columns: int) -> bool:
-    """Whether `rows` is a list of lists, each with this many values of one type"""
-    return isinstance(rows, list) and all(
-        isinstance(row, list) and len(row) == columns and all(type(value) is kind for value in row) for row in rows
-    )
 
 
 def free_path(path: Path) -> Path:
     """`path`, or the first of `path-2`, `path-3`, … that is free."""
     free, number = path, 2
-    while free.exists():
+    while os.path.lexists(free):
         free, number = path.with_name(f"{path.name}-{number}"), number + 1
     return free
 
 
-def describe_environment(
-    device: torch.device, data_dir: Path | None, at_a_time: int = 1, computed_by: str | None = None
-) -> dict[str, Any]:
-    """`at_a_time`: how many runs share the device; `computed_by`: fused kernels or plain PyTorch"""
-    cuda = device.type == "cuda"
-    return {
-        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": [*program(), *sys.argv[1:]],
-        "wcapsnet": __version__,
-        "commit": commit(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "platform": f"{platform.system()} {platform.machine()}",
-        "device": str(device),
-        "hardware": torch.cuda.get_device_name(device) if cuda else _cpu_name(),
-        "cuda": torch.version.cuda if cuda else None,
-        "cpus": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "runs_at_a_time": at_a_time,
-        "computed_by": computed_by,
-        "data_dir": str(data_dir.resolve()) if data_dir else None,
-    }
+def make_free(path: Path) -> Path:
+    """Make that folder, and return it; of several processes, each makes its own."""
+    while True:
+        with suppress(FileExistsError):
+            (free := free_path(path)).mkdir(parents=True)
+            return free
 
 
-def runs_at_a_time(environment: dict[str, Any]) -> int:
-    """The largest number of runs that shared the device: above 1, the time of a run includes waiting for others."""
-    command, resumed = (
-        found if isinstance(found := environment.get(name), list) else [] for name in ("command", "resumed")
-    )
-    older = [b for a, b in itertools.pairwise(command) if a == "--parallel"]
-    own = environment.get("runs_at_a_time", next((int(number) for number in older if str(number).isdecimal()), 1))
-    others = [runs_at_a_time(again) for again in resumed if isinstance(again, dict)]
-    return max(number if type(number) is int else 1 for number in (own, *others))  # the file may be damaged
-
-
-def program() -> list[str]:
-    """The command that was called: it may also be the user's own script."""
-    script = Path(sys.argv[0])
-    if script.suffix != ".py" or script.name == "__main__.py":
-        return ["wcapsnet"]
-    return ["python", "/".join(script.parts[-2:])]
-
-
-def commit() -> str | None:
-    """The commit of the code that ran; for a copy without git history, the value of WCAPSNET_COMMIT."""
-    if said := os.environ.get("WCAPSNET_COMMIT"):
-        return said
-    here = Path(__file__)
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(here.parent), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-    try:
-        git("ls-files", "--error-unmatch", here.name)  # an installed copy may be inside an unrelated repository
-        return git("describe", "--always", "--dirty", "--abbrev=12")
-    except (OSError, subprocess.CalledProcessError):
-        return None
-
-
-def file_names_only(command: list[str]) -> list[str]:
-    """For published records: remove the paths of local files."""
-    return [Path(word).name if Path(word).is_absolute() else word for word in command]
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
+def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> None:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    write_text(path, text.getvalue())
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -76,13 +76,10 @@ class GraphedStep(Step):
         step.data = step.data.window(batch_size)  # streamed images: the graph reads every batch from the same memory
         self.__dict__.update(step.__dict__)
         self.index = torch.zeros(batch_size, dtype=torch.int64, device=self.sums.device)
-        self.graph = self._record(step)
+        with undone(step):  # recording needs a few real steps first
+            self.graph = self._record(step)
 
     def _record(self, step: Step) -> torch.cuda.CUDAGraph:
-        with undone(step):  # recording needs a few real steps first
-            return self._recorded(step)
-
-    def _recorded(self, step: Step) -> torch.cuda.CUDAGraph:
         # A separate stream for each graph: graphs recorded on the same stream share cuBLAS's workspace for it.
         outside = torch.cuda.current_stream(self.sums.device)
         shared = outside == torch.cuda.default_stream(self.sums.device)

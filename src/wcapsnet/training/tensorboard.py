@@ -10,8 +10,12 @@ from typing import Any
 
 
 @contextmanager
-def event_writer(path: Path, first_epoch: int) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """A function that takes an epoch's record. For a resumed run, events after `first_epoch` are dropped."""
+def event_writer(path: Path | None, first_epoch: int) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """A function that takes an epoch's record; without a path, it does nothing. For a resumed run, events after
+    `first_epoch` are dropped."""
+    if path is None:
+        yield lambda record: None
+        return
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

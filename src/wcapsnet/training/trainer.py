@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import signal
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from types import FrameType
 from typing import Any, TypeAlias
 
@@ -17,7 +16,6 @@ import torch
 from torch import Tensor
 
 from .. import kernels
-from ..atomic import write_text
 from ..classifier import Classifier, load_tensors, not_finite, save_tensors, weights_checksum
 from ..data import Dataset
 from ..data.device_data import DeviceData, DeviceSplit, epoch_order, imbalanced
@@ -31,9 +29,10 @@ from ..settings import from_dict
 from .console import Progress
 from .data_parallel import ParallelStep, choose
 from .distributed import Ranks, check_batch
-from .evaluate import Evaluation, evaluate, good_batch_for, listed_winners
+from .environment import describe_environment
+from .evaluate import Evaluation, confusion_rows, evaluate, good_batch_for, prediction_rows
 from .pace import Pace
-from .run_folder import Run
+from .run_folder import Run, write_csv
 from .step import Average, GraphedStep, Step, decayed_parameters, make_optimizer
 from .take_over import TakenOver, take_over
 from .tensorboard import event_writer
@@ -102,11 +101,9 @@ class Trainer:
         self.classifier = Classifier(self.evaluated.network, self.dataset.classes, *self.normalization)
         make_step = Step if ranks.world == 1 else ParallelStep
         self.step: Step = make_step(experiment, self.engine, self.optimizer, self.train_data, self.average)
-        if not ranks.first:
-            pass
-        elif not new:
+        if ranks.first and not new:
             self._restore()
-        elif run.metrics() and run.file("last.safetensors").exists():  # without both, it was killed in its first save
+        elif new and run.metrics() and run.file("last.safetensors").exists():  # else killed in its first save
             raise InputError(
                 f"{run.path} cannot be resumed: state.safetensors is missing; restore it, or delete {run.path} and "
                 "train again."
@@ -116,14 +113,10 @@ class Trainer:
             self.step = GraphedStep(self.step, min(self.settings.batch_size, len(self.train_data)))
         self.pace = Pace(self, self.settings.minutes) if self.settings.minutes else None
 
-    def _taken_over(self) -> TakenOver:
-        path, start = self.run.starting_weights(), self.experiment.start
-        if start and weights_checksum(path) != start.checksum:
-            raise InputError(
-                f"{path} is not the network that {self.experiment.name} starts from: its checksum differs; restore "
-                "it, or name it again with --from."
-            )
-        return take_over(self.network, self.dataset.classes, Classifier.load(path, self.device))
+    def start(self, data_dir: Path | None, at_a_time: int = 1, **facts: Any) -> None:
+        """Write the run folder, or that the run resumes; `at_a_time` runs share the device."""
+        environment = describe_environment(self.device, data_dir, at_a_time, self.computed_by)
+        self.run.start(environment | facts, self.state.epoch)
 
     def fit(self) -> None:
         """Train to the end of the schedule, or until validation has not improved for `patience` epochs."""
@@ -147,33 +140,25 @@ class Trainer:
         if self.pace and not (self.state.epoch or self.state.step):
             self.pace.plan()
         records = self.run.metrics()[: self.state.epoch] if writes else []
-        events = event_writer(self.run.file("tensorboard"), self.state.epoch) if writes else nullcontext(None)
-        with self.progress, events as write_events:
-            while self.state.epoch < self.settings.epochs and not self._out_of_patience():
+        with self.progress, event_writer(self.run.file("tensorboard") if writes else None, self.state.epoch) as events:
+            while not self.over:
                 yield from self._train_epoch()
                 record = self._finish_epoch()
-                if write_events:
+                if writes:
                     records.append(record)
                     self.run.write_metrics(records)
-                    write_events(record)
+                    events(record)
                     self.save()
                 if self.pace:
                     self.pace.replan()
                 self.progress.epoch(record, self.settings.epochs)
                 yield
 
-    def reschedule(self, **changes: Any) -> None:
-        """Change the schedule, and the experiment recorded in the run folder with it."""
-        self.settings = replace(self.settings, **changes)
-        self.run.experiment = self.experiment = replace(self.experiment, training=self.settings)
-        if self.ranks.first:
-            self.run.write_experiment()
-
-    def epoch_order(self) -> Tensor:
-        settings = self.settings
-        balanced = self._balanced_labels
-        order = epoch_order(len(self.train_data), settings.batch_size, settings.seed, self.state.epoch, balanced)
-        return order[: settings.epoch_steps]
+    @property
+    def over(self) -> bool:
+        """Whether the schedule has ended, or validation has not improved for `patience` epochs"""
+        state, settings = self.state, self.settings
+        return state.epoch >= settings.epochs or settings.out_of_patience(state.epoch, state.best_epoch)
 
     def _train_epoch(self) -> Iterator[None]:
         state, first = self.state, self.state.step
@@ -201,23 +186,6 @@ class Trainer:
                 yield
         self._check(self.step.means())
         self.images_per_s = (len(order) - first) * order.shape[1] / max(time.perf_counter() - started, 1e-9)
-
-    def _sharpen(self) -> None:
-        """Set the sharpness of this epoch if it grows (D42)."""
-        if self.settings.sharpening:
-            self.network.sharpen(min(1.0, self.state.epoch / self.settings.sharpening))
-
-    def pause(self) -> None:
-        """Save at a pause of `steps`; a finished epoch is already saved."""
-        if self.state.step:
-            self._check(self.step.means())
-            self._count_seconds()
-            self.save()
-
-    def _count_seconds(self) -> None:
-        now = time.perf_counter()
-        self.state.seconds += now - self._since
-        self._since = now
 
     def _finish_epoch(self) -> dict[str, Any]:
         state, means = self.state, self.step.means()
@@ -249,12 +217,44 @@ class Trainer:
             "seconds": round(state.seconds, 3),
         }
 
+    def epoch_order(self) -> Tensor:
+        settings = self.settings
+        balanced = self._balanced_labels
+        order = epoch_order(len(self.train_data), settings.batch_size, settings.seed, self.state.epoch, balanced)
+        return order[: settings.epoch_steps]
+
+    def _sharpen(self) -> None:
+        """Set the sharpness of this epoch if it grows (D42)."""
+        if self.settings.sharpening:
+            self.network.sharpen(min(1.0, self.state.epoch / self.settings.sharpening))
+
+    def _count_seconds(self) -> None:
+        now = time.perf_counter()
+        self.state.seconds += now - self._since
+        self._since = now
+
     def evaluate(self, split: DeviceSplit) -> Evaluation:
         """With the current weights, or their average"""
         forward = self.evaluated.forward if isinstance(self.evaluated, kernels.FusedEngine) else None
         return self.ranks.evaluate(
             lambda part: evaluate(self.evaluated.network, part, self.settings.precision, forward=forward), split
         )
+
+    def pause(self) -> None:
+        """Save at a pause of `steps`; a finished epoch is already saved."""
+        if self.state.step:
+            self._check(self.step.means())
+            self._count_seconds()
+            self.save()
+
+    def reschedule(self, **changes: Any) -> None:
+        """Change the schedule, and the experiment recorded in the run folder with it."""
+        self.settings = replace(self.settings, **changes)
+        self.run.experiment = self.experiment = replace(self.experiment, training=self.settings)
+        if self.ranks.first:
+            self.run.write_experiment()
+
+    # ── divergence ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _check(self, means: dict[str, float]) -> None:
         if not self.ranks.first:
@@ -274,12 +274,7 @@ class Trainer:
         model = self.experiment.model
         return math.log(getattr(model, "outputs", model.classes))
 
-    def _out_of_patience(self) -> bool:
-        return self.settings.out_of_patience(self.state.epoch, self.state.best_epoch)
-
-    @property
-    def stopped_early(self) -> bool:
-        return self.state.epoch < self.settings.epochs and self._out_of_patience()
+    # ── the test ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def finish(self, measure: Measure | None = None) -> Evaluation:
         """The only use of the test set: with the best weights on validation, in fp32. `measure` replaces `evaluate`."""
@@ -293,10 +288,21 @@ class Trainer:
             "validation_accuracy": validation.accuracy,
         }
         test = (measure or evaluate)(best.network, self.data.test)
-        write_text(self.run.file("predictions.csv"), _predictions_csv(test, self.dataset))
-        write_text(self.run.file("confusion.csv"), _confusion_csv(test, self.dataset))
+        write_csv(self.run.file("predictions.csv"), prediction_rows(test, self.dataset))
+        write_csv(self.run.file("confusion.csv"), confusion_rows(test, self.dataset.classes))
         self.run.write_json("test.json", {**facts, **test.summary(self.dataset.classes)})
         return test
+
+    # ── checkpoints ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _taken_over(self) -> TakenOver:
+        path, start = self.run.starting_weights(), self.experiment.start
+        if start and weights_checksum(path) != start.checksum:
+            raise InputError(
+                f"{path} is not the network that {self.experiment.name} starts from: its checksum differs; restore "
+                "it, or name it again with --from."
+            )
+        return take_over(self.network, self.dataset.classes, Classifier.load(path, self.device))
 
     def save(self) -> None:
         """Resuming reads only `state`. A run killed before it is written repeats its last epoch; one killed after it
@@ -330,10 +336,9 @@ class Trainer:
             raise InputError(f"{error} Bring it back, or delete {self.run.path} and train again.") from error
         self.run.check_data(self.dataset)
         try:
-            saved = {name for name in tensors if not name.startswith("random.")}
             own = self._tensors()
-            if saved != set(own):
-                raise KeyError(*(saved ^ set(own)))
+            if different := own.keys() ^ {name for name in tensors if not name.startswith("random.")}:
+                raise KeyError(*different)
             with torch.no_grad():
                 for name, tensor in own.items():
                     if tensor.shape != tensors[name].shape:
@@ -367,9 +372,8 @@ def check_memory(
     model, settings, cuda = experiment.model, experiment.training, device.type == "cuda"
     threads = torch.get_num_threads() if device.type == "cpu" else 1
     evaluated = min(good_batch_for(model.height * model.width, device) * threads, validation_images)
-    fused = (
-        cuda and settings.kernels != "plain" and ranks == 1
-    )  # if they support the network; they need a tenth of the memory
+    # if the fused kernels support the network; they need a tenth of the memory
+    fused = cuda and settings.kernels != "plain" and ranks == 1
     scale = 0.05 if fused else 0.5 if settings.precision == "bf16" else 1.0
     share = min(settings.batch_size, images) // (ranks if cuda else 1)
     check_training(model, device, share, evaluated, scale)
@@ -394,25 +398,3 @@ def signals(insist: bool = True) -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _predictions_csv(evaluation: Evaluation, dataset: Dataset) -> str:
-    text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    levels = range(1, len(evaluation.winners) + 1)
-    rows.writerow(["picture", "label", "predicted", "probability", *(f"capsule_{level}" for level in levels)])
-    pictures = dataset.test_files or range(len(evaluation.labels))
-    columns = (c.tolist() for c in (evaluation.labels, evaluation.predicted, evaluation.probability))
-    winners = map(listed_winners, evaluation.winners)
-    for picture, label, predicted, p, *capsules in zip(pictures, *columns, *winners, strict=True):
-        rows.writerow([picture, dataset.classes[label], dataset.classes[predicted], f"{p:.6f}", *capsules])
-    return text.getvalue()
-
-
-def _confusion_csv(evaluation: Evaluation, dataset: Dataset) -> str:
-    text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["true \\ predicted", *dataset.classes])
-    for name, counts in zip(dataset.classes, evaluation.confusion.tolist(), strict=True):
-        rows.writerow([name, *counts])
-    return text.getvalue()
