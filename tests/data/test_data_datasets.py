@@ -15,7 +15,8 @@ import torch
 from data_helpers import Cifar, Mnist, idx_bytes
 
 from make_sample import make_sample
-from wcapsnet.data import DATASETS, Archive, DataConfig, embedded, load_dataset, statistics
+from wcapsnet.data import DATASETS, Archive, DataConfig, load_dataset, statistics
+from wcapsnet.data.formats import SAMPLE
 from wcapsnet.data.types import Dataset
 from wcapsnet.errors import InputError
 from wcapsnet.settings import from_dict, to_dict
@@ -253,7 +254,7 @@ def test_the_sample_comes_with_the_package(tmp_path, monkeypatch):
     assert data.train.images.shape[1:] == (1, 28, 28)
     assert data.test.labels.bincount().min() > 150
     assert statistics(data.train.images, "standardize")[0][0] == pytest.approx(0.1307, abs=0.002)
-    assert "Share Alike 3.0" in (Path(embedded.__file__).parent / "sample" / "LICENSE.md").read_text(encoding="utf-8")
+    assert "Share Alike 3.0" in SAMPLE.with_name("LICENSE.md").read_text(encoding="utf-8")
 
 
 def test_the_sample_is_made_from_the_original_files_only(mnist, tmp_path):
@@ -309,7 +310,6 @@ def test_the_sample_can_be_made_again(real_data, tmp_path):
     if not (folder / "train-images-idx3-ubyte").is_file():
         pytest.skip("no plain IDX files")
     make_sample(folder, tmp_path / "sample.npz")
-    shipped = Path(embedded.__file__).parent / "sample" / embedded.FILE
-    with np.load(tmp_path / "sample.npz") as made, np.load(shipped) as kept:
+    with np.load(tmp_path / "sample.npz") as made, np.load(SAMPLE) as kept:
         assert made.files == kept.files
         assert all(np.array_equal(made[name], kept[name]) for name in made.files)

@@ -11,9 +11,9 @@ from typing import Any, overload
 from torch import Tensor
 
 from ..classifier import Classifier, Picture
+from ..console import counting
 from ..data import Dataset, Split
 from ..data.device_data import DeviceSplit
-from ..data.progress import counting
 from ..device import choose_device
 from ..errors import InputError
 from ..explanations import (

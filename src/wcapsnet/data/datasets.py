@@ -14,7 +14,6 @@ import numpy as np
 from ..errors import InputError
 from ..parts import dataset
 from .download import download as fetch
-from .embedded import read_sample
 from .folder import as_split, load_folder
 from .formats import (
     CIFAR10_FILES,
@@ -25,6 +24,7 @@ from .formats import (
     RawData,
     read_cifar,
     read_mnist,
+    read_sample,
     read_svhn,
 )
 from .huggingface import is_hugging_face, load_hugging_face

@@ -8,8 +8,8 @@ from pathlib import Path
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from ..atomic import replacing
+from ..console import progress_bar
 from ..errors import InputError
-from .progress import progress_bar
 
 
 def download(

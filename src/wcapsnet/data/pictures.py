@@ -25,12 +25,12 @@ from filelock import FileLock
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from ..atomic import replacing
+from ..console import progress_bar
 from ..errors import InputError
 from ..formatting import printable
 from ..host_memory import fits
 from .decode import ImageSource, UnreadableImageError, read_image
 from .layout import Layout
-from .progress import progress_bar
 from .stream import CHUNK
 
 READER_VERSION = 2  # increase it when the output of read_image or the cache's format changes
