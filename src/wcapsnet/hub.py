@@ -44,11 +44,12 @@ def load(source: str | Path, *, device: str = "cpu") -> Classifier:
         raise InputError(f"{source} is an exported file, for predict and evaluate only; name the network it came from.")
     if is_pretrained(path) and not Run.is_run(path):
         return Classifier.from_pretrained(path, device=device)
-    run = Run.open(path) if path.is_dir() else None
-    classifier = Classifier.load(weights_file(source), choose_device(device))
-    if run:
-        run.check_weights(classifier.config, classifier.classes)
-        classifier.facts |= _facts_of(run)
+    if not path.is_dir():
+        return Classifier.load(path, choose_device(device))
+    run = Run.open(path)
+    classifier = Classifier.load(run.weights(), choose_device(device))
+    run.check_weights(classifier.config, classifier.classes)
+    classifier.facts |= _facts_of(run)
     return classifier
 
 
@@ -64,31 +65,25 @@ def _facts_of(run: Run) -> dict[str, Any]:
     return facts
 
 
-def weights_file(source: str | Path) -> Path:
-    """The safetensors file that `load` reads"""
-    if source in shipped.names():
-        return shipped.path_of(str(source))
-    path = Path(source)
-    if is_pretrained(path) and not Run.is_run(path):
-        return path / WEIGHTS
-    return Run.open(path).weights() if path.is_dir() else path
-
-
 def starting_network(source: str | Path) -> tuple[Start, Classifier]:
     """A trained network to start from, and how an experiment records it"""
     classifier = load(source)
     name = str(source) if source in shipped.names() else str(Path(source).expanduser().resolve())
-    return Start(name, weights_checksum(weights_file(source))), classifier
+    return Start(name, classifier.facts["checksum"]), classifier
 
 
 def start_file(experiment: Experiment) -> Path | None:
     """The weights file that an experiment starts from; None if it starts from random weights."""
     if experiment.start is None:
         return None
-    source = experiment.start.source
-    if source not in shipped.names() and not Path(source).exists():
+    source, path = experiment.start.source, Path(experiment.start.source)
+    if source in shipped.names():
+        return shipped.path_of(source)
+    if not path.exists():
         raise InputError(f"{source}, the network to start from, is missing; restore it, or name one with --from.")
-    return weights_file(source)
+    if is_pretrained(path) and not Run.is_run(path):
+        return path / WEIGHTS
+    return Run.open(path).weights() if path.is_dir() else path
 
 
 def repeated_start(experiment: Experiment, run: Path) -> Experiment:

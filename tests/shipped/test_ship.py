@@ -83,8 +83,8 @@ def test_the_shipped_network_answers_as_its_run_on_every_test_image(made, runs, 
     recorded = best.results()
     assert made.facts["test"] == {"correct": recorded["images"] - recorded["errors"], "images": 60}
     one, other = wcapsnet.load(NAME), wcapsnet.load(best.path)
-    images = one.preprocess([image[0].numpy() for image in load_dataset(recipe("toy").data).test.images])
-    answers = [[answer.label for answer in model.answer(images, 1, [None] * 60)] for model in (one, other)]
+    images = load_dataset(recipe("toy").data).test.images.numpy()
+    answers = [[answer.label for answer in model.classify(images, 1, [None] * 60)] for model in (one, other)]
     assert answers[0] == answers[1]
     assert one.classes == ("top", "middle", "bottom")
     assert one.normalization == other.normalization

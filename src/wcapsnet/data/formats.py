@@ -356,5 +356,8 @@ SAMPLE = Path(__file__).parent / "sample" / "mnist-12k.npz"
 def read_sample() -> RawData:
     """10,000 of MNIST's training images and 2,000 of its test images."""
     with np.load(SAMPLE, allow_pickle=False) as arrays:
-        parts = {part: (arrays[f"{part}_images"][:, None], arrays[f"{part}_labels"]) for part in ("train", "test")}
-    return RawData(*(Arrays(images, labels.astype(np.int64)) for images, labels in parts.values()))
+        train, test = (
+            Arrays(arrays[f"{part}_images"][:, None], arrays[f"{part}_labels"].astype(np.int64))
+            for part in ("train", "test")
+        )
+    return RawData(train, test)
