@@ -14,13 +14,13 @@ from . import shipped
 from .classifier import Classifier, weights_checksum
 from .console import few, warn
 from .data import DATASETS, Dataset, load_dataset
-from .data.device_data import imbalanced
 from .data.huggingface import is_hugging_face, moved_to
 from .device import choose_device
 from .errors import InputError
 from .experiment import Experiment, Start, published
 from .formatting import plural
 from .pretrained import WEIGHTS, is_pretrained
+from .scores import imbalanced
 from .training.run_folder import Run, read_json
 
 PARTS = ("train", "validation", "test")  # of a dataset
@@ -146,8 +146,8 @@ def dataset_of(
         tell_skipped(dataset.skipped)
         for sentence in dataset.warnings:
             warn(sentence)
-        if experiment.data.balance and imbalanced(counts := dataset.train.labels.bincount()):
-            least, most = int(counts.min()), int(counts.max())
+        if experiment.data.balance and imbalanced(counts := dataset.train.labels.bincount().tolist()):
+            least, most = min(counts), max(counts)
             warn(f"Classes have {least} to {most} training images; all are drawn equally often (data.balance).")
     check_fit(experiment, dataset)
     return dataset

@@ -142,13 +142,13 @@ def test_unreadable_files(small_mnist, monkeypatch):
 @pytest.mark.parametrize(
     ("source", "hint"),
     [
-        ("mnits", "did you mean mnist"),
-        ("CIFAR-10", "did you mean cifar10"),
-        ("zzz", "name a folder of images or one of"),
+        ("mnits", "; did you mean 'mnist'"),
+        ("CIFAR-10", "; did you mean 'cifar10'"),
+        ("zzz", "; choose one of sample, mnist"),
     ],
 )
 def test_an_unknown_source_is_met_with_the_nearest(source, hint):
-    with pytest.raises(InputError, match=f"no dataset or folder '{source}': {hint}"):
+    with pytest.raises(InputError, match=f"no dataset or folder '{source}'{hint}"):
         load_dataset(DataConfig(source=source))
 
 

@@ -482,7 +482,7 @@ def test_a_corrupt_cache_only_costs_time(picture_folder, decoded, tmp_path, dama
     data = bytearray(entry.read_bytes())
     data[400] ^= 255
     if damage == "other":
-        np.savez(entry, images=np.zeros((1, 3, 8, 8), np.uint8), readable=np.array([0]), skipped=np.zeros(0, np.uint8))
+        np.save(entry, np.zeros((1, 3, 8, 8), np.uint8))
     else:
         content = {"cut": data[: len(data) // 2], "garbage": b"garbage", "flipped": data, "empty": b""}[damage]
         entry.write_bytes(content)

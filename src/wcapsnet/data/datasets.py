@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import InputError
-from ..parts import dataset
+from ..parts import dataset, suggestion
 from .download import download as fetch
 from .folder import as_split, load_folder
 from .formats import (
@@ -68,9 +67,12 @@ def load_dataset(
     if info is None and is_hugging_face(config.source):
         return load_hugging_face(config, quiet=quiet)
     if info is None:
-        folder = Path(config.source).expanduser()
-        if not folder.exists():
-            raise InputError(_unknown(config.source))
+        if not Path(config.source).expanduser().exists():
+            if {"/", "\\"} & set(config.source):
+                raise InputError(
+                    f"There is no folder {config.source}; if it was moved, give its new path with --data-dir."
+                )
+            raise InputError(f"There is no dataset or folder {config.source!r}{suggestion(config.source, DATASETS)}")
         return load_folder(config, quiet=quiet)
     for field in ("height", "width", "channels"):
         if getattr(config, field) not in (None, getattr(info, field)):
@@ -182,14 +184,6 @@ def _split(arrays: Arrays, index: np.ndarray, stream: str) -> Split:
     # indexing copies, so the tensors own writable memory
     unread = streams(stream, arrays.images.nbytes)
     return as_split(picked(arrays.images, index, unread), arrays.labels[index])
-
-
-def _unknown(source: str) -> str:
-    if {"/", "\\"} & set(source):
-        return f"There is no folder {source}; if it was moved, give its new path with --data-dir."
-    near = difflib.get_close_matches(source.lower(), DATASETS, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"name a folder of images or one of {', '.join(DATASETS)}."
-    return f"There is no dataset or folder {source!r}: {hint}"
 
 
 _GRAY, _COLOR = (1, 28, 28), (3, 32, 32)  # channels, height, width

@@ -12,7 +12,6 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from .. import scores
 from .datasets import statistics
 from .reader import Reader, placed
 from .stream import Rows
@@ -136,8 +135,3 @@ def epoch_order(images: int, batch_size: int, seed: int, epoch: int, labels: Ten
         drawn = torch.cat([of_class.repeat(-(-share // len(of_class)))[:share] for of_class in classes])
         order = drawn[torch.randperm(len(drawn), generator=generator)]
     return order[: steps * batch_size].view(steps, batch_size)
-
-
-def imbalanced(counts: Tensor) -> bool:
-    """Whether the largest class has more than 1.5 times as many images as the smallest"""
-    return scores.imbalanced(counts.tolist())
