@@ -63,35 +63,33 @@ def load_dataset(
     The files of a named dataset are searched in `data_dir` (default: $WCAPSNET_DATA or ./data). Its training images are
     shuffled with `split_seed`, and the last `validation` of them become the validation set.
     """
-    info = DATASETS.get(config.source)
-    if info is None and is_hugging_face(config.source):
+    source, info = config.source, DATASETS.get(config.source)
+    if info is None and is_hugging_face(source):
         return load_hugging_face(config, quiet=quiet)
     if info is None:
-        if not Path(config.source).expanduser().exists():
-            if {"/", "\\"} & set(config.source):
-                raise InputError(
-                    f"There is no folder {config.source}; if it was moved, give its new path with --data-dir."
-                )
-            raise InputError(f"There is no dataset or folder {config.source!r}{suggestion(config.source, DATASETS)}")
-        return load_folder(config, quiet=quiet)
+        if Path(source).expanduser().exists():
+            return load_folder(config, quiet=quiet)
+        if {"/", "\\"} & set(source):
+            raise InputError(f"There is no folder {source}; if it was moved, give its new path with --data-dir.")
+        raise InputError(f"There is no dataset or folder {source!r}{suggestion(source, DATASETS)}")
     for field in ("height", "width", "channels"):
         if getattr(config, field) not in (None, getattr(info, field)):
             raise InputError(
-                f"data.{field} must be left out or {getattr(info, field)} for {config.source}: "
+                f"data.{field} must be left out or {getattr(info, field)} for {source}: "
                 "only folders of images can be resized."
             )
 
-    raw, classes = read_dataset(config.source, data_dir=data_dir, download=download, quiet=quiet)
+    raw, classes = read_dataset(source, data_dir=data_dir, download=download, quiet=quiet)
 
     m = len(raw.train.labels)
     count = int(config.validation) if config.validation >= 1 else max(1, round(config.validation * m))
     if count >= m:
-        raise InputError(f"data.validation must leave images to train on: {config.source} has {m} training images.")
+        raise InputError(f"data.validation must leave images to train on: {source} has {m} training images.")
     import torch
 
     order = torch.randperm(m, generator=torch.Generator().manual_seed(config.split_seed)).numpy()
     return Dataset(
-        name=config.source,
+        name=source,
         classes=classes,
         train=_split(raw.train, order[: m - count], config.stream),
         validation=_split(raw.train, order[m - count :], config.stream),

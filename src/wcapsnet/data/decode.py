@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeAlias, TypeGuar
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL.Image import Transpose
 
 from ..errors import InputError
 from ..formatting import printable
@@ -28,14 +29,9 @@ _FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
 MAX_STREAM = 1 << 28  # bytes read from a pipe
 _ORIENTATION = 0x0112  # EXIF tag
 _UPRIGHT = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
+    2: Transpose.FLIP_LEFT_RIGHT, 3: Transpose.ROTATE_180, 4: Transpose.FLIP_TOP_BOTTOM, 5: Transpose.TRANSPOSE,
+    6: Transpose.ROTATE_270, 7: Transpose.TRANSVERSE, 8: Transpose.ROTATE_90,
+}  # fmt: skip
 
 ImageSource: TypeAlias = "str | Path | bytes | BinaryIO | Image.Image | np.ndarray | Tensor"
 

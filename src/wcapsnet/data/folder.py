@@ -94,8 +94,8 @@ def _divided(source: Source, pictures: Pictures, config: DataConfig) -> Dataset:
     the training pictures, stratified by class."""
     names, labels, parts = (column[pictures.readable] for column in (source.names, source.labels, source.parts))
     present = set(source.parts.tolist())
-    train = np.flatnonzero(parts == "train")
-    index = {part: np.flatnonzero(parts == part) for part in ("validation", "test")}
+    index = {part: np.flatnonzero(parts == part) for part in ("train", "validation", "test")}
+    train = index["train"]
     split = stratified_split(
         labels[train],
         validation=0 if "validation" in present else config.validation,
@@ -103,10 +103,7 @@ def _divided(source: Source, pictures: Pictures, config: DataConfig) -> Dataset:
         seed=config.split_seed,
     )
     index["train"] = train[split.train]
-    if "validation" not in present:
-        index["validation"] = train[split.validation]
-    if "test" not in present:
-        index["test"] = train[split.test]
+    index |= {part: train[chosen] for part, chosen in split._asdict().items() if part not in present}
     for part, places in index.items():
         if len(places) == 0:
             raise InputError(
