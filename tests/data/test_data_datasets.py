@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from data_helpers import Cifar, Mnist, idx_bytes
+from data_helpers import Cifar, Mnist, idx_bytes, images
 
 from make_sample import make_sample
 from wcapsnet.data import DATASETS, Archive, DataConfig, load_dataset, statistics
@@ -27,10 +27,6 @@ def small_mnist(mnist: Mnist, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     """A data folder with 30 training and 10 test images, and a registry that expects just these."""
     monkeypatch.setitem(DATASETS, "mnist", replace(DATASETS["mnist"], train_images=30, test_images=10))
     return mnist.write(tmp_path / "root" / "mnist").parent
-
-
-def images(data: Dataset) -> list[bytes]:
-    return [image.numpy().tobytes() for part in (data.train, data.validation, data.test) for image in part.images]
 
 
 # --- The configuration
