@@ -26,7 +26,8 @@ import torch
 from wcapsnet.__main__ import keep_freed_memory
 from wcapsnet.data import Split
 from wcapsnet.data.device_data import DeviceSplit, epoch_order
-from wcapsnet.data.stream import Reader, Rows
+from wcapsnet.data.reader import Reader
+from wcapsnet.data.stream import Rows
 from wcapsnet.engine import Engine
 from wcapsnet.recipes import recipe
 from wcapsnet.training.step import Step, make_optimizer

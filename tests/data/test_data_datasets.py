@@ -116,14 +116,13 @@ def test_the_data_folder_by_argument_variable_or_default(small_mnist, tmp_path, 
 
 @pytest.mark.parametrize("name", [name for name in DATASETS if name != "sample"])
 def test_missing_files_say_what_where_and_what_to_do(tmp_path, name):
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match=r"--data-dir or WCAPSNET_DATA, .* --download") as error:
         load_dataset(DataConfig(source=name), data_dir=tmp_path)
-    message = str(error.value)
-    expected = {"svhn": "train_32x32.mat", "cifar10": "cifar-10-binary.tar.gz", "cifar100": "cifar-100-python"}
-    assert expected.get(name, "t10k-labels-idx1-ubyte[.gz]") in message
-    assert str(tmp_path) in message
-    assert "--data-dir or WCAPSNET_DATA" in message
-    assert "--download" in message
+    for archive in DATASETS[name].archives:  # the readers look where downloads go
+        assert archive.path.rpartition("/")[2].removesuffix(".gz") in str(error.value)
+        assert str((tmp_path / archive.path).parent) in str(error.value)
+        assert len(archive.md5) == 32
+        assert all(url.startswith("http") and url.endswith("/" + Path(archive.path).name) for url in archive.urls)
 
 
 def test_unreadable_files(small_mnist, monkeypatch):
@@ -210,14 +209,6 @@ def test_download_fetches_what_is_missing_once(small_mnist, mnist, server, tmp_p
     (root / archives[0].path).unlink()
     load_dataset(config, data_dir=root, download=True)
     assert len(server.requests) == 10
-
-
-@pytest.mark.parametrize("name", [name for name in DATASETS if name != "sample"])
-def test_registered_archives_lie_where_the_readers_look(name):
-    for archive in DATASETS[name].archives:
-        assert len(archive.md5) == 32
-        assert all(url.startswith("http") and url.endswith("/" + Path(archive.path).name) for url in archive.urls)
-        assert not Path(archive.path).is_absolute()
 
 
 # --- Statistics

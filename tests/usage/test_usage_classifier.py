@@ -1,6 +1,5 @@
 """A classifier answers any picture, and comes back from its file as it went in."""
 
-import io
 import json
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from safetensors.torch import save_file
 import wcapsnet
 from wcapsnet import Classifier, InputError
 from wcapsnet.classifier import METADATA, load_tensors, save_tensors
+from wcapsnet.prediction import predict
 
 
 def same(one, other):
@@ -46,17 +46,6 @@ def test_a_list_gets_a_list_in_its_order(classifier, pixels):
     assert len({answer.probability for answer in answers}) > 3
     assert len(classifier.predict(tuple(pictures[:2]))) == 2
     assert classifier.predict([]) == []
-
-
-@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF"])
-def test_gray_alpha_palette_and_large_pictures_of_every_format_are_brought_to_the_network(classifier, pixels, kind):
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, kind)
-    assert classifier.predict(file.getvalue()).label in classifier.classes
-    for form in (pixels[:, :, 0], np.dstack([pixels, pixels[:, :, :1]]), np.zeros((300, 200), np.uint8)):
-        assert classifier.predict(form).label in classifier.classes
-    palette = Image.fromarray(pixels).quantize(8)
-    assert same(classifier.predict(palette), classifier.predict(palette.convert("RGB")))
 
 
 def test_preprocessing_is_the_normalisation_of_training(classifier, pixels):
@@ -109,10 +98,16 @@ def test_an_array_that_is_no_picture_is_refused_with_its_shape_or_range(classifi
         classifier.predict(form)
 
 
-@pytest.mark.parametrize("bad", ["nowhere.png", b"", b"not a picture at all"])
-def test_a_picture_that_cannot_be_read_is_refused(classifier, bad):
-    with pytest.raises(InputError, match="Cannot read the picture"):
-        classifier.predict(bad)
+def test_every_kind_of_network_takes_one_picture_a_list_or_a_batch(pixels):
+    class Fake:
+        shape = (3, 8, 12)
+
+        def classify(self, pixels, top, names):
+            return [image.shape for image in pixels]
+
+    assert predict(Fake(), pixels, 1) == (3, 8, 12)
+    for several in ([pixels], pixels[None], torch.from_numpy(pixels.transpose(2, 0, 1))[None]):
+        assert predict(Fake(), several, 1) == [(3, 8, 12)]
 
 
 # ── answers ──

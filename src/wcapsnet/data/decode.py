@@ -55,7 +55,8 @@ def read_image(
     """
     with _opened(source, most_pixels) as image:
         image.load()  # first: Pillow applies the orientation of TIFFs while loading, and then drops the tag
-        picture = _eight_bit(_upright(image)).convert("L" if channels == 1 else "RGB")
+        turn = _UPRIGHT.get(_orientation(image))
+        picture = _eight_bit(image if turn is None else image.transpose(turn)).convert("L" if channels == 1 else "RGB")
         if picture.size != (width, height):
             picture = ImageOps.fit(picture, (width, height), method=Image.Resampling.LANCZOS)
         pixels = np.asarray(picture, dtype=np.uint8).reshape(height, width, channels)
@@ -229,11 +230,6 @@ def _orientation(image: Image.Image) -> int:
         return int(image.getexif().get(_ORIENTATION, 1))
     except Exception:  # damaged metadata does not affect the pixels
         return 1
-
-
-def _upright(image: Image.Image) -> Image.Image:
-    method = _UPRIGHT.get(_orientation(image))
-    return image if method is None else image.transpose(method)
 
 
 def _eight_bit(image: Image.Image) -> Image.Image:
