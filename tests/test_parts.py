@@ -50,12 +50,12 @@ def sharpen(x):
 @pytest.fixture
 def clean():
     """What plugins of a test leave behind is removed: parts and modules."""
-    before = [(kind, dict(kind._parts)) for kind in Kind.every]
+    before = [(kind, dict(kind)) for kind in Kind.every]
     modules = set(sys.modules)
     yield
     for kind, known in before:
-        kind._parts.clear()
-        kind._parts.update(known)
+        kind.clear()
+        kind.update(known)
     for name in set(sys.modules) - modules:
         if name.startswith("wcapsnet_plugin_"):
             del sys.modules[name]

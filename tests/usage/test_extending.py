@@ -43,15 +43,15 @@ def commands_of(section: str) -> list[str]:
 def forget(before: list[dict]) -> None:
     """As a new process is: nothing of a plugin is known."""
     for kind, known in zip(Kind.every, before, strict=True):
-        kind._parts.clear()
-        kind._parts.update(known)
+        kind.clear()
+        kind.update(known)
     for name in [name for name in sys.modules if name.startswith("wcapsnet_plugin_")]:
         del sys.modules[name]
 
 
 @pytest.fixture
 def registered():
-    before = [dict(kind._parts) for kind in Kind.every]
+    before = [dict(kind) for kind in Kind.every]
     yield before
     forget(before)
 
@@ -100,7 +100,7 @@ def test_every_file_named_on_the_page_exists():
 
 
 def test_a_new_weighting_its_record_and_its_refusal(place, monkeypatch, capsys):
-    section, before = "A new weighting", [dict(kind._parts) for kind in Kind.every]
+    section, before = "A new weighting", [dict(kind) for kind in Kind.every]
     try_section(section, monkeypatch, capsys)
     name, _ = file_of(section)
     facts = written("runs/sharper")
