@@ -90,8 +90,8 @@ class Classifier(nn.Module, Pretrained):
         """Class, probability and routing of one picture, or of each in a list.
 
         A picture is a file name, an open file, its bytes, a PIL image, an array (h, w) or (h, w, ch), or a tensor
-        (h, w) or (ch, h, w). Arrays and tensors hold uint8, or floats from 0 to 1, not normalised; one with a batch
-        dimension in front, so of four dimensions, is a list.
+        (h, w) or (ch, h, w). Arrays and tensors hold uint8, or floats from 0 to 1, not normalised. An array or tensor
+        of four dimensions is a batch, treated like a list.
         """
         return predict(self, pictures, top)
 

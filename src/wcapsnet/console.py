@@ -58,7 +58,7 @@ def progress_bar(*columns: str | ProgressColumn, quiet: bool) -> Progress:
 
 @contextmanager
 def counting(quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """Counts images: call the result with the number of finished ones and the total."""
+    """A progress bar for images: call the result with the number done and the total."""
     with progress_bar(quiet=quiet) as bar:
         task = bar.add_task("images", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

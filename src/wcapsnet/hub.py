@@ -140,7 +140,7 @@ def dataset_of(
     experiment: Experiment, data_dir: Path | None, download: bool, quiet: bool, tell: bool = True
 ) -> Dataset:
     """The images of an experiment, if its network fits them. `quiet`: no progress bar; `tell`: list skipped files and
-    whatever else is odd about a folder."""
+    print warnings about a folder."""
     dataset = load_dataset(experiment.data, data_dir=data_dir, download=download, quiet=quiet)
     if tell:
         tell_skipped(dataset.skipped)
@@ -170,8 +170,8 @@ def check_fit(experiment: Experiment, dataset: Dataset) -> None:
 
 
 def data_of_run(run: Run, data_dir: Path | None, download: bool, quiet: bool) -> Dataset:
-    """A run's own data; if its folder of pictures was moved, `data_dir` is the new path. What is odd about them was
-    said when the run started."""
+    """A run's own data; if its folder of pictures was moved, `data_dir` is the new path. Warnings were printed when
+    the run started."""
     return dataset_of(moved(run.experiment, data_dir), data_dir or remembered(run.path), download, quiet, tell=False)
 
 

@@ -80,7 +80,7 @@ def create(
 
 @contextmanager
 def uninitialised() -> Iterator[None]:
-    """Networks that this thread builds inside have the values that are in the memory: for those who need only shapes.
+    """Networks that this thread builds inside are not initialised: enough where only shapes matter.
 
     Saves the time of `torch.nn.init`, which is most of it, and leaves the random numbers alone. The meta device would
     do the same, but takes seconds to import.
