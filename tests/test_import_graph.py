@@ -8,8 +8,8 @@ import pytest
 SRC = Path(__file__).parents[1] / "src" / "wcapsnet"
 # Every package may import those in the lines before its own, and nothing else.
 LAYERS = [
-    ["errors", "launched", "lazy", "limits"],
-    ["atomic", "cache", "console", "device", "formatting", "host_memory"],
+    ["errors", "formatting", "launched", "lazy", "limits"],
+    ["atomic", "cache", "console", "device", "host_memory"],
     ["parts", "scores"],
     ["plugins", "pretrained"],
     ["settings", "network"],

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 from rich import console
 from rich.text import Text
 
+from .formatting import printable
+
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn
-
-# Escape sequences in the names of files and classes must not reach the terminal.
-CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
 
 class Console(console.Console):
@@ -25,7 +24,8 @@ class Console(console.Console):
         super().__init__(stderr=stderr, width=None if stream and stream.isatty() else 200, highlight=False)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        return super().render_str(text.translate(CONTROL), **options)
+        # Escape sequences in the names of files and classes must not reach the terminal.
+        return super().render_str(printable(text, keep="\n\t"), **options)
 
 
 out, err = Console(), Console(stderr=True)
