@@ -8,14 +8,14 @@ import pytest
 SRC = Path(__file__).parents[1] / "src" / "wcapsnet"
 # Every package may import those in the lines before its own, and nothing else.
 LAYERS = [
-    ["errors", "launched", "lazy", "limits"],
-    ["atomic", "cache", "console", "device", "formatting", "host_memory"],
-    ["parts", "prediction", "scores"],
+    ["errors", "formatting", "launched", "lazy", "limits"],
+    ["atomic", "cache", "console", "device", "host_memory"],
+    ["parts", "scores"],
     ["plugins", "pretrained"],
     ["settings", "network"],
     ["memory"],
     ["baselines", "data", "objective"],
-    ["engine", "experiment", "models"],
+    ["engine", "experiment", "models", "prediction"],
     ["kernels", "classifier", "recipes"],
     ["model_card"],
     ["training"],

@@ -50,12 +50,12 @@ def sharpen(x):
 @pytest.fixture
 def clean():
     """What plugins of a test leave behind is removed: parts and modules."""
-    before = [(kind, dict(kind._parts)) for kind in Kind.every]
+    before = [(kind, dict(kind)) for kind in Kind.every]
     modules = set(sys.modules)
     yield
     for kind, known in before:
-        kind._parts.clear()
-        kind._parts.update(known)
+        kind.clear()
+        kind.update(known)
     for name in set(sys.modules) - modules:
         if name.startswith("wcapsnet_plugin_"):
             del sys.modules[name]
@@ -71,19 +71,14 @@ def plugin(folder: Path, name: str, file: str = "routing.py") -> Path:
 # ── registering ──
 
 
-def test_a_registered_part_is_found_by_its_name(kind):
+def test_a_registered_part_is_returned_and_found_by_its_name(kind):
+    assert kind("own")(tiny) is tiny
     assert kind["blur"] is blur
-    assert list(kind) == ["blur", "sharpen"]
-    assert len(kind) == 2
-    assert "blur" in kind
+    assert list(kind) == ["blur", "sharpen", "own"]
+    assert len(kind) == 3
     assert kind.name_of(sharpen) == "sharpen"
-
-
-def test_registering_returns_the_part_itself(kind):
-    def own(x):
-        return x
-
-    assert kind("own")(own) is own
+    assert "blur" in kind
+    assert not any(name in kind for name in (None, 3, ["blur"], {}))
 
 
 def test_a_name_that_is_taken_is_refused_and_the_part_before_stays(kind):
@@ -124,11 +119,6 @@ def test_an_unknown_name_suggests_the_nearest_or_lists_all(kind):
     with pytest.raises(InputError, match=r"There is no filter 'qqq'; choose one of blur, sharpen\."):
         kind["qqq"]
     assert suggestion("BLUR", kind) == "; did you mean 'blur'?"
-
-
-@pytest.mark.parametrize("name", [None, 3, ["blur"], {}])
-def test_what_is_no_name_is_no_part(kind, name):
-    assert name not in kind
 
 
 def test_the_parts_of_the_paper_are_registered():
@@ -217,12 +207,14 @@ def test_parts_without_a_file_are_no_plugins():
 
 
 @pytest.mark.usefixtures("clean")
-def test_what_was_made_with_a_plugin_needs_it_again(tmp_path):
+def test_a_plugin_is_known_by_its_content_and_a_change_of_it_is_told(tmp_path):
     path = plugin(tmp_path, "one-hot")
     load_plugin(path)
-    (needed,) = (one for one in plugins() if one.path == str(path.resolve()))
-    assert require([needed], "runs/own") == []
-    assert require([], "runs/own") == []
+    content = hashlib.sha256(path.read_bytes()).hexdigest()
+    changed = Plugin("/elsewhere/routing.py", "0" * 64)
+    same, moved = Plugin(str(path.resolve()), content), Plugin("/elsewhere/moved.py", content)
+    assert require([same, moved], "runs/own") == []
+    assert require([changed], "runs/own") == [changed]
 
 
 def test_a_missing_plugin_is_named_with_what_needs_it_and_what_to_do():
@@ -230,22 +222,6 @@ def test_a_missing_plugin_is_named_with_what_needs_it_and_what_to_do():
         require([Plugin("/somewhere/routing_of_mine.py", "0" * 64)], "runs/own")
     assert str(error.value).startswith("runs/own needs the plugin /somewhere/routing_of_mine.py")
     assert "--plugin /somewhere/routing_of_mine.py" in str(error.value)
-
-
-@pytest.mark.usefixtures("clean")
-def test_a_plugin_that_has_changed_is_told(tmp_path):
-    path = plugin(tmp_path, "one-hot")
-    load_plugin(path)
-    then = Plugin("/elsewhere/routing.py", "0" * 64)
-    assert require([then], "runs/own") == [then]
-
-
-@pytest.mark.usefixtures("clean")
-def test_a_plugin_that_has_moved_is_known_by_its_content(tmp_path):
-    path = plugin(tmp_path, "one-hot")
-    load_plugin(path)
-    moved = Plugin("/elsewhere/moved.py", hashlib.sha256(path.read_bytes()).hexdigest())
-    assert require([moved], "runs/own") == []
 
 
 def test_a_routing_config_names_an_unknown_weighting():

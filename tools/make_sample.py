@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from wcapsnet.data import embedded
-from wcapsnet.data.formats import read_idx
+from wcapsnet.data.formats import SAMPLE, read_idx
 from wcapsnet.errors import InputError
 
 TRAIN, TEST = 10000, 2000
@@ -47,4 +46,4 @@ def make_sample(idx_folder: Path, target: Path) -> None:
 if __name__ == "__main__":
     if len(sys.argv) != 2 or not Path(sys.argv[1]).is_dir():
         sys.exit(__doc__)
-    make_sample(Path(sys.argv[1]), Path(embedded.__file__).parent / "sample" / embedded.FILE)
+    make_sample(Path(sys.argv[1]), SAMPLE)

@@ -9,32 +9,31 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias, overload
+from typing import Any, TypeAlias, overload
 
 import numpy as np
 import torch
-from PIL import Image
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
 from . import baselines  # noqa: F401 - a file may hold any built-in network
 from .atomic import replacing
-from .data import read_image
+from .data.decode import ImageSource
 from .data.device_data import normalize
 from .device import arithmetic
 from .errors import InputError
 from .memory import built
 from .network import Output, WCapsNet, WCapsNetConfig
 from .plugins import plugins, recorded_plugins, require
-from .prediction import Prediction, best_first
+from .prediction import Prediction, best_first, predict, read_images
 from .pretrained import Pretrained
 from .settings import model_from_dict, to_dict
 
 METADATA = "wcapsnet"  # the key of our metadata in a safetensors file
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
-Picture: TypeAlias = "str | Path | bytes | BinaryIO | Image.Image | np.ndarray[Any, Any] | Tensor"
+Picture: TypeAlias = ImageSource
 
 
 class Classifier(nn.Module, Pretrained):
@@ -73,8 +72,9 @@ class Classifier(nn.Module, Pretrained):
 
     def preprocess(self, pictures: Iterable[Picture]) -> Tensor:
         """Pictures of any kind and size → normalised images (m, ch, h, w) on the classifier's device"""
-        shape = {"channels": self.config.channels, "height": self.config.height, "width": self.config.width}
-        pixels = np.stack([read_image(p, **shape) for p in pictures])
+        return self._normalized(read_images(pictures, self.shape))
+
+    def _normalized(self, pixels: np.ndarray) -> Tensor:
         return normalize(torch.from_numpy(pixels).to(self.mean.device), self.mean, self.std)
 
     def pixels(self, images: Tensor) -> Tensor:
@@ -90,39 +90,23 @@ class Classifier(nn.Module, Pretrained):
         """Class, probability and routing of one picture, or of each in a list.
 
         A picture is a file name, an open file, its bytes, a PIL image, an array (h, w) or (h, w, ch), or a tensor
-        (h, w) or (ch, h, w). Arrays and tensors hold uint8, or floats from 0 to 1, not normalised; one with a batch
-        dimension in front, so of four dimensions, is a list.
+        (h, w) or (ch, h, w). Arrays and tensors hold uint8, or floats from 0 to 1, not normalised. An array or tensor
+        of four dimensions is a batch, treated like a list.
         """
-        if isinstance(pictures, (np.ndarray, Tensor)) and pictures.ndim == 4:
-            pictures = list(pictures)
-        if isinstance(pictures, (list, tuple)):
-            return self._predict(pictures, top)
-        return self._predict([pictures], top)[0]  # type: ignore[list-item]
+        return predict(self, pictures, top)
 
-    def _predict(self, pictures: Sequence[Picture], top: int) -> list[Prediction]:
-        answers: list[Prediction] = []
+    def classify(self, pixels: np.ndarray, top: int, names: Sequence[str | None]) -> list[Prediction]:
+        """Predictions for pictures as `read_image` returns them: uint8 (m, ch, h, w). In evaluation mode and in fp32,
+        like the test-set results."""
         was_training = self.training
         self.eval()
         try:
-            for start in range(0, len(pictures), 64):
-                batch = pictures[start : start + 64]
-                answers += self.answer(self.preprocess(batch), top, [_name(p) for p in batch])
+            with torch.no_grad(), arithmetic("fp32", self.mean.device):
+                output = self(self._normalized(pixels))
         finally:
             self.train(was_training)
-        return answers
-
-    @torch.no_grad()
-    def answer(self, images: Tensor, top: int, names: Sequence[str | None]) -> list[Prediction]:
-        """The network's output in evaluation mode for normalised images, in fp32 like the test-set results."""
-        with arithmetic("fp32", images.device):
-            output = self(images)
-        probabilities = self.probabilities(output).cpu().numpy()
         weights = [r.weights.float().cpu() for r in getattr(output, "routings", ())]
-        return best_first(probabilities, weights, self.classes, top, names)
-
-    def classify(self, pixels: np.ndarray, top: int, names: Sequence[str | None]) -> list[Prediction]:
-        """Predictions for pictures as `read_image` returns them: uint8 (m, ch, h, w)"""
-        return self.answer(normalize(torch.from_numpy(pixels).to(self.mean.device), self.mean, self.std), top, names)
+        return best_first(self.probabilities(output).cpu().numpy(), weights, self.classes, top, names)
 
     def description(self) -> dict[str, Any]:
         """Everything except the weights that is needed to build it."""
@@ -211,15 +195,14 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         described = None
     if not isinstance(described, dict):
         raise InputError(f"{path} was not written by wcapsnet: it does not say which network its weights belong to.")
-    if "checksum" in described and described["checksum"] != checksum(tensors, described):
+    if described.get("checksum") != checksum(tensors, described):
         raise InputError(f"{path} is damaged: its weights or their description do not match its checksum.")
     return tensors, described
 
 
 def weights_checksum(path: Path) -> str:
-    """The checksum that the file states, verified, or for a file without one, its own."""
-    tensors, facts = load_tensors(path)
-    return str(facts.get("checksum") or checksum(tensors, facts))
+    """The checksum that the file states, verified"""
+    return str(load_tensors(path)[1]["checksum"])
 
 
 def sealed(tensors: dict[str, Tensor], facts: dict[str, Any]) -> dict[str, Any]:
@@ -236,7 +219,3 @@ def checksum(tensors: dict[str, Tensor], facts: dict[str, Any]) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _name(picture: Picture) -> str | None:
-    return str(picture) if isinstance(picture, (str, Path)) else None

@@ -1,17 +1,20 @@
-"""The two consoles everything is printed to."""
+"""The two consoles everything is printed to, and progress bars."""
 
 from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from rich import console
 from rich.text import Text
 
-# Escape sequences in the names of files and classes must not reach the terminal.
-CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+from .formatting import printable
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, ProgressColumn
 
 
 class Console(console.Console):
@@ -21,7 +24,8 @@ class Console(console.Console):
         super().__init__(stderr=stderr, width=None if stream and stream.isatty() else 200, highlight=False)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        return super().render_str(text.translate(CONTROL), **options)
+        # Escape sequences in the names of files and classes must not reach the terminal.
+        return super().render_str(printable(text, keep="\n\t"), **options)
 
 
 out, err = Console(), Console(stderr=True)
@@ -42,3 +46,19 @@ def few(lines: Sequence[str], most: int = 10) -> None:
         err.print(f"  {line}", markup=False, soft_wrap=True)
     if len(lines) > most:
         err.print(f"  and {len(lines) - most} more")
+
+
+def progress_bar(*columns: str | ProgressColumn, quiet: bool) -> Progress:
+    """On stderr, so that results on stdout stay clean; silent unless in a terminal or a notebook"""
+    from rich.progress import Progress
+
+    shown = not quiet and (err.is_terminal or err.is_jupyter)
+    return Progress(*columns, console=err, transient=True, disable=not shown)
+
+
+@contextmanager
+def counting(quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar for images: call the result with the number done and the total."""
+    with progress_bar(quiet=quiet) as bar:
+        task = bar.add_task("images", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

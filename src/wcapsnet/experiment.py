@@ -13,7 +13,7 @@ from .data.huggingface import PREFIX
 from .errors import InputError, shown
 from .network import WCapsNetConfig
 from .objective import PAPER, Objective
-from .settings import from_dict, to_dict
+from .settings import checked, from_dict, to_dict
 
 PRECISIONS = ("fp32", "bf16")
 KERNELS = ("auto", "fused", "plain")
@@ -50,31 +50,28 @@ class TrainingConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        def require(holds: bool, name: str, needs: str) -> None:
-            if not holds:
-                raise InputError(f"training.{name} is {shown(getattr(self, name))}, but it must be {needs}.")
-
+        check = checked(self, "training")
         for name in ("epochs", "batch_size"):
-            require(1 <= getattr(self, name) <= MAX_COUNT, name, f"between 1 and {MAX_COUNT:,}")
-        require(self.schedule in SCHEDULES, "schedule", "one of " + ", ".join(SCHEDULES))
-        require(self.optimizer in OPTIMIZERS, "optimizer", "one of " + ", ".join(OPTIMIZERS))
-        require(0 <= self.averaging < 1, "averaging", "at least 0 and below 1")
+            check(name, 1 <= getattr(self, name) <= MAX_COUNT, f"between 1 and {MAX_COUNT:,}")
+        check("schedule", self.schedule in SCHEDULES, "one of " + ", ".join(SCHEDULES))
+        check("optimizer", self.optimizer in OPTIMIZERS, "one of " + ", ".join(OPTIMIZERS))
+        check("averaging", 0 <= self.averaging < 1, "at least 0 and below 1")
         steps = self.epoch_steps
-        require(steps is None or 1 <= steps <= MAX_COUNT, "epoch_steps", f"between 1 and {MAX_COUNT:,}, or none")
-        require(self.minutes is None or 0 < self.minutes < math.inf, "minutes", "above zero, or none")
-        require(0 < self.lr <= MAX_RATE, "lr", f"above zero and at most {MAX_RATE:g}")
-        require(0 <= self.floor <= self.lr, "floor", "between 0 and the learning rate")
-        require(0 <= self.warmup <= MAX_COUNT, "warmup", f"between 0 and {MAX_COUNT:,} epochs")
-        require(0 <= self.sharpening <= MAX_COUNT, "sharpening", f"between 0 and {MAX_COUNT:,} epochs")
-        require(0 < self.decay <= 1, "decay", "above 0 and at most 1")
-        require(0 <= self.momentum < 1, "momentum", "at least 0 and below 1")
-        require(0 <= self.weight_decay <= MAX_RATE, "weight_decay", f"between 0 and {MAX_RATE:g}")
+        check("epoch_steps", steps is None or 1 <= steps <= MAX_COUNT, f"between 1 and {MAX_COUNT:,}, or none")
+        check("minutes", self.minutes is None or 0 < self.minutes < math.inf, "above zero, or none")
+        check("lr", 0 < self.lr <= MAX_RATE, f"above zero and at most {MAX_RATE:g}")
+        check("floor", 0 <= self.floor <= self.lr, "between 0 and the learning rate")
+        check("warmup", 0 <= self.warmup <= MAX_COUNT, f"between 0 and {MAX_COUNT:,} epochs")
+        check("sharpening", 0 <= self.sharpening <= MAX_COUNT, f"between 0 and {MAX_COUNT:,} epochs")
+        check("decay", 0 < self.decay <= 1, "above 0 and at most 1")
+        check("momentum", 0 <= self.momentum < 1, "at least 0 and below 1")
+        check("weight_decay", 0 <= self.weight_decay <= MAX_RATE, f"between 0 and {MAX_RATE:g}")
         increasing = list(self.milestones) == sorted(set(self.milestones)) and all(m > 0 for m in self.milestones)
-        require(increasing, "milestones", "increasing epochs")
-        require(self.patience is None or self.patience >= 1, "patience", "at least 1, or none")
-        require(self.precision in PRECISIONS, "precision", "one of " + ", ".join(PRECISIONS))
-        require(self.kernels in KERNELS, "kernels", "one of " + ", ".join(KERNELS))
-        require(0 <= self.seed < 2**63, "seed", f"between 0 and {2**63 - 1:,}")
+        check("milestones", increasing, "increasing epochs")
+        check("patience", self.patience is None or self.patience >= 1, "at least 1, or none")
+        check("precision", self.precision in PRECISIONS, "one of " + ", ".join(PRECISIONS))
+        check("kernels", self.kernels in KERNELS, "one of " + ", ".join(KERNELS))
+        check("seed", 0 <= self.seed < 2**63, f"between 0 and {2**63 - 1:,}")
 
     def learning_rate(self, epoch: float) -> float:
         """The learning rate after `epoch` epochs: by default it drops to a tenth after 150, 200 and 250 epochs.

@@ -89,9 +89,9 @@ def some(items: Iterable[str], most: int = 5) -> str:
     return ", ".join(shown[:most]) + (f" and {len(shown) - most} more" if len(shown) > most else "")
 
 
-def printable(text: str) -> str:
+def printable(text: str, keep: str = "") -> str:
     """Text from elsewhere, such as a file name, with control characters spelled out: they could rewrite the terminal"""
-    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _CONTROL.sub(lambda c: c[0] if c[0] in keep else c[0].encode("unicode_escape").decode(), text)
 
 
 def date(text: str) -> str:

@@ -14,13 +14,13 @@ from . import shipped
 from .classifier import Classifier, weights_checksum
 from .console import few, warn
 from .data import DATASETS, Dataset, default_data_dir, load_dataset
-from .data.device_data import imbalanced
 from .data.huggingface import is_hugging_face, moved_to
 from .device import choose_device
 from .errors import InputError
 from .experiment import Experiment, Start, published
 from .formatting import plural
 from .pretrained import WEIGHTS, is_pretrained
+from .scores import imbalanced
 from .training.run_folder import Run, read_json
 
 PARTS = ("train", "validation", "test")  # of a dataset
@@ -44,11 +44,12 @@ def load(source: str | Path, *, device: str = "cpu") -> Classifier:
         raise InputError(f"{source} is an exported file, for predict and evaluate only; name the network it came from.")
     if is_pretrained(path) and not Run.is_run(path):
         return Classifier.from_pretrained(path, device=device)
-    run = Run.open(path) if path.is_dir() else None
-    classifier = Classifier.load(weights_file(source), choose_device(device))
-    if run:
-        run.check_weights(classifier.config, classifier.classes)
-        classifier.facts |= _facts_of(run)
+    if not path.is_dir():
+        return Classifier.load(path, choose_device(device))
+    run = Run.open(path)
+    classifier = Classifier.load(run.weights(), choose_device(device))
+    run.check_weights(classifier.config, classifier.classes)
+    classifier.facts |= _facts_of(run)
     return classifier
 
 
@@ -64,31 +65,25 @@ def _facts_of(run: Run) -> dict[str, Any]:
     return facts
 
 
-def weights_file(source: str | Path) -> Path:
-    """The safetensors file that `load` reads"""
-    if source in shipped.names():
-        return shipped.path_of(str(source))
-    path = Path(source)
-    if is_pretrained(path) and not Run.is_run(path):
-        return path / WEIGHTS
-    return Run.open(path).weights() if path.is_dir() else path
-
-
 def starting_network(source: str | Path) -> tuple[Start, Classifier]:
     """A trained network to start from, and how an experiment records it"""
     classifier = load(source)
     name = str(source) if source in shipped.names() else str(Path(source).expanduser().resolve())
-    return Start(name, weights_checksum(weights_file(source))), classifier
+    return Start(name, classifier.facts["checksum"]), classifier
 
 
 def start_file(experiment: Experiment) -> Path | None:
     """The weights file that an experiment starts from; None if it starts from random weights."""
     if experiment.start is None:
         return None
-    source = experiment.start.source
-    if source not in shipped.names() and not Path(source).exists():
+    source, path = experiment.start.source, Path(experiment.start.source)
+    if source in shipped.names():
+        return shipped.path_of(source)
+    if not path.exists():
         raise InputError(f"{source}, the network to start from, is missing; restore it, or name one with --from.")
-    return weights_file(source)
+    if is_pretrained(path) and not Run.is_run(path):
+        return path / WEIGHTS
+    return Run.open(path).weights() if path.is_dir() else path
 
 
 def repeated_start(experiment: Experiment, run: Path) -> Experiment:
@@ -145,14 +140,14 @@ def dataset_of(
     experiment: Experiment, data_dir: Path | None, download: bool, quiet: bool, tell: bool = True
 ) -> Dataset:
     """The images of an experiment, if its network fits them. `quiet`: no progress bar; `tell`: list skipped files and
-    whatever else is odd about a folder."""
+    print warnings about a folder."""
     dataset = load_dataset(experiment.data, data_dir=data_dir, download=download, quiet=quiet)
     if tell:
         tell_skipped(dataset.skipped)
         for sentence in dataset.warnings:
             warn(sentence)
-        if experiment.data.balance and imbalanced(counts := dataset.train.labels.bincount()):
-            least, most = int(counts.min()), int(counts.max())
+        if experiment.data.balance and imbalanced(counts := dataset.train.labels.bincount().tolist()):
+            least, most = min(counts), max(counts)
             warn(f"Classes have {least} to {most} training images; all are drawn equally often (data.balance).")
     check_fit(experiment, dataset)
     return dataset
@@ -175,8 +170,8 @@ def check_fit(experiment: Experiment, dataset: Dataset) -> None:
 
 
 def data_of_run(run: Run, data_dir: Path | None, download: bool, quiet: bool) -> Dataset:
-    """A run's own data; if its folder of pictures was moved, `data_dir` is the new path. What is odd about them was
-    said when the run started."""
+    """A run's own data; if its folder of pictures was moved, `data_dir` is the new path. Warnings were printed when
+    the run started."""
     return dataset_of(moved(run.experiment, data_dir), data_dir or remembered(run.path), download, quiet, tell=False)
 
 

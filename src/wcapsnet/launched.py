@@ -1,4 +1,4 @@
-"""What `torchrun` tells its processes, and who of them speaks. Can be imported without torch."""
+"""What `torchrun` tells its processes, and which of them prints. Can be imported without torch."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def only_first_speaks() -> Iterator[None]:
 
 
 def launcher() -> list[str]:
-    """The command to resume with, as far as `torchrun` lets us know it"""
+    """The command to resume with, reconstructed from the variables that `torchrun` sets"""
     if not started():
         return []
     local = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))

@@ -28,65 +28,41 @@ _PATCHING = Lock()
 def paper_config(classes: int, channels: int, height: int, width: int) -> WCapsNetConfig:
     """Table I: its CIFAR-10 column up to ten classes, its CIFAR-100 column (k = 24 in the last level) for more."""
     levels = CIFAR10_LEVELS if classes <= 10 else CIFAR100_LEVELS
-    return WCapsNetConfig(classes=classes, channels=channels, height=height, width=width, levels=levels)
+    return WCapsNetConfig(classes, channels, height, width, levels)
 
 
 @model("wcapsnet-quick")
 def quick_config(classes: int, channels: int, height: int, width: int) -> WCapsNetConfig:
     """A smaller version for CPUs: three levels and half the dense layers, with the full routing mechanism."""
     levels = QUICK_LEVELS if classes <= 10 else (*QUICK_LEVELS[:2], Level(2, 8, 24, 1))
-    return WCapsNetConfig(
-        classes=classes,
-        channels=channels,
-        height=height,
-        width=width,
-        levels=levels,
-        init_channels=8,
-        dense_layers=3,
-        critic_channels=16,
-    )
+    shape = (classes, channels, height, width)
+    return WCapsNetConfig(*shape, levels, init_channels=8, dense_layers=3, critic_channels=16)
+
+
+# No noise, dropout or extra class; smaller critics.
+PLAIN: dict[str, Any] = {
+    "routing": RoutingConfig(noise_share=0.0, dropout=0.0),
+    "critic_channels": 16,
+    "critic_dropout": 0.0,
+    "projection_dropout": 0.0,
+    "extra_class": False,
+}
 
 
 @model("wcapsnet-small")
 def small_config(classes: int, channels: int, height: int, width: int) -> WCapsNetConfig:
     """For folders of pictures on a CPU: four convolutions, then two levels of two blocks; max pooling, no dropout or
     noise, no extra class. Channels come in multiples of 16, which CPUs compute fastest."""
-    return WCapsNetConfig(
-        classes=classes,
-        channels=channels,
-        height=height,
-        width=width,
-        levels=SMALL_LEVELS,
-        init_channels=16,
-        stem=(16, 32, 32),
-        dense_layers=2,
-        max_pooling=True,
-        routing=RoutingConfig(noise_share=0.0, dropout=0.0),
-        critic_channels=16,
-        critic_dropout=0.0,
-        projection_dropout=0.0,
-        decoder_channels=(8, 8),
-        extra_class=False,
-    )
+    layers = {"init_channels": 16, "stem": (16, 32, 32), "dense_layers": 2, "max_pooling": True}
+    small = {**PLAIN, **layers, "decoder_channels": (8, 8)}
+    return WCapsNetConfig(classes, channels, height, width, SMALL_LEVELS, **small)
 
 
 @model("wcapsnet-plus")
 def plus_config(classes: int, channels: int, height: int, width: int) -> WCapsNetConfig:
     """Beyond the paper (D41): the first level at full resolution, fewer and wider blocks, smaller critics and decoder;
     no dropout, noise or extra class."""
-    return WCapsNetConfig(
-        classes=classes,
-        channels=channels,
-        height=height,
-        width=width,
-        levels=PLUS_LEVELS,
-        routing=RoutingConfig(noise_share=0.0, dropout=0.0),
-        critic_channels=16,
-        critic_dropout=0.0,
-        projection_dropout=0.0,
-        decoder_channels=(8, 16),
-        extra_class=False,
-    )
+    return WCapsNetConfig(classes, channels, height, width, PLUS_LEVELS, decoder_channels=(8, 16), **PLAIN)
 
 
 def model_config(name: str, classes: int, channels: int, height: int, width: int) -> Any:
@@ -104,7 +80,7 @@ def create(
 
 @contextmanager
 def uninitialised() -> Iterator[None]:
-    """Networks that this thread builds inside have the values that are in the memory: for those who need only shapes.
+    """Networks that this thread builds inside are not initialised: enough where only shapes matter.
 
     Saves the time of `torch.nn.init`, which is most of it, and leaves the random numbers alone. The meta device would
     do the same, but takes seconds to import.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from .errors import InputError, shown
@@ -19,58 +19,36 @@ from .errors import InputError, shown
 Part = TypeVar("Part")
 
 
-class UnknownPart(InputError, KeyError):
-    """No part is registered under this name."""
-
-    def __str__(self) -> str:
-        return str(self.args[0])
-
-
-class Kind(MutableMapping[str, Any]):
+class Kind(dict[str, Any]):
     """All parts of one kind. Calling it registers a part; looking up an unknown name raises an `InputError`."""
 
     every: list[Kind] = []  # noqa: RUF012 - shared by design
 
     def __init__(self, name: str, field: str = ""):
         self.name, self.field = name, field  # the experiment field that names one or more such parts
-        self._parts: dict[str, Any] = {}
         self.every.append(self)
 
     def __call__(self, name: str) -> Callable[[Part], Part]:
         def register(part: Part) -> Part:
-            known = self._parts.get(name)
+            known = self.get(name)
             if known is not None and _defined_at(known) != _defined_at(part):
                 raise InputError(
                     f"There is already a {self.name} {name!r} ({_defined_at(known)}); choose another name."
                 )
-            self._parts[name] = part
+            self[name] = part
             return part
 
         return register
 
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._parts:
-            raise UnknownPart(f"There is no {self.name} {shown(name)}{suggestion(name, self._parts)}")
-        return self._parts[name]
-
-    def __setitem__(self, name: str, part: Any) -> None:
-        self._parts[name] = part
-
-    def __delitem__(self, name: str) -> None:
-        del self._parts[name]
+    def __missing__(self, name: str) -> Any:
+        raise InputError(f"There is no {self.name} {shown(name)}{suggestion(name, self)}")
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and name in self._parts
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._parts)
-
-    def __len__(self) -> int:
-        return len(self._parts)
+        return isinstance(name, str) and super().__contains__(name)
 
     def name_of(self, part: Any) -> str:
         """The name under which a part was registered."""
-        return next((name for name, known in self._parts.items() if known is part), getattr(part, "__name__", "?"))
+        return next((name for name, known in self.items() if known is part), getattr(part, "__name__", "?"))
 
 
 weighting = Kind("weighting", "model.routing.weighting")  # a (m, n, …) → b, which sums to 1 over capsules; or a module

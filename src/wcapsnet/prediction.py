@@ -1,18 +1,22 @@
-"""The prediction for one picture. Needs no torch."""
+"""Predictions for pictures of any kind. Needs no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from .data.decode import ImageSource, read_image
 from .formatting import percent
 from .limits import EQUAL
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+BATCH = 64  # images
 
 
 @dataclass(frozen=True)
@@ -55,3 +59,27 @@ def best_first(
         )
         for m, name in enumerate(names)
     ]
+
+
+class Network(Protocol):
+    @property
+    def shape(self) -> tuple[int, int, int]: ...
+
+    def classify(self, pixels: np.ndarray, top: int, names: Sequence[str | None]) -> list[Prediction]: ...
+
+
+def predict(network: Network, pictures: Any, top: int) -> Any:
+    """The prediction for one picture, or those for a list of pictures or for an array with a batch dimension."""
+    several = isinstance(pictures, (list, tuple)) or getattr(pictures, "ndim", 0) == 4
+    sources = list(pictures) if several else [pictures]
+    answers: list[Prediction] = []
+    for start in range(0, len(sources), BATCH):
+        batch = sources[start : start + BATCH]
+        names = [str(one) if isinstance(one, (str, Path)) else None for one in batch]
+        answers += network.classify(read_images(batch, network.shape), top, names)
+    return answers if several else answers[0]
+
+
+def read_images(pictures: Iterable[ImageSource], shape: tuple[int, int, int]) -> np.ndarray:
+    channels, height, width = shape
+    return np.stack([read_image(one, channels=channels, height=height, width=width) for one in pictures])

@@ -12,7 +12,7 @@ import json
 import sys
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from .errors import InputError, shown
@@ -74,11 +74,9 @@ def to_dict(value: Any) -> Any:
     """Nested dataclasses and tuples as dicts and lists, ready for JSON."""
     if isinstance(value, Amounts):
         return _Open(value)
-    if type(value) in architecture.values():
-        fields = {f.name: to_dict(getattr(value, f.name)) for f in dataclasses.fields(value)}
-        return {"architecture": architecture.name_of(type(value)), **fields}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_dict(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        named = {"architecture": architecture.name_of(type(value))} if type(value) in architecture.values() else {}
+        return named | {f.name: to_dict(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, (tuple, list)):
         return [to_dict(v) for v in value]
     return value
@@ -109,6 +107,21 @@ def from_dict(cls: type[T], data: Any, path: str = "") -> T:
         if f.name not in data and not optional:
             raise InputError(f"The field {_join(path, f.name)!r} is missing.")
     return cls(**{key: _convert(hints[key], value, _join(path, key)) for key, value in data.items()})
+
+
+def checked(config: Any, section: str) -> Callable[[str, bool, str], None]:
+    """Refuse a configuration built in Python if a value does not have its field's type. Returns a function to check
+    the values themselves: `check(field, whether it is right, what it must be)`."""
+    for name, hint in type_hints(typing.cast(Any, type(config))).items():
+        value = getattr(config, name)
+        if type(value) is not hint and (plain := _convert(hint, value, f"{section}.{name}")) != value:
+            raise InputError(f"{section}.{name} must be {plain!r}, not {shown(value)}.")
+
+    def check(field: str, holds: bool, needs: str) -> None:
+        if not holds:
+            raise InputError(f"{section}.{field} is {shown(getattr(config, field))}, but it must be {needs}.")
+
+    return check
 
 
 def with_setting(value: T, assignment: str) -> T:

@@ -26,7 +26,7 @@ def experiment() -> Experiment:
 
 @pytest.fixture(autouse=True)
 def _recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(RECIPES._parts, "small", small)
+    monkeypatch.setitem(RECIPES, "small", small)
     monkeypatch.chdir(tmp_path)
 
 

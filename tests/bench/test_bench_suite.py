@@ -222,7 +222,7 @@ def test_what_does_not_fit_into_memory_is_left_out_and_said(monkeypatch):
 
 def test_a_loss_that_is_not_a_number_is_said(monkeypatch):
     broken = replace(RECIPES["small"](), training=TrainingConfig(batch_size=4, lr=1e30))
-    monkeypatch.setitem(RECIPES._parts, "small", lambda: broken)
+    monkeypatch.setitem(RECIPES, "small", lambda: broken)
     answer = call("bench", "train", "--against", "plain", *QUICK)
     assert "plain, batch 4: its loss is not finite." in answer.err
 

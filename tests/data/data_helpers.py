@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from wcapsnet.data import Dataset
+
 
 def idx_bytes(array: np.ndarray) -> bytes:
     return bytes((0, 0, 8, array.ndim)) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
@@ -77,6 +79,11 @@ def noise(seed: int, mode: str = "RGB", size: tuple[int, int] = (20, 20)) -> Ima
     channels = {"L": 1, "RGB": 3, "RGBA": 4}[mode]
     pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], channels), dtype=np.uint8)
     return Image.fromarray(pixels[:, :, 0] if channels == 1 else pixels)
+
+
+def images(data: Dataset) -> list[bytes]:
+    """All images of a dataset, in order"""
+    return [image.numpy().tobytes() for part in (data.train, data.validation, data.test) for image in part.images]
 
 
 @dataclass

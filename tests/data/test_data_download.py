@@ -61,5 +61,5 @@ def test_a_place_that_cannot_be_written(server, tmp_path):
 
 def test_importing_the_data_needs_nothing_that_only_some_datasets_need():
     missing = ["lzma", "scipy", "pooch", "requests"]
-    code = f"import sys; sys.modules.update(dict.fromkeys({missing})); import wcapsnet.data.embedded"
+    code = f"import sys; sys.modules.update(dict.fromkeys({missing})); import wcapsnet.data.datasets"
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)

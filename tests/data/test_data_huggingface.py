@@ -97,7 +97,7 @@ def test_a_hugging_face_dataset_streams_from_the_same_cache(tmp_path):
     here, there = read(tmp_path / "saved"), read(tmp_path / "saved", stream="always")
     assert isinstance(there.train.images, Rows)
     assert here.fingerprint("train", "test") == there.fingerprint("train", "test")
-    assert len(list((tmp_path / "cache").glob("*.npz"))) == 1
+    assert len(list((tmp_path / "cache").glob("*.npy"))) == 1
 
 
 def test_a_column_can_be_chosen_and_must_be_if_two_could_be_meant(tmp_path):

@@ -212,7 +212,7 @@ def test_a_file_of_another_program_is_refused(exported, tmp_path):
 
 @pytest.mark.slow
 def test_int8_answers_nearly_as_fp32_in_a_smaller_file(tmp_path):
-    from wcapsnet.data.embedded import read_sample
+    from wcapsnet.data.formats import read_sample
     from wcapsnet.exports.int8 import quantized
 
     classifier = classifier_of(small("wcapsnet-quick", classes=10, size=(28, 28)))

@@ -15,7 +15,7 @@ from PIL import Image
 
 import wcapsnet
 from wcapsnet.data import read_image
-from wcapsnet.data.embedded import read_sample
+from wcapsnet.data.formats import read_sample
 from wcapsnet.explanations import explain_image
 from wcapsnet.explore import Explorer
 from wcapsnet.exports.html import LOCAL, SERVED, html_page

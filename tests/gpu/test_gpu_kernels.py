@@ -384,9 +384,9 @@ def test_parts_of_ones_own_train_between_the_kernels(graph, monkeypatch):
     def seven(output, images, labels):
         return 7 + output.capsules[0].float().square().mean() * 0
 
-    monkeypatch.setitem(parts.weighting._parts, "cubed", lambda a: (a**3).flatten(1).softmax(1).view_as(a))
-    monkeypatch.setitem(parts.loss_term._parts, "seven", seven)
-    monkeypatch.setitem(parts.augmentation._parts, "dark", lambda images, amount: images * amount)
+    monkeypatch.setitem(parts.weighting, "cubed", lambda a: (a**3).flatten(1).softmax(1).view_as(a))
+    monkeypatch.setitem(parts.loss_term, "seven", seven)
+    monkeypatch.setitem(parts.augmentation, "dark", lambda images, amount: images * amount)
     config = WCapsNetConfig(routing=RoutingConfig(weighting="cubed"))
     objective, own = Objective({**PAPER, "seven": 2.0}), Augmentations(dark=0.5)
     step = stepper(config, graph, lr=0.02, objective=objective, mirror=True, augment=own)

@@ -133,7 +133,7 @@ def test_a_network_of_other_shapes_is_left_to_pytorch_with_a_reason(reason):
 
 def register(monkeypatch, kind, name, part):
     """A part that is gone again after the test."""
-    monkeypatch.setitem(kind._parts, name, part)
+    monkeypatch.setitem(kind, name, part)
 
 
 @contextmanager

@@ -32,14 +32,15 @@ CPU = torch.device("cpu")
 @pytest.fixture(scope="module")
 def tool():
     """tools/try_readings.py. Afterwards the registry is as it was: other tests run in this process."""
-    before = [dict(kind._parts) for kind in parts.Kind.every]
+    before = [dict(kind) for kind in parts.Kind.every]
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(PLUGIN.parent))
         import try_readings
 
         yield try_readings
     for kind, registered in zip(parts.Kind.every, before, strict=True):
-        kind._parts = registered
+        kind.clear()
+        kind.update(registered)
     for name in ("readings", "try_readings"):
         del sys.modules[name]
 

@@ -126,8 +126,8 @@ def test_images_are_mirrored_with_the_probability_asked_for():
 
 
 def test_augmentations_come_in_the_order_of_their_names_and_ones_own_by_its_name(monkeypatch):
-    monkeypatch.setitem(augmentation._parts, "add", lambda images, amount: images + amount)
-    monkeypatch.setitem(augmentation._parts, "times", lambda images, amount: images * amount)
+    monkeypatch.setitem(augmentation, "add", lambda images, amount: images + amount)
+    monkeypatch.setitem(augmentation, "times", lambda images, amount: images * amount)
     images = pictures()
     assert torch.equal(augment(images, {"add": 1, "times": 3}), (images + 1) * 3)
     assert torch.equal(augment(images, {"times": 3, "add": 1}), images * 3 + 1)

@@ -158,8 +158,8 @@ def test_a_step_adds_up_the_terms_of_the_loss_before_its_update():
 
 
 def test_a_loss_term_and_an_augmentation_of_ones_own_are_trained_with(monkeypatch):
-    monkeypatch.setitem(loss_term._parts, "seven", lambda output, images, labels: output.logits.mean() * 0 + 7)
-    monkeypatch.setitem(augmentation._parts, "dark", lambda images, amount: images * 0 - amount)
+    monkeypatch.setitem(loss_term, "seven", lambda output, images, labels: output.logits.mean() * 0 + 7)
+    monkeypatch.setitem(augmentation, "dark", lambda images, amount: images * 0 - amount)
     base = toy_experiment()
     data_config = replace(base.data, augment=Augmentations(dark=2))
     experiment = replace(base, data=data_config, objective=Objective({**PAPER, "seven": 3}))

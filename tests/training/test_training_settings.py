@@ -156,7 +156,7 @@ def test_setting_a_field_changes_that_field_alone():
         ("objective.wasserstein=NaN", "objective.wasserstein"),
         ("objective.waserstein=1", "did you mean 'wasserstein'"),
         ("objective=3", "objective must be a table"),
-        ("data.shift=-1", "data.shift must be a number of pixels"),
+        ("data.shift=-1", "data.shift is -1, but it must be a number of pixels"),
     ],
 )
 def test_a_wrong_setting_is_refused_with_one_sentence_that_names_the_field(assignment, says):

@@ -7,19 +7,15 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from documents import ROOT, text
 
 from wcapsnet.cli import app, load_commands
 from wcapsnet.parts import loss_term
 
-ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     path.relative_to(ROOT).as_posix()
     for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "results/README.md")
 )
-
-
-def text(page: str) -> str:
-    return (ROOT / page).read_text(encoding="utf-8")
 
 
 def anchors(page: Path) -> set[str]:

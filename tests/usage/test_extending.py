@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 import sys
 from dataclasses import replace
 from functools import partial
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from documents import ROOT, blocks, run, text
 from PIL import Image
 
 import wcapsnet
@@ -23,46 +23,36 @@ from wcapsnet.experiment import TrainingConfig, stored_experiment
 from wcapsnet.parts import Kind
 from wcapsnet.recipes import RECIPES, quick
 
-PAGE = (Path(__file__).parents[2] / "docs/extending.md").read_text(encoding="utf-8")
+PAGE = text("docs/extending.md")
 SECTIONS = dict(re.findall(r"^#{2,3} (.*?)\n(.*?)(?=^#{2,3} |\Z)", PAGE, re.DOTALL | re.M))
-
-
-def blocks(section: str, language: str) -> list[str]:
-    found = re.findall(r"^```(\w*)\n(.*?)^```", SECTIONS[section], re.DOTALL | re.M)
-    return [block for written_in, block in found if written_in == language]
 
 
 def file_of(section: str) -> tuple[str, str]:
     """The name and content of a section's file; the name is its first line"""
-    (code,) = blocks(section, "python")
+    (code,) = blocks(SECTIONS[section], "python")
     return re.match(r"# (\S+)\n", code)[1], code
 
 
 def commands_of(section: str) -> list[str]:
-    found = [line for block in blocks(section, "") for line in block.splitlines() if line.startswith("wcapsnet ")]
+    found = [
+        line for block in blocks(SECTIONS[section], "") for line in block.splitlines() if line.startswith("wcapsnet ")
+    ]
     assert found
     return found
-
-
-def run(command: str, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(sys, "argv", shlex.split(command))
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    return int(end.value.code or 0)
 
 
 def forget(before: list[dict]) -> None:
     """As a new process is: nothing of a plugin is known."""
     for kind, known in zip(Kind.every, before, strict=True):
-        kind._parts.clear()
-        kind._parts.update(known)
+        kind.clear()
+        kind.update(known)
     for name in [name for name in sys.modules if name.startswith("wcapsnet_plugin_")]:
         del sys.modules[name]
 
 
 @pytest.fixture
 def registered():
-    before = [dict(kind._parts) for kind in Kind.every]
+    before = [dict(kind) for kind in Kind.every]
     yield before
     forget(before)
 
@@ -104,15 +94,14 @@ def written(run_folder: str) -> dict:
 
 
 def test_every_file_named_on_the_page_exists():
-    root = Path(__file__).parents[2]
     for path in re.findall(r"`(src/[\w/]+\.py)`|\]\(\.\./([\w/.]+)\)", PAGE):
-        assert (root / (path[0] or path[1])).exists(), path
+        assert (ROOT / (path[0] or path[1])).exists(), path
     for path in re.findall(r"`((?:training|cli)/\w+\.py|\w+\.py)`", PAGE):
-        assert (root / "src/wcapsnet" / path).exists(), path
+        assert (ROOT / "src/wcapsnet" / path).exists(), path
 
 
 def test_a_new_weighting_its_record_and_its_refusal(place, monkeypatch, capsys):
-    section, before = "A new weighting", [dict(kind._parts) for kind in Kind.every]
+    section, before = "A new weighting", [dict(kind) for kind in Kind.every]
     try_section(section, monkeypatch, capsys)
     name, _ = file_of(section)
     facts = written("runs/sharper")

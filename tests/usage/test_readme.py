@@ -1,18 +1,16 @@
 """README, quickstart and guide are run: their Python blocks as they stand, their commands on small data."""
 
 import re
-import shlex
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from documents import blocks, run, text
 from PIL import Image
 
 from twins import tiny
-from wcapsnet import cli
 from wcapsnet.bench import contenders, measure
 from wcapsnet.bench import suite as bench
 from wcapsnet.data import datasets
@@ -20,17 +18,15 @@ from wcapsnet.errors import InputError
 from wcapsnet.explore import Server
 from wcapsnet.recipes import RECIPES, quick
 
-ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "docs/quickstart.md", "docs/guide.md")
 
 
-def blocks(page: str, language: str) -> list[str]:
-    text = (ROOT / page).read_text(encoding="utf-8")
-    return [block for found, block in re.findall(r"```(\w*)\n(.*?)```", text, re.DOTALL) if found == language]
+def python(page: str) -> list[str]:
+    return blocks(text(page), "python")
 
 
 def commands(*pages: str) -> list[str]:
-    lines = [line for page in pages for block in blocks(page, "") for line in block.splitlines()]
+    lines = [line for page in pages for block in blocks(text(page), "") for line in block.splitlines()]
     return [re.split(r"\s+#", line)[0].strip() for line in lines if line.startswith("wcapsnet ")]
 
 
@@ -42,13 +38,6 @@ def picture(path: Path, value: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     pixels = np.random.default_rng(value).integers(0, 60, (16, 16, 3), dtype=np.uint8)
     Image.fromarray(pixels + np.uint8(value)).save(path)
-
-
-def run(command: str, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(sys, "argv", shlex.split(command))
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    return int(end.value.code or 0)
 
 
 def ctrl_c(server: Server) -> None:
@@ -80,21 +69,21 @@ def photos(place):
 
 
 def test_the_readme_is_short_and_every_page_has_commands_and_python():
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+    assert len(text("README.md").splitlines()) <= 150
     assert [command.split()[1] for command in commands("README.md")] == ["explore", "predict", "train"]
-    assert [len(blocks(page, "python")) for page in PAGES] == [2, 1, 2]
+    assert [len(python(page)) for page in PAGES] == [2, 1, 2]
 
 
 def test_the_two_commands_of_the_readme_are_targets_of_the_makefile():
-    targets = re.findall(r"^make (\w+)", "".join(blocks("README.md", "")), re.MULTILINE)
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = re.findall(r"^make (\w+)", "".join(blocks(text("README.md"), "")), re.MULTILINE)
+    makefile = text("Makefile")
     assert targets == ["demo", "test"]
     assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
 
 
 def test_the_readmes_python_runs_on_a_folder_of_pictures(photos):
     names: dict = {}
-    for block in blocks("README.md", "python"):
+    for block in python("README.md"):
         exec(block, names)
     assert names["trained"].path == Path("runs/photos")
     assert names["answer"].label in ("cats", "dogs")
@@ -107,7 +96,7 @@ def test_the_readmes_python_runs_on_a_folder_of_pictures(photos):
 
 def test_the_quickstarts_python_runs_on_a_folder_of_pictures(photos, capsys):
     names: dict = {}
-    exec(blocks("docs/quickstart.md", "python")[0], names)
+    exec(python("docs/quickstart.md")[0], names)
     assert names["answer"].routing[-1].dim() == 3
     assert names["page"] == names["trained"].report == Path("runs/photos/report.html")
     assert names["result"].accuracy == names["trained"].accuracy
@@ -117,7 +106,7 @@ def test_the_quickstarts_python_runs_on_a_folder_of_pictures(photos, capsys):
 
 def test_the_guides_python_switches_a_block_off():
     names: dict = {}
-    exec(next(block for block in blocks("docs/guide.md", "python") if "keeping" in block), names)
+    exec(next(block for block in python("docs/guide.md") if "keeping" in block), names)
     assert [tuple(routing.weights.shape) for routing in names["output"].routings] == [(5, 4), (5, 4), (5, 2, 7, 7)]
     assert not names["without"].routings[0].weights[:, 2].any()
     assert names["output"].routings[0].weights[:, 2].all()
@@ -125,7 +114,7 @@ def test_the_guides_python_switches_a_block_off():
 
 def test_the_guides_python_shares_a_network(place):
     names: dict = {}
-    exec(next(block for block in blocks("docs/guide.md", "python") if "save_pretrained" in block), names)
+    exec(next(block for block in python("docs/guide.md") if "save_pretrained" in block), names)
     assert names["again"].classes == names["model"].classes
 
 
@@ -149,7 +138,7 @@ def test_the_commands_for_own_pictures_run(photos, monkeypatch, capsys):
 
 def test_every_file_of_a_run_is_in_the_guide(photos, monkeypatch):
     assert run("wcapsnet train photos/ --quiet", monkeypatch) == 0
-    guide = (ROOT / "docs/guide.md").read_text(encoding="utf-8").partition("## The run folder")[2].partition("## ")[0]
+    guide = text("docs/guide.md").partition("## The run folder")[2].partition("## ")[0]
     for path in Path("runs/photos").iterdir():
         assert f"`{path.name}{'/' if path.is_dir() else ''}`" in guide
     header = Path("runs/photos/predictions.csv").read_text(encoding="utf-8").splitlines()[0]

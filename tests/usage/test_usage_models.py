@@ -130,3 +130,18 @@ def test_the_public_names_are_there():
 def test_a_part_that_no_dataset_has_is_refused_with_those_it_has(use):
     with pytest.raises(InputError, match=r"'tset'.*train, validation, test"):
         use("wcapsnet-mnist", split="tset")
+
+
+@pytest.mark.parametrize(
+    ("verb", "target"),
+    [
+        (wcapsnet.train, "quick"),
+        (wcapsnet.sweep, "quick"),
+        (wcapsnet.evaluate, "wcapsnet-mnist"),
+        (wcapsnet.explain, "wcapsnet-mnist"),
+    ],
+)
+def test_a_data_directory_can_be_a_string(verb, target, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="empty"):  # not a TypeError
+        verb(target, data_dir=str(tmp_path / "empty"), device="cpu")

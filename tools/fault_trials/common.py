@@ -207,7 +207,7 @@ class Sample:
     def cache(self) -> Path:
         """The cache of the pictures, made again if a trial has removed it"""
         wcapsnet("evaluate", self.run)
-        return next((self.place / "cache").glob("folder-*.npz"))
+        return next((self.place / "cache").glob("folder-*.npy"))
 
     def folder(self) -> Path:
         """A new empty folder"""

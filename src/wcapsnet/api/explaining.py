@@ -12,9 +12,9 @@ from torch import Tensor
 
 from .. import explanations
 from ..classifier import Classifier, Picture
+from ..console import counting
 from ..data import Dataset, Split
 from ..data.device_data import DeviceSplit
-from ..data.progress import counting
 from ..device import choose_device
 from ..errors import InputError
 from ..explanations.faithfulness import Faithfulness

@@ -16,7 +16,7 @@ from ..atomic import replacing
 from ..classifier import Classifier
 from ..console import warn
 from ..data import DATASETS, Split, image_files, read_image
-from ..data.embedded import read_sample
+from ..data.formats import read_sample
 from ..errors import InputError
 from ..explanations import check_routing
 from ..exports.check import Comparison, Images, compared

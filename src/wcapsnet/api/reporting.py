@@ -9,9 +9,8 @@ import torch
 from .. import reports as pages
 from .. import shipped
 from ..atomic import check_place, write_text
-from ..console import warn
+from ..console import counting, warn
 from ..data import Dataset
-from ..data.progress import counting
 from ..device import choose_device
 from ..errors import InputError
 from ..explanations import Survey

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,9 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import InputError
-from ..parts import dataset
+from ..parts import dataset, suggestion
 from .download import download as fetch
-from .embedded import read_sample
 from .folder import as_split, load_folder
 from .formats import (
     CIFAR10_FILES,
@@ -25,6 +23,7 @@ from .formats import (
     RawData,
     read_cifar,
     read_mnist,
+    read_sample,
     read_svhn,
 )
 from .huggingface import is_hugging_face, load_hugging_face
@@ -64,32 +63,33 @@ def load_dataset(
     The files of a named dataset are searched in `data_dir` (default: $WCAPSNET_DATA or ./data). Its training images are
     shuffled with `split_seed`, and the last `validation` of them become the validation set.
     """
-    info = DATASETS.get(config.source)
-    if info is None and is_hugging_face(config.source):
+    source, info = config.source, DATASETS.get(config.source)
+    if info is None and is_hugging_face(source):
         return load_hugging_face(config, quiet=quiet)
     if info is None:
-        folder = Path(config.source).expanduser()
-        if not folder.exists():
-            raise InputError(_unknown(config.source))
-        return load_folder(config, quiet=quiet)
+        if Path(source).expanduser().exists():
+            return load_folder(config, quiet=quiet)
+        if {"/", "\\"} & set(source):
+            raise InputError(f"There is no folder {source}; if it was moved, give its new path with --data-dir.")
+        raise InputError(f"There is no dataset or folder {source!r}{suggestion(source, DATASETS)}")
     for field in ("height", "width", "channels"):
         if getattr(config, field) not in (None, getattr(info, field)):
             raise InputError(
-                f"data.{field} must be left out or {getattr(info, field)} for {config.source}: "
+                f"data.{field} must be left out or {getattr(info, field)} for {source}: "
                 "only folders of images can be resized."
             )
 
-    raw, classes = read_dataset(config.source, data_dir=data_dir, download=download, quiet=quiet)
+    raw, classes = read_dataset(source, data_dir=data_dir, download=download, quiet=quiet)
 
     m = len(raw.train.labels)
     count = int(config.validation) if config.validation >= 1 else max(1, round(config.validation * m))
     if count >= m:
-        raise InputError(f"data.validation must leave images to train on: {config.source} has {m} training images.")
+        raise InputError(f"data.validation must leave images to train on: {source} has {m} training images.")
     import torch
 
     order = torch.randperm(m, generator=torch.Generator().manual_seed(config.split_seed)).numpy()
     return Dataset(
-        name=config.source,
+        name=source,
         classes=classes,
         train=_split(raw.train, order[: m - count], config.stream),
         validation=_split(raw.train, order[m - count :], config.stream),
@@ -182,14 +182,6 @@ def _split(arrays: Arrays, index: np.ndarray, stream: str) -> Split:
     # indexing copies, so the tensors own writable memory
     unread = streams(stream, arrays.images.nbytes)
     return as_split(picked(arrays.images, index, unread), arrays.labels[index])
-
-
-def _unknown(source: str) -> str:
-    if {"/", "\\"} & set(source):
-        return f"There is no folder {source}; if it was moved, give its new path with --data-dir."
-    near = difflib.get_close_matches(source.lower(), DATASETS, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"name a folder of images or one of {', '.join(DATASETS)}."
-    return f"There is no dataset or folder {source!r}: {hint}"
 
 
 _GRAY, _COLOR = (1, 28, 28), (3, 32, 32)  # channels, height, width

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeAlias, TypeGuar
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL.Image import Transpose
 
 from ..errors import InputError
 from ..formatting import printable
@@ -28,14 +29,9 @@ _FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
 MAX_STREAM = 1 << 28  # bytes read from a pipe
 _ORIENTATION = 0x0112  # EXIF tag
 _UPRIGHT = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
+    2: Transpose.FLIP_LEFT_RIGHT, 3: Transpose.ROTATE_180, 4: Transpose.FLIP_TOP_BOTTOM, 5: Transpose.TRANSPOSE,
+    6: Transpose.ROTATE_270, 7: Transpose.TRANSVERSE, 8: Transpose.ROTATE_90,
+}  # fmt: skip
 
 ImageSource: TypeAlias = "str | Path | bytes | BinaryIO | Image.Image | np.ndarray | Tensor"
 
@@ -59,7 +55,8 @@ def read_image(
     """
     with _opened(source, most_pixels) as image:
         image.load()  # first: Pillow applies the orientation of TIFFs while loading, and then drops the tag
-        picture = _eight_bit(_upright(image)).convert("L" if channels == 1 else "RGB")
+        turn = _UPRIGHT.get(_orientation(image))
+        picture = _eight_bit(image if turn is None else image.transpose(turn)).convert("L" if channels == 1 else "RGB")
         if picture.size != (width, height):
             picture = ImageOps.fit(picture, (width, height), method=Image.Resampling.LANCZOS)
         pixels = np.asarray(picture, dtype=np.uint8).reshape(height, width, channels)
@@ -233,11 +230,6 @@ def _orientation(image: Image.Image) -> int:
         return int(image.getexif().get(_ORIENTATION, 1))
     except Exception:  # damaged metadata does not affect the pixels
         return 1
-
-
-def _upright(image: Image.Image) -> Image.Image:
-    method = _UPRIGHT.get(_orientation(image))
-    return image if method is None else image.transpose(method)
 
 
 def _eight_bit(image: Image.Image) -> Image.Image:

@@ -12,10 +12,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from .. import scores
 from .datasets import statistics
 from .reader import Reader, placed
-from .stream import Rows
+from .stream import Images, Rows
 from .types import Dataset, Split
 
 
@@ -40,14 +39,15 @@ class DeviceSplit:
 
     def part(self, begin: int, end: int) -> DeviceSplit:
         """The images `begin` … `end` − 1"""
-        some = copy.copy(self)
-        some.labels = self.labels[begin:end]
-        if self.reader:
-            some.images = self.reader.rows.some(torch.arange(len(self))[begin:end])
-            some.reader = Reader(some.images, self.reader.device)
-        else:
-            some.images = self.images[begin:end]
-        return some
+        images = self.images
+        images = images.some(torch.arange(len(self))[begin:end]) if isinstance(images, Rows) else images[begin:end]
+        return self._with(images, self.labels[begin:end])
+
+    def _with(self, images: Images, labels: Tensor) -> DeviceSplit:
+        other = copy.copy(self)
+        other.images, other.labels = images, labels
+        other.reader = Reader(images, labels.device) if isinstance(images, Rows) else None
+        return other
 
     def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """All images once, in order, without augmentation: for evaluation."""
@@ -58,9 +58,7 @@ class DeviceSplit:
 
     def own(self) -> DeviceSplit:
         """The same images for one run alone, with an order of its own"""
-        own = copy.copy(self)
-        own.reader = Reader(self.reader.rows, self.reader.device) if self.reader else None
-        return own
+        return self._with(self.images, self.labels)
 
     def expect(self, order: Tensor, first: int = 0) -> Tensor:
         """The batches of an epoch, (steps, batch), on the device that `staged` needs them on; streamed images are read
@@ -75,7 +73,7 @@ class DeviceSplit:
         if not self.reader:
             return self, index
         images, labels = self.reader(index), self.labels[index.to(self.labels.device)]
-        return self._holding(images, labels), torch.arange(len(index), device=labels.device)
+        return self._with(images, labels), torch.arange(len(index), device=labels.device)
 
     def window(self, count: int) -> DeviceSplit:
         """Memory on the device for the batch that a recorded step reads; images that are there already need none"""
@@ -83,7 +81,7 @@ class DeviceSplit:
             return self
         device = self.labels.device
         images = torch.zeros((count, *self.images.shape[1:]), dtype=torch.uint8, device=device)
-        return self._holding(images, torch.zeros(count, dtype=torch.int64, device=device))
+        return self._with(images, torch.zeros(count, dtype=torch.int64, device=device))
 
     def copy_to(self, window: DeviceSplit, index: Tensor) -> Tensor:
         """Put a batch into a `window`. Returns where it is there."""
@@ -91,11 +89,6 @@ class DeviceSplit:
         for name in ("images", "labels"):
             getattr(window, name).copy_(getattr(batch, name))
         return places
-
-    def _holding(self, images: Tensor, labels: Tensor) -> DeviceSplit:
-        held = copy.copy(self)
-        held.images, held.labels, held.reader = images, labels, None
-        return held
 
 
 class DeviceData:
@@ -136,8 +129,3 @@ def epoch_order(images: int, batch_size: int, seed: int, epoch: int, labels: Ten
         drawn = torch.cat([of_class.repeat(-(-share // len(of_class)))[:share] for of_class in classes])
         order = drawn[torch.randperm(len(drawn), generator=generator)]
     return order[: steps * batch_size].view(steps, batch_size)
-
-
-def imbalanced(counts: Tensor) -> bool:
-    """Whether the largest class has more than 1.5 times as many images as the smallest"""
-    return scores.imbalanced(counts.tolist())

@@ -8,8 +8,8 @@ from pathlib import Path
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from ..atomic import replacing
+from ..console import progress_bar
 from ..errors import InputError
-from .progress import progress_bar
 
 
 def download(
@@ -51,21 +51,14 @@ def download(
 
 
 class _Bar:
-    """A row of a progress bar, with the methods that pooch calls."""
+    """A row of a progress bar, with the attributes that pooch uses."""
 
     def __init__(self, progress: Progress, name: str):
         self._progress, self._task = progress, progress.add_task(name, total=None)
-
-    @property
-    def total(self) -> float | None:
-        return next((task.total for task in self._progress.tasks if task.id == self._task), None)
-
-    @total.setter
-    def total(self, size: int) -> None:
-        self._progress.update(self._task, total=size or None)
+        self.total = 0  # bytes, set when the server answers
 
     def update(self, size: int) -> None:
-        self._progress.advance(self._task, size)
+        self._progress.update(self._task, total=self.total or None, advance=size)
 
     def reset(self) -> None:
         self._progress.reset(self._task)

@@ -18,7 +18,7 @@ from ..formatting import plural, printable, some
 from .decode import ImageHeader, UnreadableImageError, read_header
 from .formats import Arrays
 from .layout import match_classes, read_layout, unusable
-from .pictures import Files, Pictures, Source, read_pictures
+from .pictures import Pictures, Source, read_pictures
 from .split import stratified_split
 from .stream import Images, Rows, chunks, picked, streams
 from .types import DataConfig, Dataset, Split
@@ -66,8 +66,8 @@ class FolderSummary:
 
 def scan_folder(path: Path, exclude: Iterable[str] = ()) -> FolderSummary:
     """Inspect a folder without reading all of it: at most 200 pictures, evenly spaced, the same every time."""
-    layout = read_layout(path, excluded := tuple(dict.fromkeys(exclude)))
-    return replace(summarize(Files(layout), path), parts=layout.parts, exclude=excluded)
+    source = read_layout(path, excluded := tuple(dict.fromkeys(exclude)))
+    return replace(summarize(source, path), parts=source.part_folders, exclude=excluded)
 
 
 def load_folder(config: DataConfig, *, cache_dir: Path | None = None, quiet: bool = False) -> Dataset:
@@ -77,9 +77,9 @@ def load_folder(config: DataConfig, *, cache_dir: Path | None = None, quiet: boo
     class (see `stratified_split`). Decoded pictures are cached until the folder changes: in `cache_dir`, or
     $WCAPSNET_CACHE, or $XDG_CACHE_HOME/wcapsnet, or ~/.cache/wcapsnet.
     """
-    layout = read_layout(Path(config.source).expanduser(), config.exclude)
-    dataset = load_source(Files(layout), config, cache_dir, quiet)
-    return replace(dataset, skipped=(*dataset.skipped, *layout.ignored()))
+    source = read_layout(Path(config.source).expanduser(), config.exclude)
+    dataset = load_source(source, config, cache_dir, quiet)
+    return replace(dataset, skipped=(*dataset.skipped, *source.ignored()))
 
 
 def load_source(source: Source, config: DataConfig, cache_dir: Path | None, quiet: bool) -> Dataset:
@@ -94,8 +94,8 @@ def _divided(source: Source, pictures: Pictures, config: DataConfig) -> Dataset:
     the training pictures, stratified by class."""
     names, labels, parts = (column[pictures.readable] for column in (source.names, source.labels, source.parts))
     present = set(source.parts.tolist())
-    train = np.flatnonzero(parts == "train")
-    index = {part: np.flatnonzero(parts == part) for part in ("validation", "test")}
+    index = {part: np.flatnonzero(parts == part) for part in ("train", "validation", "test")}
+    train = index["train"]
     split = stratified_split(
         labels[train],
         validation=0 if "validation" in present else config.validation,
@@ -103,10 +103,7 @@ def _divided(source: Source, pictures: Pictures, config: DataConfig) -> Dataset:
         seed=config.split_seed,
     )
     index["train"] = train[split.train]
-    if "validation" not in present:
-        index["validation"] = train[split.validation]
-    if "test" not in present:
-        index["test"] = train[split.test]
+    index |= {part: train[chosen] for part, chosen in split._asdict().items() if part not in present}
     for part, places in index.items():
         if len(places) == 0:
             raise InputError(
@@ -165,12 +162,11 @@ def load_labelled(
     path: Path, classes: tuple[str, ...], shape: tuple[int, int, int], part: str = "test", quiet: bool = False
 ) -> Labelled:
     """All pictures of these classes, as (ch, h, w). Of a folder with train, val and test folders, those of `part`."""
-    layout, unknown = match_classes(path.expanduser(), classes, part)
-    source = Files(layout)
+    source, unknown = match_classes(path.expanduser(), classes, part)
     pictures = read_pictures(source, shape, cache.directory(), quiet)
     if not len(pictures.readable):
         raise InputError(f"None of the pictures in {path} can be read (the first: {pictures.skipped[0]}).")
-    return Labelled(pictures, source.labels[pictures.readable], unknown, (*pictures.skipped, *layout.ignored()))
+    return Labelled(pictures, source.labels[pictures.readable], unknown, (*pictures.skipped, *source.ignored()))
 
 
 # --- Warnings -----------------------------------------------------------------------------------------------

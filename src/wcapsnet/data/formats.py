@@ -1,4 +1,4 @@
-"""Readers for the datasets' original files: IDX, CIFAR (binary and pickled), MAT-5.
+"""Readers for the datasets' original files: IDX, CIFAR (binary and pickled), MAT-5; and for the sample of MNIST.
 
 File contents are not trusted: sizes are checked before memory is allocated, and errors name the damaged file.
 """
@@ -58,6 +58,18 @@ class MissingFilesError(InputError):
         super().__init__(f"Found no {', '.join(self.files)} in {', '.join(map(str, self.folders))}.")
 
 
+def _find(root: Path, folders: Iterable[str], wanted: Mapping[str, Iterable[str]]) -> list[Path]:
+    """Each of the `wanted` files, under the first of its spellings in the first folder that has one."""
+    places = [root / folder for folder in folders]
+    found = {
+        name: next((file for place in places for word in spellings if (file := place / word).is_file()), None)
+        for name, spellings in wanted.items()
+    }
+    if missing := [name for name, file in found.items() if file is None]:
+        raise MissingFilesError(missing, places)
+    return [file for file in found.values() if file is not None]
+
+
 def _corrupt(name: str | Path, what: str, cause: Exception | None = None) -> NoReturn:
     raise InputError(f"The file {name} is truncated or corrupt: {what}; delete it and download it again.") from cause
 
@@ -71,14 +83,12 @@ _TEST_LABELS = {"073c3904dfbd3e141ff8aa01cfde6b15": "mnist", "8dea97a4e78c1bd1b5
 
 def read_mnist(root: Path, *, name: str, folders: tuple[str, ...]) -> RawData:
     """The four IDX files, plain or gzipped; each from the first of `folders` under `root` that has it."""
-    places = [root / folder for folder in folders]
-    kinds = {"images": "idx3-ubyte", "labels": "idx1-ubyte"}
-    wanted = [(f"{part}-{content}", kind) for part in ("train", "t10k") for content, kind in kinds.items()]
-    paths = [_find_idx(stem, kind, places) for stem, kind in wanted]
-    missing = [f"{stem}-{kind}[.gz]" for (stem, kind), path in zip(wanted, paths, strict=True) if path is None]
-    if missing:
-        raise MissingFilesError(missing, places)
-    train_images, train_labels, test_images, test_labels = (path for path in paths if path is not None)
+    wanted = {
+        f"{stem}-{kind}[.gz]": [f"{stem}{dot}{kind}{end}" for dot in "-." for end in ("", ".gz")]
+        for part in ("train", "t10k")
+        for stem, kind in ((f"{part}-images", "idx3-ubyte"), (f"{part}-labels", "idx1-ubyte"))
+    }
+    train_images, train_labels, test_images, test_labels = _find(root, folders, wanted)
     train = _read_idx_pair(train_images, train_labels)
     test = _read_idx_pair(test_images, test_labels)
     digest = hashlib.md5(test.labels.astype(np.uint8).tobytes(), usedforsecurity=False).hexdigest()
@@ -89,15 +99,6 @@ def read_mnist(root: Path, *, name: str, folders: tuple[str, ...]) -> RawData:
             f"own folder, {root / found} and {root / name}."
         )
     return RawData(train, test)
-
-
-def _find_idx(stem: str, kind: str, places: list[Path]) -> Path | None:
-    spellings = (f"{stem}-{kind}", f"{stem}-{kind}.gz", f"{stem}.{kind}", f"{stem}.{kind}.gz")
-    return _first_file(place / spelling for place in places for spelling in spellings)
-
-
-def _first_file(paths: Iterable[Path]) -> Path | None:
-    return next((path for path in paths if path.is_file()), None)
 
 
 def _read_idx_pair(images_path: Path, labels_path: Path) -> Arrays:
@@ -306,13 +307,8 @@ def read_pickle(data: bytes, name: str | Path) -> dict[str, object]:
 
 def read_svhn(root: Path, *, folders: tuple[str, ...]) -> RawData:
     """train_32x32.mat and test_32x32.mat: X (h, w, ch, m), y (m, 1), where 10 stands for the digit 0."""
-    places = [root / folder for folder in folders]
-    wanted = ("train_32x32.mat", "test_32x32.mat")
-    paths = [_first_file(place / name for place in places) for name in wanted]
-    missing = [name for name, path in zip(wanted, paths, strict=True) if path is None]
-    if missing:
-        raise MissingFilesError(missing, places)
-    train, test = (_read_svhn_part(path) for path in paths if path is not None)
+    names = ("train_32x32.mat", "test_32x32.mat")
+    train, test = map(_read_svhn_part, _find(root, folders, {name: [name] for name in names}))
     return RawData(train, test)
 
 
@@ -350,3 +346,18 @@ def read_mat(path: Path, *names: str) -> dict[str, np.ndarray]:
     except Exception as error:  # damaged bytes may raise any exception in scipy
         _corrupt(path, f"{type(error).__name__}: {error}", error)
     return {name: arrays[name] for name in names if isinstance(arrays.get(name), np.ndarray)}
+
+
+# --- The sample of MNIST in the package, for trying everything without a download (tools/make_sample.py) -----
+
+SAMPLE = Path(__file__).parent / "sample" / "mnist-12k.npz"
+
+
+def read_sample() -> RawData:
+    """10,000 of MNIST's training images and 2,000 of its test images."""
+    with np.load(SAMPLE, allow_pickle=False) as arrays:
+        train, test = (
+            Arrays(arrays[f"{part}_images"][:, None], arrays[f"{part}_labels"].astype(np.int64))
+            for part in ("train", "test")
+        )
+    return RawData(train, test)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
 
 from ..errors import InputError
 from ..formatting import printable, some
 from ..parts import suggestion
+from . import pictures
 from .decode import IMAGE_SUFFIXES, UnreadableImageError, image_files, is_hidden, natural_key, read_image
+from .pictures import Source
 
 PART_NAMES = {
     "train": "train", "training": "train",
@@ -29,14 +35,37 @@ class File(NamedTuple):
     label: int
 
 
-class Layout(NamedTuple):
-    path: Path
-    classes: tuple[str, ...]
-    parts: tuple[str, ...]  # which of "train", "validation", "test" have a folder; () if there are only classes
-    files: tuple[File, ...]
-    loose: tuple[Path, ...]  # pictures outside the class folders
+class Files(Source):
+    """The pictures of a folder"""
 
-    def name(self, file: Path) -> str:
+    def __init__(
+        self, path: Path, classes: tuple[str, ...], files: Sequence[File], loose: Sequence[Path], parts: Iterable[str]
+    ):
+        self.path, self.classes, self.files = path, classes, files
+        self.loose = loose  # pictures outside the class folders
+        self.part_folders = tuple(parts)  # "train", "validation", "test"; () if there are only classes
+        self.place, self.name = str(path), path.resolve().name
+        self.names = np.array([self.relative(file.path) for file in files], object)
+        self.labels = np.array([file.label for file in files], np.int64)
+        self.parts = np.array([file.part for file in files])
+
+    def picture(self, position: int) -> Path:
+        return self.files[position].path
+
+    def fingerprint(self) -> tuple[str, str]:
+        """Adding, removing, renaming or writing a file changes the hash."""
+        content = hashlib.sha256(f"reader {pictures.READER_VERSION}\n".encode())
+        for file in self.files:
+            try:
+                status = file.path.stat()
+                state = f"{status.st_size} {status.st_mtime_ns}"
+            except OSError:  # a dangling link; reading it will report the error
+                state = "gone"
+            content.update(os.fsencode(file.path.relative_to(self.path)) + f"\0{state}\n".encode())
+        folder = hashlib.sha256(os.fsencode(self.path.resolve()))
+        return folder.hexdigest()[:16], content.hexdigest()[:32]
+
+    def relative(self, file: Path) -> str:
         return file.relative_to(self.path).as_posix()
 
     def ignored(self) -> list[str]:
@@ -45,10 +74,10 @@ class Layout(NamedTuple):
         entries = (entry for folder in folders for entry in sorted(folder.iterdir()) if _other_kind(entry))
         why = dict.fromkeys(self.loose, "is outside the class folders")
         why |= {entry: f"{entry.suffix or 'such'} files are not supported" for entry in entries}
-        return [printable(f"{self.name(file)}: {reason}") for file, reason in why.items()]
+        return [printable(f"{self.relative(file)}: {reason}") for file, reason in why.items()]
 
 
-def read_layout(path: Path, exclude: Collection[str] = ()) -> Layout:
+def read_layout(path: Path, exclude: Collection[str] = ()) -> Files:
     """All classes of a folder to train on, without those named in `exclude`."""
     folders = _class_folders(path, exclude)
     _check_excluded(path, exclude)
@@ -72,18 +101,18 @@ def read_layout(path: Path, exclude: Collection[str] = ()) -> Layout:
                 problems[folder.name] = f"holds no pictures{only}"
             else:
                 files += [File(file, part, classes.index(folder.name)) for file in paths]
-    layout = Layout(path, classes, tuple(parts), tuple(files), _loose_files(path, places.values()))
+    source = Files(path, classes, files, _loose_files(path, places.values()), parts)
     if problems:
-        raise unusable(path, {**_unreadable_classes(layout, set(classes) - set(problems)), **problems})
+        raise unusable(path, {**_unreadable_classes(source, set(classes) - set(problems)), **problems})
     if len(classes) < 2:
-        outside = f" ({layout.name(layout.loose[0])} is outside the class folders)" if layout.loose else ""
+        outside = f" ({source.relative(source.loose[0])} is outside the class folders)" if source.loose else ""
         raise InputError(
             f"{path} holds only one class, {classes[0]!r}, but two are needed: add another folder{outside}."
         )
-    return layout
+    return source
 
 
-def match_classes(path: Path, classes: tuple[str, ...], part: str) -> tuple[Layout, tuple[str, ...]]:
+def match_classes(path: Path, classes: tuple[str, ...], part: str) -> tuple[Files, tuple[str, ...]]:
     """The pictures of the class folders that are named as one of `classes`, and the names of the other ones.
 
     If the folder has train, val and test folders, `part` says which is meant.
@@ -98,14 +127,14 @@ def match_classes(path: Path, classes: tuple[str, ...], part: str) -> tuple[Layo
     elif part != "test":
         raise InputError(f"{path} has no {part} folder: omit --split to evaluate all its pictures.")
     known = {folder: image_files(folder) for folder in folders if folder.name in classes}
-    files = tuple(File(file, part, classes.index(folder.name)) for folder, paths in known.items() for file in paths)
+    files = [File(file, part, classes.index(folder.name)) for folder, paths in known.items() for file in paths]
     others = tuple(folder.name for folder in folders if folder not in known and image_files(folder))
     if not files:
         holds = f"pictures of {some(map(repr, others))}" if others else "no pictures in class folders"
         raise InputError(
             f"{place} holds {holds}, but the network knows {some(map(repr, classes))}: check the folder names."
         )
-    return Layout(path, classes, (), files, _loose_files(path, [place])), others
+    return Files(path, classes, files, _loose_files(path, [place]), ()), others
 
 
 def unusable(path: Path | str, problems: Mapping[str, str]) -> InputError:
@@ -116,17 +145,17 @@ def unusable(path: Path | str, problems: Mapping[str, str]) -> InputError:
     return InputError(f"{what} in {path} cannot be used: {listed}. Fix {them}, or leave {them} out with {options}.")
 
 
-def _unreadable_classes(layout: Layout, classes: Collection[str]) -> dict[str, str]:
+def _unreadable_classes(source: Files, classes: Collection[str]) -> dict[str, str]:
     problems: dict[str, str] = {}
     readable: set[str] = set()
-    for file in layout.files:
-        name = layout.classes[file.label]
+    for file in source.files:
+        name = source.classes[file.label]
         if file.part == "train" and name in classes and name not in readable:
             try:
                 read_image(file.path, channels=1, height=8, width=8)
                 readable.add(name)
             except UnreadableImageError as error:
-                problems.setdefault(name, f"has no readable picture ({layout.name(file.path)}: {error.reason})")
+                problems.setdefault(name, f"has no readable picture ({source.relative(file.path)}: {error.reason})")
     return {name: problem for name, problem in problems.items() if name not in readable}
 
 

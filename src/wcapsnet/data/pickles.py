@@ -58,14 +58,6 @@ class _Dtype:
         """Byte order and the like, which single bytes do not have."""
 
 
-class _NdarrayType:
-    """Replaces the type ndarray when a pickle passes it as an argument."""
-
-
-def _reconstruct(*_: object) -> Array:
-    return Array()
-
-
 def _encode(value: str, encoding: object) -> bytes:
     # how Python 3 stores bytes in the old protocol; other codecs could decompress
     if encoding not in ("latin1", b"latin1"):
@@ -73,19 +65,15 @@ def _encode(value: str, encoding: object) -> bytes:
     return value.encode("latin1")
 
 
-def _no_bytes() -> bytes:
-    # how Python 3 stores the bytes of an empty array in the old protocol
-    return b""
-
-
 _PERMITTED: dict[tuple[str, str], Callable[..., object]] = {
-    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy", "ndarray"): _NdarrayType,
+    ("numpy.core.multiarray", "_reconstruct"): lambda *_: Array(),
+    ("numpy._core.multiarray", "_reconstruct"): lambda *_: Array(),
+    ("numpy", "ndarray"): object,  # only passed on, to _reconstruct
     ("numpy", "dtype"): _Dtype,
     ("_codecs", "encode"): _encode,
-    ("__builtin__", "bytes"): _no_bytes,
-    ("builtins", "bytes"): _no_bytes,
+    # how Python 3 stores the bytes of an empty array in the old protocol; the real function could allocate gigabytes
+    ("__builtin__", "bytes"): lambda: b"",
+    ("builtins", "bytes"): lambda: b"",
 }
 
 

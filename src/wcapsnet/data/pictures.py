@@ -1,39 +1,37 @@
 """Decode all pictures of a source, once: the result is cached until the source changes.
 
-A cache entry is an .npz file. Its images are memory-mapped, so a dataset may be larger than the memory; it is written a
-few megabytes at a time, and renamed when it is complete.
+A cache entry is a file of four arrays, one after the other as `np.save` writes them: images, positions of the readable
+ones, why the others are not, and a checksum. The images are memory-mapped, so a dataset may be larger than the memory;
+the file is written a few megabytes at a time, and renamed when it is complete.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import shutil
-import struct
-import zipfile
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from filelock import FileLock
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from ..atomic import replacing
+from ..console import progress_bar
 from ..errors import InputError
 from ..formatting import printable
 from ..host_memory import fits
 from .decode import ImageSource, UnreadableImageError, read_image
-from .layout import Layout
-from .progress import progress_bar
 from .stream import CHUNK
 
-READER_VERSION = 2  # increase it when the output of read_image or the cache's format changes
+READER_VERSION = 3  # increase it when the output of read_image or the cache's format changes
 
 
 class Pictures(NamedTuple):
@@ -79,7 +77,7 @@ def read_pictures(source: Source, shape: tuple[int, int, int], cache_dir: Path |
     if cache_dir is None:
         return _in_memory(source, shape, quiet, "there is no cache directory")
     which, content = source.fingerprint()
-    entry = cache_dir / f"folder-{which}-{content}-{'x'.join(map(str, shape))}.npz"
+    entry = cache_dir / f"folder-{which}-{content}-{'x'.join(map(str, shape))}.npy"
     pictures = _load_cache(entry, len(source), shape)
     if pictures is not None:
         return pictures
@@ -94,39 +92,11 @@ def read_pictures(source: Source, shape: tuple[int, int, int], cache_dir: Path |
     if pictures is None:
         return _in_memory(source, shape, quiet, f"{entry} cannot be read back")
     # remove earlier contents of the source; keep other sizes of the current contents
-    for old in cache_dir.glob(f"folder-{which}-*.npz"):
+    for old in cache_dir.glob(f"folder-{which}-*"):
         if content not in old.name:
             with contextlib.suppress(OSError):
                 old.unlink()
     return pictures
-
-
-class Files(Source):
-    """The pictures of a folder."""
-
-    def __init__(self, layout: Layout):
-        self.layout, self.classes = layout, layout.classes
-        self.place, self.name = str(layout.path), layout.path.resolve().name
-        self.names = np.array([layout.name(file.path) for file in layout.files], object)
-        self.labels = np.array([file.label for file in layout.files], np.int64)
-        self.parts = np.array([file.part for file in layout.files])
-
-    def picture(self, position: int) -> ImageSource:
-        return self.layout.files[position].path
-
-    def fingerprint(self) -> tuple[str, str]:
-        """Adding, removing, renaming or writing a file changes the hash."""
-        content = hashlib.sha256(f"reader {READER_VERSION}\n".encode())
-        for file in self.layout.files:
-            name = os.fsencode(file.path.relative_to(self.layout.path))
-            try:
-                status = file.path.stat()
-                state = f"{status.st_size} {status.st_mtime_ns}"
-            except OSError:  # a dangling link; reading it will report the error
-                state = "gone"
-            content.update(name + f"\0{state}\n".encode())
-        folder = hashlib.sha256(os.fsencode(self.layout.path.resolve()))
-        return folder.hexdigest()[:16], content.hexdigest()[:32]
 
 
 # --- Decoding -----------------------------------------------------------------------------------------------
@@ -217,51 +187,32 @@ def _write_cache(entry: Path, source: Source, shape: tuple[int, int, int], quiet
     if free < size:  # do not fill the disk first
         raise OSError(f"{size / 2**30:,.3g} GB are needed, {free / 2**30:,.3g} GB are free")
     header = {"descr": "|u1", "fortran_order": False, "shape": (len(source), *shape)}
-    with replacing(entry) as partial, zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as archive:
-        with archive.open("images.npy", "w", force_zip64=True) as stream:
-            np.lib.format.write_array_header_1_0(stream, header)
-            readable, skipped = _decode(source, shape, lambda images: stream.write(images.data), quiet)
+    checksum = 0
+    with replacing(entry) as partial, partial.open("wb") as file:
+
+        def write(images: np.ndarray) -> None:
+            nonlocal checksum
+            checksum = zlib.crc32(images.data, checksum)
+            file.write(images.data)
+
+        np.lib.format.write_array_header_1_0(file, header)
+        readable, skipped = _decode(source, shape, write, quiet)
         reasons = np.frombuffer(json.dumps(skipped).encode(), np.uint8)
-        for name, array in (("readable", readable), ("skipped", reasons)):
-            with archive.open(f"{name}.npy", "w") as stream:
-                np.lib.format.write_array(stream, array, allow_pickle=False)
+        checksum = zlib.crc32(reasons.data, zlib.crc32(readable.data, checksum))
+        for array in (readable, reasons, np.array(checksum)):
+            np.save(file, array, allow_pickle=False)
 
 
 def _load_cache(entry: Path, count: int, shape: tuple[int, int, int]) -> Pictures | None:
     """Previously decoded pictures, or None: an unreadable cache costs time but does not fail the run."""
     try:
-        with entry.open("rb") as file, zipfile.ZipFile(file) as archive:
-            _check_sums(archive)
-            arrays = {}
-            for name in ("readable", "skipped"):
-                with archive.open(f"{name}.npy") as stream:
-                    arrays[name] = np.lib.format.read_array(stream, allow_pickle=False)
-            images = _mapped(file, archive.getinfo("images.npy"))
-        skipped = tuple(map(str, json.loads(arrays["skipped"].tobytes())))
-        readable = arrays["readable"].astype(np.int64)
-        black = np.delete(np.arange(count), readable)  # raises an exception if one is out of range
+        images = np.lib.format.open_memmap(entry, "r")
+        with entry.open("rb") as file:
+            file.seek(images.offset + images.nbytes)
+            readable, reasons, checksum = (np.load(file, allow_pickle=False) for _ in range(3))
+        skipped = tuple(map(str, json.loads(reasons.tobytes())))
+        intact = checksum == zlib.crc32(reasons.data, zlib.crc32(readable.data, zlib.crc32(images.data)))
     except Exception:  # damaged bytes may raise any exception
         return None
-    complete = len(black) == len(skipped) and images.shape == (count, *shape)
-    return Pictures(images, readable, skipped) if complete else None
-
-
-def _check_sums(archive: zipfile.ZipFile) -> None:
-    """Read everything once: zipfile compares the checksum of each member at its end."""
-    for name in archive.namelist():
-        with archive.open(name) as stream:
-            while stream.read(CHUNK):
-                pass
-
-
-def _mapped(file: BinaryIO, member: zipfile.ZipInfo) -> np.ndarray:
-    """An uncompressed array inside the archive, as it is on disk."""
-    if member.compress_type != zipfile.ZIP_STORED:
-        raise ValueError("compressed")
-    file.seek(member.header_offset)
-    name, extra = struct.unpack("<26x2H", file.read(30))  # the lengths of what follows
-    file.seek(name + extra, os.SEEK_CUR)
-    if np.lib.format.read_magic(file) != (1, 0):
-        raise ValueError("another version of the format")
-    shape, _, kind = np.lib.format.read_array_header_1_0(file)
-    return np.memmap(file, kind, "r", file.tell(), shape)
+    complete = images.shape == (count, *shape) and len(readable) + len(skipped) == count
+    return Pictures(images, readable, skipped) if intact and complete else None

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..errors import InputError
 from ..parts import augmentation
-from ..settings import Amounts
+from ..settings import Amounts, checked
 from . import formats
 from .stream import STREAMING, Images, Rows, chunks
 
@@ -55,24 +53,19 @@ class DataConfig:
     augment: Augmentations = field(default_factory=Augmentations)  # further augmentations by name, each with a number
 
     def __post_init__(self) -> None:
-        _require(isinstance(self.source, str) and self.source.strip() != "", "source", "name a dataset or a folder")
-        for side in ("height", "width"):
-            size = getattr(self, side)
-            _require(size is None or _whole(size, 1, MAX_SIDE), side, f"be between 1 and {MAX_SIDE}, or left out")
-        gray_or_color = _whole(self.channels, 1, 3) and self.channels != 2
-        _require(self.channels is None or gray_or_color, "channels", "be 1 or 3")
-        fraction = _number(self.validation) and 0 < self.validation < 1
-        count = _number(self.validation) and self.validation >= 1 and float(self.validation).is_integer()
-        _require(fraction or count, "validation", "be a number of images (1, 2, …) or a fraction between 0 and 1")
-        _require(_number(self.test) and 0 < self.test < 1, "test", "be a fraction between 0 and 1")
-        names = isinstance(self.exclude, tuple) and all(isinstance(name, str) and name for name in self.exclude)
-        _require(names, "exclude", "be a list of folder names")
-        _require(self.stream in STREAMING, "stream", f"be one of {', '.join(STREAMING)}")
-        _require(isinstance(self.balance, bool), "balance", "be true or false")
-        _require(_whole(self.split_seed, 0, 2**63 - 1), "split_seed", "be a non-negative integer")
-        _require(self.normalization in NORMALIZATIONS, "normalization", f"be one of {', '.join(NORMALIZATIONS)}")
-        _require(isinstance(self.mirror, bool), "mirror", "be true or false")
-        _require(_whole(self.shift, 0, MAX_SIDE), "shift", f"be a number of pixels between 0 and {MAX_SIDE}")
+        check = checked(self, "data")
+        check("source", self.source.strip() != "", "the name of a dataset or a folder")
+        for side, size in (("height", self.height), ("width", self.width)):
+            check(side, size is None or 1 <= size <= MAX_SIDE, f"between 1 and {MAX_SIDE}, or none")
+        check("channels", self.channels in (None, 1, 3), "1 or 3, or none")
+        count = self.validation >= 1 and float(self.validation).is_integer()
+        check("validation", 0 < self.validation < 1 or count, "a number of images, or a fraction between 0 and 1")
+        check("test", 0 < self.test < 1, "a fraction between 0 and 1")
+        check("exclude", all(self.exclude), "a list of folder names")
+        check("stream", self.stream in STREAMING, f"one of {', '.join(STREAMING)}")
+        check("split_seed", 0 <= self.split_seed < 2**63, f"between 0 and {2**63 - 1:,}")
+        check("normalization", self.normalization in NORMALIZATIONS, f"one of {', '.join(NORMALIZATIONS)}")
+        check("shift", 0 <= self.shift <= MAX_SIDE, f"a number of pixels between 0 and {MAX_SIDE}")
 
     def augmentations(self) -> dict[str, float]:
         """All augmentations by name, in the order of application"""
@@ -108,17 +101,3 @@ class Dataset:
 def checksum(split: Split, start: bytes = b"") -> str:
     """SHA-256 of the labels and images; the same whether they are in memory or in a file"""
     return formats.checksum(split.labels.numpy(), (images.numpy() for images in chunks(split.images)), start)
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _whole(value: object, low: int, high: int) -> bool:
-    # bool is an int to Python, but `shift: true` in a configuration is a mistake
-    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
-
-
-def _require(condition: bool, field: str, rule: str) -> None:
-    if not condition:
-        raise InputError(f"data.{field} must {rule}.")

@@ -13,7 +13,8 @@ from ..data.datasets import DATASETS, read_dataset
 from ..data.folder import load_labelled
 from ..data.formats import Arrays, checksum
 from ..errors import InputError
-from .runtime import BATCH, OnnxNetwork
+from ..prediction import BATCH
+from .runtime import OnnxNetwork
 
 
 @dataclass(frozen=True)

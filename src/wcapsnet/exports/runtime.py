@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ..data.decode import ImageSource, read_image
+from ..data.decode import ImageSource
 from ..errors import InputError, first_line
-from ..prediction import Prediction, best_first
+from ..prediction import Prediction, best_first, predict
 from .sealed import facts_from, read_sealed
 
-BATCH = 64  # images
 NEEDED = {"classes", "channels", "height", "width", "input", "outputs", "levels"}
 
 
@@ -45,16 +44,7 @@ class OnnxNetwork:
 
     def predict(self, pictures: ImageSource | Sequence[ImageSource], top: int = 3) -> Prediction | list[Prediction]:
         """Class, probability and routing of one picture, or of each in a list, as `Classifier.predict` returns them."""
-        several = isinstance(pictures, (list, tuple))
-        sources: list[Any] = list(pictures) if isinstance(pictures, (list, tuple)) else [pictures]
-        channels, height, width = self.shape
-        answers: list[Prediction] = []
-        for start in range(0, len(sources), BATCH):
-            batch = sources[start : start + BATCH]
-            pixels = np.stack([read_image(one, channels=channels, height=height, width=width) for one in batch])
-            names = [str(one) if isinstance(one, (str, Path)) else None for one in batch]
-            answers += self.classify(pixels, top, names)
-        return answers if several else answers[0]
+        return predict(self, pictures, top)
 
 
 def is_onnx(source: object) -> bool:

@@ -6,6 +6,8 @@ on, results, and a checksum over weights and metadata.
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,20 +32,23 @@ def path_of(name: str) -> Path:
 
 
 def load(name: str, device: torch.device) -> Classifier:
-    describe(name)
-    return Classifier.load(path_of(name), device)
+    with _intact(name):
+        return Classifier.load(path_of(name), device)
 
 
 def describe(name: str) -> dict[str, Any]:
     """The metadata, if the file is intact."""
+    with _intact(name):
+        return load_tensors(path_of(name))[1]
+
+
+@contextmanager
+def _intact(name: str) -> Iterator[None]:
     try:
-        _, facts = load_tensors(path_of(name))
-        if "checksum" not in facts:
-            raise InputError(f"{path_of(name)} has no checksum; install wcapsnet again.")
+        yield
     except InputError as error:
         reason = str(error).removesuffix(".")
         raise InputError(f"The shipped network {name} cannot be used ({reason}); install wcapsnet again.") from error
-    return facts
 
 
 def unknown(source: str) -> str:

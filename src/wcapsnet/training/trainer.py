@@ -18,13 +18,14 @@ from torch import Tensor
 from .. import kernels
 from ..classifier import Classifier, load_tensors, not_finite, save_tensors, weights_checksum
 from ..data import Dataset
-from ..data.device_data import DeviceData, DeviceSplit, epoch_order, imbalanced
+from ..data.device_data import DeviceData, DeviceSplit, epoch_order
 from ..device import random_state, set_random_state
 from ..errors import Diverged, InputError, Interrupted, Lost
 from ..experiment import Experiment, TrainingConfig
 from ..memory import built, check_training
 from ..network import WCapsNet
 from ..objective import l2
+from ..scores import imbalanced
 from ..settings import from_dict
 from .console import Progress
 from .data_parallel import ParallelStep, choose
@@ -82,7 +83,7 @@ class Trainer:
         self.dataset, self.normalization = self.data.dataset, self.data.normalization
         self.train_data, self.validation_data = self.data.train.own(), self.data.validation
         labels = self.dataset.train.labels
-        self._balanced_labels = labels if experiment.data.balance and imbalanced(labels.bincount()) else None
+        self._balanced_labels = labels if experiment.data.balance and imbalanced(labels.bincount().tolist()) else None
 
         check_batch(min(self.settings.batch_size, len(self.train_data)), ranks.world)
         check_memory(experiment, device, len(self.train_data), len(self.validation_data), ranks.world)
