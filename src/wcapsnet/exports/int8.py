@@ -65,17 +65,12 @@ def _reader(model: Any, pixels: np.ndarray, kind: str) -> Any:
         for one in model.graph.input[1:]
     }
 
-    class Reader(CalibrationDataReader):  # type: ignore[misc]
-        def __init__(self) -> None:
-            self.starts = iter(range(0, len(pixels), _BATCH))
+    images = pixels if kind == "uint8" else pixels.astype(np.float32) / np.float32(255)
+    batches = ({"images": images[start : start + _BATCH], **switches} for start in range(0, len(images), _BATCH))
 
+    class Reader(CalibrationDataReader):  # type: ignore[misc]
         def get_next(self) -> dict[str, np.ndarray] | None:
-            start = next(self.starts, None)
-            if start is None:
-                return None
-            batch = pixels[start : start + _BATCH]
-            images = batch if kind == "uint8" else batch.astype(np.float32) / np.float32(255)
-            return {"images": images, **switches}
+            return next(batches, None)
 
     return Reader()
 
