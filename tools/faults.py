@@ -113,8 +113,8 @@ def details(record: dict[str, Any]) -> str:
     if killed := [rows[name] for name in ("kill", "writes") if name in rows]:
         equal, runs = sum(one["equal"] for one in killed), sum(one["runs"] for one in killed)
         lines.append(
-            f"- Every killed run was resumed until it finished: {equal} of {runs} have the weights, momentum, metrics and "
-            "predictions of an uninterrupted run, bit for bit."
+            f"- Every killed run was resumed until it finished: {equal} of {runs} have the weights, momentum, metrics "
+            "and predictions of an uninterrupted run, bit for bit."
         )
     if one := rows.get("pictures"):
         before, after = one["megabytes"]
