@@ -221,7 +221,7 @@ def test_the_checksum_guards_a_file_wherever_it_lies(made, tmp_path):
     content = bytearray(copied.read_bytes())
     content[-3] ^= 0x10
     copied.write_bytes(content)
-    with pytest.raises(InputError, match="do not match its checksum"):
+    with pytest.raises(InputError, match="does not match its checksum; restore"):
         wcapsnet.load(copied)
 
 
