@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .onnx_model import finished, needs_onnx
+from .onnx_model import finished, needs_onnx, quiet
 
 CALIBRATION = 256  # images
 _BATCH = 16
@@ -29,7 +26,7 @@ def quantized(content: bytes, pixels: np.ndarray, facts: dict[str, Any]) -> byte
     from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
 
     model = onnx.load_from_string(content)
-    with tempfile.TemporaryDirectory() as folder, _without_advice():
+    with tempfile.TemporaryDirectory() as folder, quiet():
         target = Path(folder) / "int8.onnx"
         quantize_static(
             model,
@@ -73,13 +70,3 @@ def _reader(model: Any, pixels: np.ndarray, kind: str) -> Any:
             return next(batches, None)
 
     return Reader()
-
-
-@contextmanager
-def _without_advice() -> Iterator[None]:
-    """onnxruntime recommends a preparation that this graph does not need."""
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(logging.NOTSET)
