@@ -113,8 +113,8 @@ def details(record: dict[str, Any]) -> str:
     if killed := [rows[name] for name in ("kill", "writes") if name in rows]:
         equal, runs = sum(one["equal"] for one in killed), sum(one["runs"] for one in killed)
         lines.append(
-            f"- The {runs} killed runs were resumed until they finished; {equal} of them have the weights, momentum, "
-            "metrics and predictions of the unbroken run, bit for bit."
+            f"- Every killed run was resumed until it finished: {equal} of {runs} have the weights, momentum, metrics "
+            "and predictions of an uninterrupted run, bit for bit."
         )
     if one := rows.get("pictures"):
         before, after = one["megabytes"]
@@ -173,6 +173,7 @@ def _run(asked: argparse.Namespace, record: dict[str, Any]) -> None:
     os.environ["COLUMNS"] = "200"
     with tempfile.TemporaryDirectory(prefix="wcapsnet-faults-") as place:
         os.chdir(place)
+        os.environ |= {"HF_HOME": f"{place}/hugging-face", "HF_HUB_OFFLINE": "1"}
         sample = Sample(Path(place).resolve())
         for name in asked.only:
             done = record["rows"].get(name)

@@ -31,6 +31,7 @@ from .pretrained import Pretrained
 from .settings import model_from_dict, to_dict
 
 METADATA = "wcapsnet"  # the key of our metadata in a safetensors file
+RESTORE = "restore it from a backup, or train again"
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 Picture: TypeAlias = ImageSource
@@ -188,7 +189,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     except PermissionError as error:
         raise InputError(f"Cannot read {path}: {error.strerror}; check its permissions.") from error
     except (SafetensorError, OSError) as error:
-        raise InputError(f"{path} is not a readable safetensors file ({error}).") from error
+        raise InputError(f"{path} is not a readable safetensors file ({error}); {RESTORE}.") from error
     try:
         described = json.loads(facts or "")
     except (ValueError, RecursionError):
@@ -196,7 +197,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if not isinstance(described, dict):
         raise InputError(f"{path} was not written by wcapsnet: it does not say which network its weights belong to.")
     if described.get("checksum") != checksum(tensors, described):
-        raise InputError(f"{path} is damaged: its weights or their description do not match its checksum.")
+        raise InputError(f"{path} is damaged: it does not match its checksum; {RESTORE}.")
     return tensors, described
 
 

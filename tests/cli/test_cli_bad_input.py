@@ -1,9 +1,11 @@
 """Every bad input: one sentence, a non-zero exit, and nothing left behind."""
 
+import contextlib
 import os
 import re
 import shlex
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -17,6 +19,8 @@ from wcapsnet import device
 from wcapsnet.api import explaining, reporting, sweeping
 from wcapsnet.classifier import load_tensors, save_tensors
 from wcapsnet.cli import bench, demo, explore
+from wcapsnet.cli.exit import in_a_sentence
+from wcapsnet.errors import InputError
 from wcapsnet.training import distributed
 
 CASES = {
@@ -299,3 +303,36 @@ def test_characters_that_an_encoding_lacks_become_similar_ones(settings):
     done = subprocess.run(command, capture_output=True, env=env)
     assert done.returncode == 0, done.stderr
     assert b"3x32x32" in done.stdout
+
+
+class Interrupted(InputError):
+    """Ctrl-C comes while its sentence is being made."""
+
+    def __str__(self):
+        signal.raise_signal(signal.SIGINT)
+        return "Too late."
+
+
+def swallowed():
+    """As in a library that turns Ctrl-C into an error of its own"""
+    with contextlib.suppress(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    raise ValueError("half a tensor")
+
+
+def late():
+    raise Interrupted
+
+
+@pytest.mark.parametrize("work", [swallowed, late])
+def test_ctrl_c_is_one_sentence_wherever_it_comes(capsys, work):
+    with pytest.raises(SystemExit) as end, in_a_sentence():
+        work()
+    assert end.value.code == 130
+    assert capsys.readouterr().err.count("error: ") == 1
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_bug_keeps_its_trace():
+    with pytest.raises(ValueError, match="a bug"), in_a_sentence():
+        raise ValueError("a bug")

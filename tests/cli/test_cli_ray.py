@@ -112,6 +112,7 @@ def test_a_killed_workers_run_continues_on_the_other_and_ends_with_the_same_weig
     for one, other in zip(sweep.runs, here.runs, strict=True):
         assert same_weights(one.path / "state.safetensors", other.path / "state.safetensors")
         assert one.results()["accuracy"] == other.results()["accuracy"]
+        assert one.facts("environment")["command"] == other.facts("environment")["command"]
         assert {file.name for file in one.path.iterdir()} == {file.name for file in other.path.iterdir()}
 
     again = wcapsnet.sweep(folder, out=out, ray=cluster.address, **options)  # nothing is left to do

@@ -41,6 +41,28 @@ READERS = {
     "run.onnx": ("predict onnx", "evaluate onnx"),
     "cache": ("evaluate", "resume"),
 }
+# Files that are not part of a run; a payload takes the place of each.
+OTHER_FILES = (
+    "picture.png",
+    "weights.safetensors",
+    "experiment.json",
+    "runtime.tgz",
+    "shared/model.safetensors",
+    "shared/config.json",
+    "table.parquet",
+    "table.arrow",
+    "saved/dataset_dict.json",
+    "MNIST/raw/train-images-idx3-ubyte",
+    "MNIST/raw/train-labels-idx1-ubyte",
+    "MNIST/raw/t10k-images-idx3-ubyte",
+    "MNIST/raw/t10k-labels-idx1-ubyte",
+    "train_32x32.mat",
+    "test_32x32.mat",
+    *(f"cifar-10-batches-py/data_batch_{number}" for number in range(1, 6)),
+    "cifar-10-batches-py/test_batch",
+    "cifar-10-batches-py/batches.meta",
+    "packed/cifar-10-python.tar.gz",
+)
 CHECKED = ("best.safetensors", "state.safetensors", "survey.safetensors", "run.onnx", "cache")  # never a wrong answer
 
 
@@ -320,35 +342,27 @@ def pickles(sample: Sample, tries: int, seed: int) -> Outcome:
         tried(f"{kind} as {name}, {reader}", answer)
         shutil.rmtree(folder)
         cache.write_bytes(undamaged)
-    names = (
-        "data_batch_1",
-        "data_batch_2",
-        "data_batch_3",
-        "data_batch_4",
-        "data_batch_5",
-        "test_batch",
-        "batches.meta",
-    )
     for kind, content in every.items():
         folder = sample.folder()
-        (folder / "picture.png").write_bytes(content)
-        (folder / "weights.safetensors").write_bytes(content)
-        (folder / "experiment.json").write_bytes(content)
-        (folder / "cifar-10-batches-py").mkdir()
-        for name in names:
-            (folder / "cifar-10-batches-py" / name).write_bytes(content)
-        packed = sample.folder()
-        (packed / "cifar-10-python.tar.gz").write_bytes(content)
+        for name in OTHER_FILES:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+        out = ("--out", folder / "run")
         for words in (
             ("predict", sample.run, folder / "picture.png"),
             ("predict", folder / "weights.safetensors", sample.picture),
-            ("train", folder / "experiment.json", "--out", folder / "run"),
-            ("train", "cifar10", "--data-dir", folder, "--out", folder / "run"),
-            ("train", "cifar10", "--data-dir", packed, "--out", folder / "run"),
+            ("predict", folder / "shared", sample.picture),
+            ("train", sample.pictures, "--from", folder / "weights.safetensors", *out),
+            ("train", folder / "experiment.json", *out),
+            ("train", f"hf:{folder / 'table.parquet'}", *out),
+            ("train", f"hf:{folder / 'table.arrow'}", *out),
+            ("train", f"hf:{folder / 'saved'}", *out),
+            *(("train", dataset, "--data-dir", folder, *out) for dataset in ("mnist", "svhn", "cifar10")),
+            ("train", "cifar10", "--data-dir", folder / "packed", *out),
+            ("export", sample.run, "--to", "html", "--runtime", folder / "runtime.tgz", *out),
         ):
-            tried(f"{kind}, {words[0]} {Path(str(words[1])).name}", wcapsnet(*words))
+            tried(f"{kind}, {' '.join(map(str, words))}", wcapsnet(*words))
         shutil.rmtree(folder)
-        shutil.rmtree(packed)
     # A run that names a plugin: its code is not run unless the user asks for it.
     run = sample.copy()
     plugin = run.parent / "plugin.py"

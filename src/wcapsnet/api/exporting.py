@@ -186,6 +186,6 @@ def images_of(
         return Images(arrays[:: max(1, len(arrays) // count)][:count], f"{count} images of the MNIST sample")
     if real:
         raise InputError(f"int8 needs real images to calibrate with ({reason}); give some with --pictures.")
-    warn(f"The network's dataset is not available ({reason}); random images are used instead.")
+    warn(f"{reason}. The file is checked with random images instead.")
     random = np.random.default_rng(0).integers(0, 256, (count, *shape), np.uint8)
     return Images(random, f"{count} random images")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import NoReturn
 
 from ..console import command, err, out
@@ -13,6 +16,7 @@ from ..launched import launcher
 
 # Dependencies that prediction with an ONNX file does not need: name to import and install → name in messages
 PACKAGES = {name: name for name in ("safetensors", "scipy", "jinja2", "pooch")} | {"torch": "PyTorch"}
+INTERRUPTED = "Interrupted; what was saved before is kept."
 
 
 @contextmanager
@@ -21,6 +25,31 @@ def in_a_sentence(short_of_memory: str = "close other programs that use it") -> 
 
     `short_of_memory`: what to do when memory runs out, in terms of this program's options.
     """
+    received: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        signal.default_int_handler(number, frame)
+
+    main = threading.current_thread() is threading.main_thread()
+    ours = main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if ours:
+        signal.signal(signal.SIGINT, interrupt)
+    try:
+        with _sentences(short_of_memory):
+            yield
+    except (Exception, KeyboardInterrupt):
+        # Libraries turn Ctrl-C into errors of other kinds, and it may come while a sentence is being printed.
+        if not received:
+            raise
+        _fail(INTERRUPTED, 130)
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextmanager
+def _sentences(short_of_memory: str) -> Iterator[None]:
     try:
         yield
     except InputError as error:
@@ -40,7 +69,7 @@ def in_a_sentence(short_of_memory: str = "close other programs that use it") -> 
         sys.exit(130)
     except (KeyboardInterrupt, SystemExit) as end:  # typer turns one into the other
         if isinstance(end, KeyboardInterrupt) or end.code == 130:
-            _fail("Interrupted; what was saved before is kept.", 130)
+            _fail(INTERRUPTED, 130)
         raise
     except ModuleNotFoundError as error:
         if error.name not in PACKAGES:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -44,7 +44,9 @@ class Comparison:
 def compared(classifier: Classifier, run: Run, images: Images, int8: bool = False) -> Comparison:
     """How far the file's answers are from the network's; an `InputError` if rounding does not explain it."""
     largest, same, places, others = 0.0, 0, 0, 0.0
-    for pixels in _batches(images.pixels, good_batch(classifier.network, torch.device("cpu"))):
+    count, size = len(images.pixels), good_batch(classifier.network, torch.device("cpu"))
+    for start in range(0, count, size):
+        pixels = images.pixels[start : start + size]
         expected, found = reference(classifier, pixels), run(pixels)
         missing = expected.keys() - found.keys()
         if missing:
@@ -60,7 +62,6 @@ def compared(classifier: Classifier, run: Run, images: Images, int8: bool = Fals
             chosen = alike if name == "reconstruction" else slice(None)
             gap = np.abs(expected[name][chosen] - found[name][chosen])
             others = max(others, float(gap.max(initial=0)) if np.isfinite(gap).all() else np.inf)
-    count = len(images.pixels)
     result = Comparison(count, images.what, largest, same)
     if int8:
         good = same >= SAME_INT8 * count and np.isfinite(largest)
@@ -84,8 +85,3 @@ def reference(classifier: Classifier, pixels: np.ndarray) -> Answers:
     if (image := getattr(output, "reconstruction", None)) is not None:
         answers["reconstruction"] = classifier.pixels(image)
     return {name: value.float().cpu().numpy() for name, value in answers.items()}
-
-
-def _batches(pixels: np.ndarray, size: int) -> Iterator[np.ndarray]:
-    for start in range(0, len(pixels), size):
-        yield pixels[start : start + size]

@@ -60,7 +60,7 @@ def evaluate_onnx(
     """Measure the network in an ONNX file on its dataset's test images, or on `data`: a dataset's name, or a folder of
     pictures with one subfolder per class. Classes are matched by name."""
     network = OnnxNetwork(path)
-    if data is not None and not (str(data) in DATASETS and not Path(data).is_dir()):
+    if data is not None and (str(data) not in DATASETS or Path(data).is_dir()):
         found = load_labelled(Path(data), network.classes, network.shape, split, quiet)
         return measured(network, found.arrays, found.unknown, found.skipped)
     name = network.facts.get("data") if data is None else str(data)

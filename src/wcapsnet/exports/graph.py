@@ -14,7 +14,7 @@ from ..classifier import Classifier
 from ..data.device_data import normalize
 from ..errors import InputError
 from ..explanations.image import contributions
-from ..network import Output, WCapsNet
+from ..network import BestCapsule, Output, WCapsNet
 from ..network.critic import SpectralConv2d
 
 INPUTS = {"uint8": torch.uint8, "float": torch.float32}  # 0 to 255, or 0 to 1
@@ -113,8 +113,6 @@ class DecoderGraph(nn.Module):
         return torch.zeros(images, self.dimension), torch.zeros(images, 2)
 
     def forward(self, vector: Tensor, position: Tensor) -> tuple[Tensor, ...]:
-        from ..network.decoder import BestCapsule
-
         image = self.decoder(BestCapsule(vector, position, position))  # the decoder does not use the place
         return ((image * self.std + self.mean).clamp(0, 1),)
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .onnx_model import finished, needs_onnx
+from .onnx_model import finished, needs_onnx, quiet
 
 CALIBRATION = 256  # images
 _BATCH = 16
@@ -29,7 +26,7 @@ def quantized(content: bytes, pixels: np.ndarray, facts: dict[str, Any]) -> byte
     from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
 
     model = onnx.load_from_string(content)
-    with tempfile.TemporaryDirectory() as folder, _without_advice():
+    with tempfile.TemporaryDirectory() as folder, quiet():
         target = Path(folder) / "int8.onnx"
         quantize_static(
             model,
@@ -65,26 +62,11 @@ def _reader(model: Any, pixels: np.ndarray, kind: str) -> Any:
         for one in model.graph.input[1:]
     }
 
-    class Reader(CalibrationDataReader):  # type: ignore[misc]
-        def __init__(self) -> None:
-            self.starts = iter(range(0, len(pixels), _BATCH))
+    images = pixels if kind == "uint8" else pixels.astype(np.float32) / np.float32(255)
+    batches = ({"images": images[start : start + _BATCH], **switches} for start in range(0, len(images), _BATCH))
 
+    class Reader(CalibrationDataReader):  # type: ignore[misc]
         def get_next(self) -> dict[str, np.ndarray] | None:
-            start = next(self.starts, None)
-            if start is None:
-                return None
-            batch = pixels[start : start + _BATCH]
-            images = batch if kind == "uint8" else batch.astype(np.float32) / np.float32(255)
-            return {"images": images, **switches}
+            return next(batches, None)
 
     return Reader()
-
-
-@contextmanager
-def _without_advice() -> Iterator[None]:
-    """onnxruntime recommends a preparation that this graph does not need."""
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(logging.NOTSET)

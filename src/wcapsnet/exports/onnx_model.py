@@ -76,7 +76,7 @@ def finished(model: onnx.ModelProto, facts: dict[str, Any]) -> bytes:
 
 def _translated(graph: Graph | DecoderGraph) -> onnx.ModelProto:
     needs_onnx()
-    with _quiet():
+    with quiet():
         program = torch.onnx.export(
             captured(graph),
             dynamo=True,
@@ -127,16 +127,13 @@ def needs_onnx() -> None:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the exporter's remarks about libraries that we do not use and its own deprecated calls"""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
+def quiet() -> Iterator[None]:
+    """Without the libraries' remarks on their own deprecated calls and advice that does not apply to our graphs"""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        logging.disable(before)

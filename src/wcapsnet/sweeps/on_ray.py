@@ -31,7 +31,7 @@ from ..hub import data_place, dataset_of
 from ..plugins import load_plugin, plugins
 from ..settings import from_dict, to_dict
 from ..training.console import Board, Progress
-from ..training.environment import describe_environment
+from ..training.environment import command_line, describe_environment
 from ..training.parallel import Outcome
 from ..training.run_folder import Run
 from ..training.trainer import Trainer, signals
@@ -229,7 +229,6 @@ def train_on_ray(
     *,
     data_dir: Path | None,
     download: bool,
-    every: float | None = None,
 ) -> Generator[Outcome, None, None]:
     """Like `train_together`: yields each run when it ends. Ctrl-C stops the tasks and raises `Interrupted`; what had
     arrived is kept."""
@@ -248,7 +247,7 @@ def train_on_ray(
             download=download,
             device=device.type,
             at_a_time=per_gpu if device.type == "cuda" else 1,
-            every=EVERY if every is None else every,
+            every=EVERY,
         )
         return task.remote(job)
 
@@ -307,7 +306,7 @@ class _Lane:
                 run.fail(news.failure)
             return Outcome(run, news.failure)
         if news.environment is not None:
-            run.start(news.environment, news.epoch)
+            run.start({**news.environment, "command": command_line()}, news.epoch)  # not the worker's, which is Ray's
             if self.progress is None:
                 self.progress = self.shown.enter_context(self.board.row(run))
             return None

@@ -23,7 +23,7 @@ def describe_environment(
     cuda = device.type == "cuda"
     return {
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": [*program(), *sys.argv[1:]],
+        "command": command_line(),
         "wcapsnet": __version__,
         "commit": commit(),
         "python": platform.python_version(),
@@ -49,6 +49,11 @@ def runs_at_a_time(environment: dict[str, Any]) -> int:
     own = environment.get("runs_at_a_time", next((int(number) for number in older if str(number).isdecimal()), 1))
     others = [runs_at_a_time(again) for again in resumed if isinstance(again, dict)]
     return max(number if type(number) is int else 1 for number in (own, *others))  # the file may be damaged
+
+
+def command_line() -> list[str]:
+    """The command that was called, with its arguments"""
+    return [*program(), *sys.argv[1:]]
 
 
 def program() -> list[str]:

@@ -374,7 +374,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except RecursionError as error:
         raise InputError(f"{path} is nested too deeply.") from error
     except ValueError as error:  # also bytes that are not UTF-8, and integers of thousands of digits
-        raise InputError(f"{path} is not valid JSON ({error}).") from error
+        raise InputError(f"{path} is not valid JSON ({error}); correct or restore it.") from error
     if not isinstance(content, dict):
         raise InputError(f"{path} must hold a JSON object.")
     return content

@@ -331,10 +331,7 @@ class Trainer:
         return {**tensors, "sums": self.step.sums}
 
     def _restore(self) -> None:
-        try:
-            tensors, facts = load_tensors(self.run.file("state.safetensors"))
-        except InputError as error:
-            raise InputError(f"{error} Bring it back, or delete {self.run.path} and train again.") from error
+        tensors, facts = load_tensors(self.run.file("state.safetensors"))
         self.run.check_data(self.dataset)
         try:
             own = self._tensors()
