@@ -14,7 +14,6 @@ import os
 import re
 import shutil
 import statistics
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from .. import __version__
 from ..errors import InputError
 from ..experiment import Experiment
 from ..settings import differing, with_setting
-from ..training.environment import program
+from ..training.environment import command_line
 from ..training.run_folder import Run, read_experiment, read_json, write_csv, write_json
 
 MAX_NAME = 120
@@ -203,7 +202,7 @@ class Sweep:
 
     def write(self) -> None:
         results = self.results()
-        command = [*program(), *sys.argv[1:]]
+        command = command_line()
         content = {"version": __version__, "command": command, "runs": results, "means": self.means()}
         write_json(self.folder / "sweep.json", content)
         figures = ("state", *FIGURES, "failure")
