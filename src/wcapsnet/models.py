@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -15,7 +16,7 @@ from . import baselines  # noqa: F401 - registers them
 from .errors import InputError
 from .memory import built
 from .network import CIFAR10_LEVELS, CIFAR100_LEVELS, Level, RoutingConfig, WCapsNetConfig
-from .parts import model
+from .parts import model, weighting
 from .settings import model_from_dict, to_dict
 
 QUICK_LEVELS = (Level(4, 8, 8, 2), Level(4, 8, 16, 2), Level(2, 8, 8, 1))
@@ -93,13 +94,33 @@ def model_config(name: str, classes: int, channels: int, height: int, width: int
     return model[name](classes, channels, height, width)
 
 
+def check_weighting(config: Any) -> None:
+    """Refuse a configuration whose weighting does not return weights that sum to 1 over a sample's capsules."""
+    if not isinstance(config, WCapsNetConfig):
+        return
+    name = config.routing.weighting
+    for shape in ((2, 3), (2, 3, 4, 5)):  # of a feature level and of the last level
+        a = torch.linspace(0.1, 0.9, math.prod(shape)).view(shape)
+        b = weighting[name](a)
+        if b.shape != shape:
+            raise InputError(f"The weighting {name!r} turns a fitness of shape {shape} into {tuple(b.shape)}; keep it.")
+        total = float(b[0].sum())
+        if not abs(total - 1) < 1e-3:
+            raise InputError(
+                f"The weights of {name!r} sum to {total:.4g} for a fitness of shape {shape}; divide them by their sum "
+                "over all capsules and positions of a sample."
+            )
+
+
 def create(
     name: str = "wcapsnet", *, classes: int = 10, channels: int = 3, size: int | tuple[int, int] = 32, **fields: Any
 ) -> Any:
     """An untrained network. `size` is a side or (height, width); `fields` are fields of the model's configuration."""
     height, width = _sides(size)
-    config = to_dict(model_config(name, classes, channels, height, width))
-    return built(model_from_dict({**config, **{name: to_dict(value) for name, value in fields.items()}}))
+    plain = to_dict(model_config(name, classes, channels, height, width))
+    config = model_from_dict({**plain, **{name: to_dict(value) for name, value in fields.items()}})
+    check_weighting(config)
+    return built(config)
 
 
 @contextmanager

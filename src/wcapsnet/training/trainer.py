@@ -25,6 +25,7 @@ from ..device import random_state, set_random_state
 from ..errors import Diverged, InputError, Interrupted, Lost
 from ..experiment import Experiment, TrainingConfig
 from ..memory import built, check_training
+from ..models import check_weighting
 from ..network import WCapsNet
 from ..objective import l2
 from ..settings import from_dict
@@ -87,6 +88,7 @@ class Trainer:
 
         check_batch(min(self.settings.batch_size, len(self.train_data)), ranks.world)
         check_memory(experiment, device, len(self.train_data), len(self.validation_data), ranks.world)
+        check_weighting(experiment.model)
         torch.manual_seed(self.settings.seed)
         self.network = built(experiment.model, parameter_copies(self.settings)).to(device)
         self.state = State()
