@@ -79,8 +79,8 @@ def sr_capsnet_2_cifar10() -> Experiment:
 def efficient_capsnet_mnist() -> Experiment:
     """Efficient-CapsNet on MNIST: published 99.74 %, 99.84 % as an ensemble. 150 epochs of batches of 16.
 
-    Images are turned, shifted, squeezed, and a square of 4×4 is erased. The authors turn half of the images, by normally
-    distributed angles with a deviation of 10°, at most 30°; here all are turned by up to 12°, on average as far. The
+    Images are turned, shifted, squeezed, and a square of 4×4 is erased. The authors turn half of the images, by angles
+    from a normal distribution with a deviation of 10°; here all are turned by up to 12°, with the same mean square. The
     amounts of shifting (2 pixels) and squeezing (20 %) are ours.
     """
     data = _digits("mnist", shift=2, augment=Augmentations(rotate=12, zoom=0.2, erase=4 / 28))
@@ -88,7 +88,8 @@ def efficient_capsnet_mnist() -> Experiment:
     return _experiment("efficient-capsnet-mnist", "efficient-capsnet", data, epochs=150, batch_size=16, **settings)
 
 
-# Networks for CIFAR, trained with SGD, Nesterov momentum and weight decay 1e-4 unless their configuration says otherwise.
+# Networks for CIFAR, trained with SGD. Batch size, rate, momentum and weight decay that are not given here are those of
+# TrainingConfig, or of the model's configuration.
 _CIFAR: dict[str, dict[str, Any]] = {
     "vgg-19": {"epochs": 160, "milestones": (80, 120)},
     # 64,000 steps of 128 images, the rate ÷ 10 after 32,000 and 48,000: as many epochs of 64, which gave 95.38 %
