@@ -77,6 +77,7 @@ def test_the_class_layer_of_self_routing_sees_each_pose_with_its_own_activation(
 
 def test_the_second_layer_of_self_routing_sees_the_capsules_of_the_first_at_their_positions():
     network = small("sr-capsnet-2", size=(20, 13)).eval()  # running mean 0 and variance 1: batch norm does nothing
+    torch.nn.init.normal_(network.layers[0].w2)  # starts at 0, with all activations equal
     (_, (a, u, _)), ((got_a, got_u), _) = watched(network, network.layers[0], network.class_layer)
     n, (height, width) = network.config.capsules, network.maps[1]
     for place, t in product(range(height * width), range(n)):
