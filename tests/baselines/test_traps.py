@@ -165,6 +165,13 @@ def test_zero_vectors_have_finite_gradients(function):
     assert s.grad.isfinite().all()
 
 
+def test_a_class_that_no_capsule_chooses_has_a_finite_logit():
+    network = small("sr-capsnet").eval()
+    with torch.no_grad():
+        network.class_layer.b2[:, 0] = 1000  # the softmax of the others underflows to 0
+        assert network(batch(network)[0]).logits.isfinite().all()
+
+
 # ── scores and losses ──
 
 

@@ -138,8 +138,8 @@ class CapsNet(Baseline):
     def forward(self, images: Tensor, labels: Tensor | None = None) -> CapsuleOutput:
         """`labels`: the classes to decode, as in training; without them, the longest capsule is decoded."""
         config = self.config
-        x = F.relu(self.conv1(self.seen(images)))  # (m, 256, 20, 20)
-        x = x / (config.types + config.leaky)  # the share of one type, "none of them" being another
+        shares = config.types + config.leaky  # each type gets an equal share of the input, and so does "none of them"
+        x = F.relu(self.conv1(self.seen(images)) / shares)  # (m, 256, 20, 20)
         x = self.primary(x).unflatten(1, (config.types, config.primary_dimension))  # (m, 32, 8, 6, 6)
         u = squash(x.movedim(2, -1).flatten(1, 3), -1)  # (m, i, 8), i = type · row · column
         v, c = self.class_capsules(u)  # (m, r, 16), (m, i, r)

@@ -92,7 +92,8 @@ def efficient_capsnet_mnist() -> Experiment:
 # TrainingConfig, or of the model's configuration.
 _CIFAR: dict[str, dict[str, Any]] = {
     "vgg-19": {"epochs": 160, "milestones": (80, 120)},
-    # 64,000 steps of 128 images, the rate ÷ 10 after 32,000 and 48,000: as many epochs of 64, which gave 95.38 %
+    # 64,000 steps of 128 images, the rate ÷ 10 after 32,000 and 48,000: as many epochs of 64, which gave 95.38 %. The
+    # paper's warm-up has a tenth of the rate for 400 steps.
     "resnet-1001": {"epochs": 182, "milestones": (91, 137), "warmup": 1, "nesterov": False},
     "densenet-bc-250": {"epochs": 300, "milestones": (150, 225)},
     "densenet-bc-100": {"epochs": 300, "milestones": (150, 225)},
