@@ -11,6 +11,7 @@ import torch
 import wcapsnet
 from twins import tiny
 from wcapsnet import parts
+from wcapsnet.api.training import train
 from wcapsnet.data import DATASETS, DatasetInfo
 from wcapsnet.errors import InputError
 from wcapsnet.experiment import Experiment
@@ -227,3 +228,25 @@ def test_a_missing_plugin_is_named_with_what_needs_it_and_what_to_do():
 def test_a_routing_config_names_an_unknown_weighting():
     with pytest.raises(InputError, match=r"model\.routing\.weighting is 'sofmax'"):
         tiny(RoutingConfig(weighting="sofmax"))
+
+
+@pytest.mark.usefixtures("clean")
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda a: a.softmax(1), r"sum to 20 for a fitness of shape \(2, 3, 4, 5\); divide"),  # at every position
+        (lambda a: a.flatten(1).softmax(1), r"\(2, 3, 4, 5\) into \(2, 60\)"),
+        (lambda a: a * torch.nan, "sum to nan"),
+    ],
+)
+def test_a_weighting_that_breaks_its_contract_is_refused_before_training(function, said, tmp_path):
+    weighting("own")(function)
+    with pytest.raises(InputError, match=said):
+        wcapsnet.create("wcapsnet-quick", routing=RoutingConfig(weighting="own"))
+    with pytest.raises(InputError, match=said):
+        train("demo", settings=["model.routing.weighting=own"], out=tmp_path / "run", quiet=True)
+
+
+@pytest.mark.parametrize("name", ["softmax", "normalized"])
+def test_the_weightings_of_the_paper_keep_their_contract(name):
+    wcapsnet.create("wcapsnet-quick", routing=RoutingConfig(weighting=name))

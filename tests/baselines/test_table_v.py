@@ -88,7 +88,8 @@ def test_recipes_train_the_networks_of_the_papers_tables():
         ("efficient-capsnet-mnist", 3125, 149 * 3125, 5e-5),
         ("deepcaps-cifar10", 175, 175 * 25, 0.25e-3),
         ("sr-capsnet-cifar10", 703, 703 * 150, 0.01),
-        ("resnet-1001-cifar10", 351, 33_000, 0.01),
+        ("resnet-1001-cifar10", 703, 2 * 33_000, 0.01),
+        ("vgg-19-cifar100", 703, 703 * 80, 0.01),
     ],
 )
 def test_the_learning_rate_follows_the_paper(name, steps, step, rate):
@@ -108,7 +109,8 @@ def test_optimizers_are_those_of_the_papers():
     assert facts("efficient-capsnet-mnist")[::2] == ("adamw", 16)
     assert facts("sr-capsnet-cifar10") == ("sgd", False, 64, 1e-4)
     assert facts("attention-routing-cifar100") == ("sgd", False, 128, 5e-4)
-    assert facts("densenet-bc-100-cifar10") == ("sgd", True, 64, 1e-4)
+    assert facts("densenet-bc-100-cifar10") == facts("vgg-19-cifar10") == ("sgd", True, 64, 1e-4)
+    assert facts("resnet-1001-cifar100") == ("sgd", False, 64, 1e-4)
 
 
 @pytest.mark.parametrize(("name", "most"), [("sr-capsnet", 16), ("sr-capsnet-2", 16), ("attention-routing", 30)])

@@ -228,11 +228,14 @@ def test_a_weighting_with_parameters_is_a_module_that_every_level_has_and_trains
     assert set(map(id, learned)) <= set(map(id, network.parameters()))
 
 
-@pytest.mark.parametrize("wrong", [lambda a: a, lambda a: a.softmax(1), lambda a: a.flatten(1).softmax(1)[:, :2]])
-def test_a_weighting_whose_weights_do_not_sum_to_one_is_refused(monkeypatch, wrong):
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [(lambda a: a.softmax(1), "sum to 20 for"), (lambda a: a.flatten(1).softmax(1), r"into \(2, 60\); keep")],
+)
+def test_a_weighting_whose_weights_do_not_sum_to_one_is_refused(monkeypatch, wrong, said):
     monkeypatch.setitem(weightings, "wrong", wrong)
     drawn = torch.random.get_rng_state()
-    with pytest.raises(InputError, match=r"model\.routing\.weighting is 'wrong', but .* sum to 1"):
+    with pytest.raises(InputError, match=rf"model\.routing\.weighting is 'wrong', but .*{said}"):
         tiny(routing=RoutingConfig(weighting="wrong"))
     assert torch.equal(drawn, torch.random.get_rng_state())
 

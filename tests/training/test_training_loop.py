@@ -254,8 +254,18 @@ def test_a_loss_that_is_not_a_number_stops_with_one_sentence_and_keeps_the_last_
     assert files(tmp_path / "run") == kept[0]
     good = tensors(tmp_path / "run" / "last.safetensors")
     assert all(torch.isfinite(tensor).all() for tensor in good.values())
+    assert "batch size" not in sentence
     monkeypatch.undo()
     assert go_on(tmp_path / "run").state.epoch == 1
+
+
+def test_finite_weights_with_an_infinite_validation_loss_need_more_steps_or_smaller_ones(tmp_path):
+    trainer = begin(tmp_path / "run", toy_experiment())
+    trainer.network.register_forward_hook(
+        lambda module, given, out: out if module.training else out._replace(logits=out.logits * torch.inf)
+    )
+    with pytest.raises(Diverged, match=r"--lr 0\.005, or the batch size"):
+        trainer.fit()
 
 
 def test_a_loss_far_above_guessing_is_divergence(tmp_path):

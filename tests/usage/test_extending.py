@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from importlib.util import module_from_spec, spec_from_file_location
+from inspect import signature
 from pathlib import Path
 
 import numpy as np
@@ -142,7 +143,9 @@ def test_a_dataset_in_its_own_format(place, monkeypatch, capsys):
 
 
 def test_a_loss_term(place, monkeypatch, capsys):
-    try_section("A loss term", monkeypatch, capsys)
+    said = try_section("A loss term", monkeypatch, capsys)
+    assert re.search(r"^epoch .* balance 0\.\d+", said, re.M)
+    assert "balance" in Path("runs/balance/report.html").read_text(encoding="utf-8")
     assert written("runs/balance")["objective"]["balance"] == 0.1
     (epoch,) = Path("runs/balance/metrics.jsonl").read_text().splitlines()
     assert 0 < json.loads(epoch)["balance"] < 1
@@ -182,6 +185,13 @@ def test_another_network_trains_with_its_own_loss(place, monkeypatch, capsys):
     assert (facts["model"]["architecture"], facts["objective"]) == ("small-cnn", {"cross_entropy": 1.0})
     del facts["objective"], facts["version"], facts["plugins"]
     assert dict(stored_experiment(facts).objective) == {"cross_entropy": 1.0}
+
+
+def test_every_command_that_names_a_recipe_a_model_or_a_run_takes_plugins():
+    cli.load_commands()
+    for command in cli.app.registered_commands:
+        named = {"target", "dataset", "model", "models", "run", "runs"} & set(signature(command.callback).parameters)
+        assert not named or "plugin" in signature(command.callback).parameters, command.callback.__name__
 
 
 def test_the_table_of_parts_has_every_kind():

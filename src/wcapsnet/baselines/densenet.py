@@ -1,6 +1,6 @@
 """DenseNet-BC (Huang, Liu, van der Maaten, Weinberger: Densely Connected Convolutional Networks, 2017).
 
-Published: CIFAR-10 96.40 %, CIFAR-100 82.40 % with depth 250, k = 24, 15.3M parameters; 95.49 % and 77.73 % with depth
+Published: CIFAR-10 96.38 %, CIFAR-100 82.40 % with depth 250, k = 24, 15.3M parameters; 95.49 % and 77.73 % with depth
 100, k = 12, 0.77M parameters, the one of WCapsNet's size, which Table V leaves out.
 """
 

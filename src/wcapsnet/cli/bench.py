@@ -20,7 +20,7 @@ from ..experiment import PRECISIONS
 from ..recipes import recipe
 from . import bench_console, console
 from .app import PROJECT, app, examples
-from .options import AsJson, Device, Precision
+from .options import AsJson, Device, Plugin, Precision
 
 EXAMPLES = (
     "wcapsnet bench                                        a training step, every implementation that can run here",
@@ -66,6 +66,7 @@ def bench(
     parts: Annotated[
         bool, typer.Option("--parts", help="train: time the step with and without augmentation and loading.")
     ] = False,
+    plugin: Plugin = None,
     as_json: AsJson = False,
     out_file: Annotated[
         Path | None, typer.Option("--out", help="Write the record, or the figure, to this file.")

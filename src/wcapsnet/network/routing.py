@@ -45,15 +45,21 @@ def make_weighting(part: Any, shape: tuple[int, ...]) -> Callable[[Tensor], Tens
 
 
 @functools.lru_cache(maxsize=256)
-def sums_to_one(part: Any) -> bool:
-    """Whether a registered weighting turns a fitness into weights of the same shape that sum to 1, tried twice"""
+def fault_of(part: Any) -> str | None:
+    """What is wrong with a registered weighting, tried on two fitnesses: its weights must sum to 1 over a sample"""
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        for shape in ((3,), (3, 2, 2)):
+        for shape in ((3,), (3, 4, 5)):  # of a feature level and of the last level
             a = torch.rand(2, *shape)
             b = make_weighting(part, shape)(a)
-            if b.shape != a.shape or not torch.allclose(b.flatten(1).sum(1), torch.ones(2), atol=1e-3):
-                return False
-    return True
+            if b.shape != a.shape:
+                return f"it turns a fitness of shape {tuple(a.shape)} into {tuple(b.shape)}; keep the shape"
+            total = float(b[0].sum())
+            if not abs(total - 1) < 1e-3:
+                return (
+                    f"its weights sum to {total:.4g} for a fitness of shape {tuple(a.shape)}; divide them by their sum "
+                    "over all capsules and positions of a sample"
+                )
+    return None
 
 
 def heaviest(b: Tensor) -> Tensor:

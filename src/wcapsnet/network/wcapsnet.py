@@ -20,7 +20,7 @@ from . import nonlinearity  # noqa: F401 - registers them
 from .capsules import CapsuleBlocks, ConvPlus
 from .critic import BlockCritic, ConstantFitness, RandomFitness, VectorCritic
 from .decoder import BestCapsule, Decoder, best_capsule
-from .routing import Router, Routing, make_weighting, predict, route, sharpen, sums_to_one
+from .routing import Router, Routing, fault_of, make_weighting, predict, route, sharpen
 
 
 @dataclass(frozen=True)
@@ -170,9 +170,8 @@ class WCapsNetConfig:
         require(isinstance(self.routing, RoutingConfig), "routing", self.routing, "a RoutingConfig")
         one_of("routing.fitness", self.routing.fitness, parts.fitness)
         one_of("routing.weighting", self.routing.weighting, parts.weighting)
-        weighs = sums_to_one(parts.weighting[self.routing.weighting])
-        needs = "a weighting that returns weights of the shape of the fitness, which sum to 1 for each image"
-        require(weighs, "routing.weighting", self.routing.weighting, needs)
+        if fault := fault_of(parts.weighting[self.routing.weighting]):
+            raise InputError(f"model.routing.weighting is {shown(self.routing.weighting)}, but {fault}.")
         switch("routing.stop_gradient", self.routing.stop_gradient)
         switch("routing.per_position", self.routing.per_position)
         share, std = self.routing.noise_share, self.routing.noise_std

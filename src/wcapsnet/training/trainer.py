@@ -193,7 +193,7 @@ class Trainer:
         validation = self.evaluate(self.validation_data)
         # The last step broke the weights: do not overwrite good ones.
         if self.ranks.first and (not math.isfinite(validation.loss) or not_finite(self.network)):
-            raise self._diverged(validation.loss)
+            raise self._diverged(validation.loss, only_evaluated=not not_finite(self.network))
         state.epoch, state.step = state.epoch + 1, 0
         # Averages improve as the learning rate falls: of equally good ones, the last is used (D13).
         as_good = self.average and state.as_good(validation.accuracy, len(validation.labels))
@@ -263,11 +263,13 @@ class Trainer:
         if not math.isfinite(means["total"]) or means.get("cross_entropy", 0.0) > 20 * self._chance():
             raise self._diverged(means["total"])
 
-    def _diverged(self, loss: float) -> Diverged:
+    def _diverged(self, loss: float, only_evaluated: bool = False) -> Diverged:
+        """`only_evaluated`: the weights are finite, but the statistics of batch norm may lag behind them."""
+        more_steps = ", or the batch size, so that batch norm has more steps to follow the weights"
         return Diverged(
             f"Training diverged in epoch {self.state.epoch + 1} (loss {loss:.3g}, guessing gives "
             f"{self._chance():.2f}); lower the learning rate, for example "
-            f"--lr {min(self.settings.lr / 10, TrainingConfig.lr):g}."
+            f"--lr {min(self.settings.lr / 10, TrainingConfig.lr):g}{more_steps if only_evaluated else ''}."
         )
 
     def _chance(self) -> float:
