@@ -61,7 +61,7 @@ class TrainingConfig:
         require(0 <= self.averaging < 1, "averaging", "at least 0 and below 1")
         steps = self.epoch_steps
         require(steps is None or 1 <= steps <= MAX_COUNT, "epoch_steps", f"between 1 and {MAX_COUNT:,}, or none")
-        require(self.minutes is None or 0 < self.minutes < math.inf, "minutes", "above zero, or none")
+        require(self.minutes is None or 0 < self.minutes < math.inf, "minutes", "above zero and finite, or none")
         require(0 < self.lr <= MAX_RATE, "lr", f"above zero and at most {MAX_RATE:g}")
         require(0 <= self.floor <= self.lr, "floor", "between 0 and the learning rate")
         require(0 <= self.warmup <= MAX_COUNT, "warmup", f"between 0 and {MAX_COUNT:,} epochs")

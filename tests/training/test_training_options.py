@@ -315,6 +315,14 @@ def test_a_plan_scales_everything_that_depends_on_the_number_of_epochs(tmp_path,
     assert settings.learning_rate(settings.epochs) == pytest.approx(0.25 * settings.lr)
 
 
+def test_any_finite_number_of_minutes_can_be_planned(tmp_path, monkeypatch):
+    trainer, _ = planned(tmp_path, monkeypatch, minutes=1e300, step=0.5)
+    trainer.pace.plan()
+    assert trainer.settings.epochs == 2**31 - 1
+    with pytest.raises(InputError, match=r"training\.minutes is inf, but it must be above zero and finite"):
+        experiment_for("quick", minutes=math.inf)
+
+
 @pytest.mark.parametrize("length", ["epochs", "minutes"])
 def test_a_length_of_zero_is_refused(length):
     with pytest.raises(InputError, match=rf"training\.{length} is 0"):

@@ -371,7 +371,8 @@ def _at_most(maps: Tensor, side: int) -> Tensor:
 
 
 def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    """A number that a message can hold: Python prints at most 4,300 digits."""
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
 
 
 def _numbers(given: object, count: int, name: str) -> Tensor:

@@ -155,8 +155,8 @@ class Handler(BaseHTTPRequestHandler):
             number = path.removeprefix("/api/test/").removesuffix(".png")
             index = int(number) if number.isascii() and number.isdecimal() and len(number) < 10 else -1
             return "image/png", self.server.explorer.test_picture(index)
-        file = PAGE / path.removeprefix("/")
-        if path.count("/") != 1 or file.parent != PAGE or file.suffix not in KINDS or not file.is_file():
+        file = next((one for one in PAGE.iterdir() if path == f"/{one.name}" and one.suffix in KINDS), None)
+        if file is None:
             raise Refused(404, "There is no such page.")
         return f"{KINDS[file.suffix]}; charset=utf-8", file.read_bytes()
 
@@ -194,7 +194,7 @@ class Handler(BaseHTTPRequestHandler):
             raise Refused(411, "A request must have a Content-Length, not a Transfer-Encoding.")
         if self._length() and self.command != "POST":
             raise Refused(400, "Only a POST may have content.")
-        if "websocket" in self.headers.get("Upgrade", "").lower():
+        if "websocket" in " ".join(self.headers.get_all("Upgrade", [])).lower():
             raise Refused(400, "This server does not speak websocket.")
         if self.command == "POST":
             origin = self.headers.get("Origin")

@@ -263,10 +263,11 @@ class Trainer:
             raise self._diverged(means["total"])
 
     def _diverged(self, loss: float) -> Diverged:
+        usual = 0.001 if self.settings.optimizer == "adamw" else TrainingConfig.lr
         return Diverged(
             f"Training diverged in epoch {self.state.epoch + 1} (loss {loss:.3g}, guessing gives "
             f"{self._chance():.2f}); lower the learning rate, for example "
-            f"--lr {min(self.settings.lr / 10, TrainingConfig.lr):g}."
+            f"--lr {min(self.settings.lr / 10, usual):g}."
         )
 
     def _chance(self) -> float:
