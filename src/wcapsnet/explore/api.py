@@ -32,6 +32,7 @@ from ..errors import InputError
 from ..explanations import ImageExplanation, Survey, check_routing, decode, explain_image, has_routing, without_routing
 from ..explanations.image import pixels_per_cell
 from ..network import WCapsNet
+from ..prediction import check_finite
 from .favourites import Favourites, identity
 from .worker import Worker
 
@@ -260,8 +261,7 @@ class Explorer:
         """The answer of a network without routing: probabilities, and the reconstruction if it has a decoder"""
         output: Any = self.classifier(self._normalized(pixels)[None])
         probabilities = self.classifier.probabilities(output)[0].cpu()
-        if not bool(probabilities.isfinite().all()):
-            raise InputError("The network's output for this image is not finite.")
+        check_finite(probabilities)
         rebuilt = getattr(output, "reconstruction", None)
         return {
             "probabilities": probabilities.tolist(),
@@ -280,10 +280,7 @@ class Explorer:
 
     def _explain(self, data: bytes, off: Off) -> ImageExplanation:
         image = self._normalized(self._from_bytes(data))
-        one = explain_image(self.classifier.network, image, keep=self._keep(off), without=False)
-        if not bool(one.probabilities.isfinite().all()):
-            raise InputError("The network's output for this image is not finite.")
-        return one
+        return explain_image(self.classifier.network, image, keep=self._keep(off), without=False)
 
     def _normalized(self, pixels: Tensor) -> Tensor:
         classifier = self.classifier
