@@ -178,8 +178,8 @@ def _parse(text: str) -> Any:
 
 
 def _whole(digits: str) -> int:
-    """Python converts at most 4,300 digits; fields hold 64 bits, so the first ones show that a number is too large."""
-    return int(digits[:100])
+    """Python converts at most 4,300 digits; those kept here still make a number that no field can hold."""
+    return int(digits[:4000])
 
 
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
