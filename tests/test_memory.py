@@ -61,9 +61,11 @@ def test_a_batch_that_cannot_fit_is_refused_by_the_field_out_of_proportion(littl
     assert "8 GB" in str(error.value)
 
 
-@pytest.mark.parametrize(("batch", "evaluated"), [(10**6, 1), (1, 10**7)])
-def test_a_batch_counts_in_training_and_in_evaluation(little, batch, evaluated):
-    with pytest.raises(InputError, match="GB"):
+@pytest.mark.parametrize(
+    ("batch", "evaluated", "words"), [(10**6, 1, r"training\.batch_size gives batches of 1000000"), (1, 10**7, "GB")]
+)
+def test_a_batch_counts_in_training_and_in_evaluation(little, batch, evaluated, words):
+    with pytest.raises(InputError, match=words):
         check_training(WCapsNetConfig(), CPU, batch, evaluated)
     check_training(WCapsNetConfig(), CPU, 64, 16)
 

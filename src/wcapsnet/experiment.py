@@ -58,7 +58,7 @@ class TrainingConfig:
         check("averaging", 0 <= self.averaging < 1, "at least 0 and below 1")
         steps = self.epoch_steps
         check("epoch_steps", steps is None or 1 <= steps <= MAX_COUNT, f"between 1 and {MAX_COUNT:,}, or none")
-        check("minutes", self.minutes is None or 0 < self.minutes < math.inf, "above zero, or none")
+        check("minutes", self.minutes is None or 0 < self.minutes < math.inf, "above zero and finite, or none")
         check("lr", 0 < self.lr <= MAX_RATE, f"above zero and at most {MAX_RATE:g}")
         check("floor", 0 <= self.floor <= self.lr, "between 0 and the learning rate")
         check("warmup", 0 <= self.warmup <= MAX_COUNT, f"between 0 and {MAX_COUNT:,} epochs")

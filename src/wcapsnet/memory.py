@@ -107,9 +107,10 @@ def _refused(config: Any, needed: float | None, memory: float, batch_size: int =
     sizes["training.batch_size"], usual["training.batch_size"] = batch_size, 64
     field = max(sizes, key=lambda name: sizes[name] / usual.get(_anywhere(name), 1))
     needs = "far more than that" if needed is None else f"at least {_size(needed)}"
+    verb = "gives batches of" if field == "training.batch_size" else "is"  # no larger than the training set
     return InputError(
-        f"{_size(memory)} of memory is available, but the network needs {needs}; {field} is {sizes[field]}: make it "
-        "smaller."
+        f"{_size(memory)} of memory is available, but the network needs {needs}; {field} {verb} {sizes[field]}: make "
+        "it smaller."
     )
 
 

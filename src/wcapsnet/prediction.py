@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from .data.decode import ImageSource, read_image
+from .errors import InputError
 from .formatting import percent
 from .limits import EQUAL
 
@@ -39,6 +40,12 @@ class Prediction:
         return f"{self.label} ({percent(self.probability, 1)}%)"
 
 
+def check_finite(probabilities: Tensor | np.ndarray) -> None:
+    """Refuse an output that overflowed: weights can be finite and yet too large."""
+    if not np.isfinite(np.asarray(probabilities)).all():
+        raise InputError("The network's output is not finite: its weights are too large, so it cannot be used.")
+
+
 def best_first(
     probabilities: np.ndarray,
     weights: Sequence[Tensor] | Sequence[np.ndarray],
@@ -47,6 +54,7 @@ def best_first(
     names: Sequence[str | None],
 ) -> list[Prediction]:
     """Predictions from probabilities (m, N) and the weights of each level (m, n, …)"""
+    check_finite(probabilities)
     order = np.argsort(-probabilities, axis=1, kind="stable")
     top = max(1, min(top, len(classes)))
     return [

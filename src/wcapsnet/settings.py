@@ -47,7 +47,7 @@ class Amounts(Mapping[str, float]):
                 continue
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
             if not (number and 0 <= value <= sys.float_info.max):
-                raise InputError(f"{field} is {shown(value)}, but it must be a non-negative number.")
+                raise InputError(f"{field} is {shown(value)}, but it must be a finite number of at least 0.")
             self._amounts[name] = float(value)
 
     def __getitem__(self, name: str) -> float:
@@ -184,10 +184,15 @@ def _parse(text: str) -> Any:
         return words[text.lower()]
     for candidate in (text, f"[{text}]") if "," in text else (text,):
         try:
-            return json.loads(candidate)
-        except (ValueError, RecursionError):  # ValueError also for integers of thousands of digits
+            return json.loads(candidate, parse_int=_whole)
+        except (ValueError, RecursionError):
             pass
     return text
+
+
+def _whole(digits: str) -> int:
+    """Python converts at most 4,300 digits; those kept here still make a number that no field can hold."""
+    return int(digits[:4000])
 
 
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}

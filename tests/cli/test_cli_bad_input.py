@@ -265,6 +265,23 @@ def test_weights_that_are_not_finite_are_refused_by_every_command(spoiled, pictu
     assert "nan" not in answer.out.lower()
 
 
+@pytest.mark.parametrize("command", ["predict", "explain one", "explain", "evaluate", "report", "export"])
+def test_a_network_whose_finite_weights_overflow_gives_no_numbers(spoiled, pictures, command):
+    tensors, facts = load_tensors(spoiled / "best.safetensors")
+    for tensor in tensors.values():
+        if tensor.is_floating_point() and tensor.dim() > 1:
+            tensor.fill_(3e38)
+    save_tensors(spoiled / "best.safetensors", tensors, facts)
+    picture = pictures / "apples" / "0.png"
+    words = {"predict": (picture, "--json"), "explain one": (picture, "--json"), "report": ("--out", "page.html")}
+    answer = call(command.split()[0], spoiled, *words.get(command, ()))
+    assert "output is not finite" in answer.err
+    if command != "report":  # it says what it lacks
+        assert "output is not finite" in sentence(answer)
+    assert "nan" not in answer.out.lower()
+    assert not list(Path().glob("*.onnx"))
+
+
 def test_escape_sequences_of_a_name_do_not_reach_the_terminal(toy):
     answer = call("train", "toy", "--out", "nowhere", "--set", "model.nonlinearity=\x1b[2J")
     assert "\x1b[2J" not in answer.err

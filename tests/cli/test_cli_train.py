@@ -228,14 +228,19 @@ def test_divergence_is_one_sentence_and_the_last_good_checkpoint_stays(toy):
     assert call("train", "--resume", "mine", "-q").code == 0
 
 
-@pytest.mark.parametrize("batch_size", [16, 64], ids=["several steps an epoch", "one step an epoch"])
-def test_a_learning_rate_beyond_all_measure_stops_with_one_sentence(toy, batch_size):
-    answer = call("train", "toy", "--out", "mine", "-q", "--lr", "1e6", "--batch-size", batch_size, "--epochs", 3)
+@pytest.mark.parametrize(
+    ("optimizer", "batch_size", "usual"),
+    [("sgd", 16, 0.1), ("sgd", 64, 0.1), ("adamw", 64, 0.001)],
+    ids=["several steps an epoch", "one step an epoch", "AdamW"],
+)
+def test_a_learning_rate_beyond_all_measure_stops_with_one_sentence(toy, optimizer, batch_size, usual):
+    options = ("--batch-size", batch_size, "--epochs", 3, "--set", f"training.optimizer={optimizer}")
+    answer = call("train", "toy", "--out", "mine", "-q", "--lr", "1e6", *options)
     said = sentence(answer)
     assert "Training diverged in epoch 1 " in said
     assert "checkpoint is kept" not in said  # no checkpoint yet
     assert not list(Path("mine").glob("*.safetensors"))
-    assert "--lr 0.1." in said, "a rate that is known to work, not a tenth of this one"
+    assert f"--lr {usual}." in said, "a rate that is known to work, not a tenth of this one"
 
 
 # ── demo ──

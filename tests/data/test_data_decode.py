@@ -325,3 +325,10 @@ def test_links_are_followed_and_circles_end(tmp_path):
     (tmp_path / "folder" / "back").symlink_to(tmp_path / "folder")
     found = [path.relative_to(tmp_path / "folder").as_posix() for path in image_files(tmp_path / "folder")]
     assert found == ["2.png", "linked/1.png"]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_in_a_folder_is_passed_over_instead_of_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "file.png").touch()
+    assert image_files(tmp_path) == [tmp_path / "file.png"]

@@ -128,7 +128,16 @@ def test_what_computes_is_not_asked_by_get(asker):
 
 @pytest.mark.parametrize(
     "path",
-    ["/nowhere", "/../api.py", "/%2e%2e/api.py", "//etc/passwd", "/page/app.js", "/.", "/api/test/x.txt"],
+    [
+        "/nowhere",
+        "/../api.py",
+        "/%2e%2e/api.py",
+        "//etc/passwd",
+        "/page/app.js",
+        "/.",
+        "/api/test/x.txt",
+        f"/{300 * 'a'}.js",
+    ],
 )
 def test_there_is_nothing_else(asker, path):
     assert asker.get(path).status == 404
@@ -166,6 +175,7 @@ PIXELS = text(torch.zeros(64, dtype=torch.uint8))
         ("/api/explain", b"\xff", "JSON object"),
         ("/api/explain", b"[" * 60000, "JSON object"),
         ("/api/decode", b'{"vector": [NaN, 0, 0], "position": [0, 0]}', "list of 3 numbers"),
+        ("/api/block", b'{"test": 0, "block": [' + b"9" * 4300 + b", 0]}", "level and a capsule"),
     ],
 )
 def test_a_wrong_question_gets_one_sentence(asker, path, asked, words):
@@ -237,6 +247,7 @@ def raw(asker, *lines, body=b""):
     [
         ("GET / HTTP/1.1", "Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Key: x"),
         ("GET / HTTP/1.1", "Upgrade: h2c, WebSocket"),
+        ("GET / HTTP/1.1", "Upgrade: h2c", "Upgrade: websocket"),
         ("GET / HTTP/1.1", "Content-Length: 5"),
         ("GET / HTTP/1.1", "Content-Length: +5"),
         ("GET / HTTP/1.1", "Transfer-Encoding: chunked"),

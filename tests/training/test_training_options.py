@@ -1,6 +1,7 @@
 """What the paper's recipes leave off: schedules, AdamW, label smoothing, weight averaging, `--minutes`."""
 
 import json
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -292,6 +293,14 @@ def test_a_plan_scales_everything_that_depends_on_the_number_of_epochs(tmp_path,
     assert settings.epochs > 2
     assert settings.patience == settings.epochs
     assert settings.learning_rate(settings.epochs) == pytest.approx(0.25 * settings.lr)
+
+
+def test_any_finite_number_of_minutes_can_be_planned(tmp_path, monkeypatch):
+    trainer, _ = planned(tmp_path, monkeypatch, minutes=1e300, step=0.5)
+    trainer.pace.plan()
+    assert trainer.settings.epochs == 2**31 - 1
+    with pytest.raises(InputError, match=r"training\.minutes is inf, but it must be above zero and finite"):
+        experiment_for("quick", minutes=math.inf)
 
 
 @pytest.mark.parametrize("length", ["epochs", "minutes"])

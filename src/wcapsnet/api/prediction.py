@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import InputError
 from ..exports.runtime import OnnxNetwork, check_device, is_onnx
-from ..prediction import Prediction
+from ..prediction import Prediction, check_finite
 from .options import as_path
 
 if TYPE_CHECKING:
@@ -67,7 +67,9 @@ def evaluate(
         )
         images = getattr(dataset, split)
     part = DeviceSplit(images, *classifier.normalization, chosen)
-    return replace(measure(classifier.network, part, precision), names=classifier.classes, unknown=unknown)
+    result = measure(classifier.network, part, precision)
+    check_finite(result.probability)
+    return replace(result, names=classifier.classes, unknown=unknown)
 
 
 def predict(

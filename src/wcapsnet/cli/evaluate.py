@@ -74,8 +74,8 @@ def evaluate(
         few(skipped)
     what = escape(str(folder)) if folder else split
     out.print(
-        f"{what} accuracy [bold]{percent(result.accuracy)}%[/] on {len(result.labels):,} images{result.beside()}, "
-        f"cross entropy {result.loss:.4f}",
+        f"{what} accuracy [bold]{percent(result.accuracy)}%[/] on {plural(len(result.labels), 'image')}"
+        f"{result.beside()}, cross entropy {result.loss:.4f}",
         soft_wrap=True,
     )
     if not is_onnx(run):

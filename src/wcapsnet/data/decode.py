@@ -122,7 +122,7 @@ def _collect(folder: Path, found: list[Path], visited: set[Path]) -> None:
             continue
         if entry.is_dir():
             _collect(entry, found, visited)
-        elif entry.suffix.lower() in IMAGE_SUFFIXES:
+        elif entry.suffix.lower() in IMAGE_SUFFIXES and not entry.is_fifo():  # a pipe may never be written to
             found.append(entry)
 
 

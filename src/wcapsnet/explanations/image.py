@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..network import Output, WCapsNet
 from ..network.routing import block_weights, heaviest, kept, winners
+from ..prediction import check_finite
 from ..training.evaluate import evaluating
 from .specialization import plain
 
@@ -133,6 +134,7 @@ def explain_images(
         off = [logits.cpu() for logits in without_each_block(network, images, keep)] if without else []
     routings = [(r.fitness.float().cpu(), r.weights.float().cpu()) for r in output.routings]
     probabilities = network.class_logits(output).softmax(1).cpu()
+    check_finite(probabilities)
     logits, reconstruction = output.logits.cpu(), output.reconstruction.cpu()
     vector, position = output.best.vector.cpu(), output.best.position.cpu()
     places, stride = output.best.place.tolist(), pixels_per_cell(network)

@@ -21,6 +21,7 @@ from ..device import arithmetic, exact
 from ..errors import InputError
 from ..network import Output, WCapsNet
 from ..network.routing import block_weights, heaviest, route
+from ..prediction import check_finite
 from ..training.evaluate import Evaluation, evaluating, good_batch, on_every_core
 
 FORMAT = 2  # file version; increase it when a field changes its name or meaning. 2: ties in the last level (D31, D36)
@@ -175,6 +176,7 @@ def survey(
             if progress:
                 progress(min(start + batch_size, len(split)))
     columns = {name: torch.cat([part[name] for part in parts]).cpu() for name in parts[0]}
+    check_finite(columns["probabilities"])
     mean = variance = torch.empty(0)
     if sums is not None:
         count = columns["labels"].bincount(minlength=sums.shape[1]).view(-1, 1, 1, 1).double()

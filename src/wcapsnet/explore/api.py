@@ -31,6 +31,7 @@ from ..errors import InputError
 from ..explanations import ImageExplanation, Survey, check_routing, decode, explain_image, has_routing, without_routing
 from ..explanations.image import pixels_per_cell
 from ..network import WCapsNet
+from ..prediction import check_finite
 from .favourites import Favourites, identity
 from .worker import Worker
 
@@ -196,7 +197,8 @@ class Explorer:
     def _plain(self, pixels: Tensor, asked: Asked) -> dict[str, Any]:
         """Of a network without routing: probabilities, and the reconstruction if it has a decoder"""
         output = self.worker.ask(lambda: self._ask(self._normalized(pixels)))
-        probabilities = _finite(self.classifier.probabilities(output)[0].cpu())
+        probabilities = self.classifier.probabilities(output)[0].cpu()
+        check_finite(probabilities)
         predicted = int(probabilities.argmax())
         rebuilt = getattr(output, "reconstruction", None)
         return {
@@ -254,9 +256,7 @@ class Explorer:
 
     def _explain(self, data: bytes, off: Off) -> ImageExplanation:
         image = self._normalized(self._from_bytes(data))
-        one = explain_image(self.classifier.network, image, keep=self._keep(off), without=False)
-        _finite(one.probabilities)
-        return one
+        return explain_image(self.classifier.network, image, keep=self._keep(off), without=False)
 
     def _normalized(self, pixels: Tensor) -> Tensor:
         classifier = self.classifier
@@ -349,14 +349,9 @@ def _at_most(maps: Tensor, side: int) -> Tensor:
     return F.adaptive_avg_pool2d(maps, (min(side, maps.shape[1]), min(side, maps.shape[2])))
 
 
-def _finite(probabilities: Tensor) -> Tensor:
-    if not bool(probabilities.isfinite().all()):
-        raise InputError("The network's output for this image is not finite.")
-    return probabilities
-
-
 def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    """A number that a message can hold: Python prints at most 4,300 digits."""
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
 
 
 def _numbers(given: object, count: int, name: str) -> Tensor:

@@ -151,7 +151,7 @@ class Handler(BaseHTTPRequestHandler):
             index = int(named[1]) if re.fullmatch("[0-9]{1,9}", named[1]) else -1
             return "image/png", self.server.explorer.test_picture(index)
         name = "index.html" if path == "/" else path.removeprefix("/")
-        if name not in {file.name for file in PAGE.iterdir()}:
+        if name not in {file.name for file in PAGE.iterdir() if file.suffix in KINDS}:
             raise Refused(404, "There is no such page.")
         file = PAGE / name
         content = file.read_bytes().replace(b"{{token}}", self.server.token.encode())
@@ -188,7 +188,7 @@ class Handler(BaseHTTPRequestHandler):
             raise Refused(411, "A request must have a Content-Length, not a Transfer-Encoding.")
         if self._length() and self.command != "POST":
             raise InputError("Only a POST may have content.")
-        if "websocket" in self.headers.get("Upgrade", "").lower():
+        if "websocket" in " ".join(self.headers.get_all("Upgrade", [])).lower():
             raise InputError("This server does not speak websocket.")
         if self.command == "POST":
             origin = self.headers.get("Origin")

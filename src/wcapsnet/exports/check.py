@@ -12,6 +12,7 @@ import torch
 from ..classifier import Classifier
 from ..data.device_data import normalize
 from ..errors import InputError
+from ..prediction import check_finite
 from ..training.evaluate import evaluating, good_batch
 
 Answers = dict[str, np.ndarray]
@@ -79,6 +80,7 @@ def reference(classifier: Classifier, pixels: np.ndarray) -> Answers:
     with evaluating(classifier):
         output: Any = classifier(normalize(images, classifier.mean, classifier.std))
     answers = {"probabilities": classifier.probabilities(output), "logits": output.logits}
+    check_finite(answers["probabilities"].cpu())
     answers |= {f"weights_{level}": one.weights for level, one in enumerate(getattr(output, "routings", ()), 1)}
     if (best := getattr(output, "best", None)) is not None:
         answers["best_capsule"] = best.place

@@ -13,7 +13,7 @@ from ..data.datasets import DATASETS, read_dataset
 from ..data.folder import load_labelled
 from ..data.formats import Arrays, checksum
 from ..errors import InputError
-from ..prediction import BATCH
+from ..prediction import BATCH, check_finite
 from .runtime import OnnxNetwork
 
 
@@ -95,10 +95,11 @@ def measured(
         sums = sums or [np.zeros((classes, b.shape[1])) for b in blocks]
         for total, b in zip(sums, blocks, strict=True):
             np.add.at(total, labels, b)
+    check_finite(probabilities := np.concatenate(probability))
     return OnnxEvaluation(
         labels=images.labels,
         predicted=np.concatenate(predicted),
-        probability=np.concatenate(probability),
+        probability=probabilities,
         loss=float(np.concatenate(losses).mean()),
         mean_weights=tuple(total / counts[:, None] for total in sums),
         names=network.classes,

@@ -18,6 +18,7 @@ from ..data.device_data import DeviceSplit
 from ..device import arithmetic, exact
 from ..network import WCapsNet
 from ..network.routing import block_weights, heaviest
+from ..prediction import check_finite
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -38,6 +39,7 @@ class Calibration:
 
 def calibration(probability: Tensor, right: Tensor) -> Calibration:
     """From the probability of each predicted class and whether it was right, both (m,)"""
+    check_finite(probability)
     place = (probability.double() * BINS).long().clamp_max(BINS - 1)
     counts = place.bincount(minlength=BINS)
     sums = [torch.zeros(BINS, dtype=torch.float64).index_add_(0, place, x.double()) for x in (probability, right)]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..console import warn
 from ..device import synchronize
+from ..experiment import MAX_COUNT
 from ..formatting import duration
 from .step import undone
 
@@ -72,6 +73,7 @@ class Pace:
             self._set(state.epoch + max(0, int(left / epoch)))
 
     def _set(self, epochs: int) -> None:
+        epochs = min(epochs, MAX_COUNT)
         if epochs != self.trainer.settings.epochs:
             self.trainer.reschedule(**vars(self.trainer.settings.with_epochs(epochs)))
 

@@ -266,10 +266,11 @@ class Trainer:
     def _diverged(self, loss: float, only_evaluated: bool = False) -> Diverged:
         """`only_evaluated`: the weights are finite, but the statistics of batch norm may lag behind them."""
         more_steps = ", or the batch size, so that batch norm has more steps to follow the weights"
+        usual = 0.001 if self.settings.optimizer == "adamw" else TrainingConfig.lr
         return Diverged(
             f"Training diverged in epoch {self.state.epoch + 1} (loss {loss:.3g}, guessing gives "
             f"{self._chance():.2f}); lower the learning rate, for example "
-            f"--lr {min(self.settings.lr / 10, TrainingConfig.lr):g}{more_steps if only_evaluated else ''}."
+            f"--lr {min(self.settings.lr / 10, usual):g}{more_steps if only_evaluated else ''}."
         )
 
     def _chance(self) -> float:
