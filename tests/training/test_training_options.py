@@ -299,7 +299,7 @@ def test_any_finite_number_of_minutes_can_be_planned(tmp_path, monkeypatch):
     trainer, _ = planned(tmp_path, monkeypatch, minutes=1e300, step=0.5)
     trainer.pace.plan()
     assert trainer.settings.epochs == 2**31 - 1
-    with pytest.raises(InputError, match=r"training\.minutes is inf, but it must be above zero and finite"):
+    with pytest.raises(InputError, match=r"--minutes is inf, but it must be above zero and finite"):
         experiment_for("quick", minutes=math.inf)
 
 
