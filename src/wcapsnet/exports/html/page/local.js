@@ -55,7 +55,7 @@ export async function about() {
   facts = JSON.parse(document.getElementById("file-facts").textContent);
   [images, vectors] = await Promise.all([facts.about.test ? file("images") : null, facts.about.test ? file("vectors").then((data) => new Float32Array(data.buffer)) : null, start()]);
   const { channels, height, width } = facts.about;
-  explain({ pixels: text(new Uint8Array(channels * height * width)), off: [] }).catch(() => {}); // the first run is the slowest
+  await explain({ pixels: text(new Uint8Array(channels * height * width)), off: [] }).catch(() => {}); // the first run is the slowest
   return facts.about;
 }
 
