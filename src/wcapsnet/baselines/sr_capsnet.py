@@ -5,7 +5,7 @@ Published: 92.14 % on CIFAR-10 and 96.88 % on SVHN with depth 2. 3,187,536 param
 Left open, and decided here: on images of other sizes the class layer's window is the whole map.
 
 W2 = 0 is a saddle point: poses get no gradient until W2 has moved, and each of 2048 capsules has a small share in the
-answer. The loss therefore falls by only thousandths in the first hundred steps.
+prediction. The loss therefore falls by only thousandths in the first hundred steps.
 """
 
 from __future__ import annotations

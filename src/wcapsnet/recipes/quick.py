@@ -41,7 +41,7 @@ def demo() -> Experiment:
 
 
 def small_cifar100() -> Experiment:
-    """CIFAR-100 with wcapsnet-small (not in the paper), to fine-tune on CPUs. 40 epochs, 47 minutes on a busy core."""
+    """CIFAR-100 with wcapsnet-small (not in the paper), for fine-tuning on CPUs. 40 epochs, 47 minutes on one core."""
     return Experiment(
         name="small-cifar100",
         data=DataConfig(source="cifar100", validation=2500, normalization="standardize", mirror=True, shift=4),
