@@ -81,8 +81,8 @@ def efficient_capsnet_mnist() -> Experiment:
     return _experiment("efficient-capsnet-mnist", "efficient-capsnet", data, epochs=150, batch_size=16, **settings)
 
 
-# Networks for CIFAR, trained with SGD. If not given here, batch size, learning rate, momentum and weight decay are those
-# of the model's configuration or the defaults of TrainingConfig.
+# Networks for CIFAR, trained with SGD. Unless given here, batch size, learning rate, momentum and weight decay are
+# those of the model's configuration or the defaults of TrainingConfig.
 _CIFAR: dict[str, dict[str, Any]] = {
     "vgg-19": {"epochs": 160, "milestones": (80, 120)},
     # The paper: 64,000 steps of 128 images, the learning rate ÷ 10 after 32,000 and 48,000, a tenth of it in the first
