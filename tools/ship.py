@@ -227,7 +227,7 @@ def main(arguments: list[str], root: Path) -> int:
     parser = argparse.ArgumentParser("python tools/ship.py", description=(__doc__ or "").partition("\n\n")[2])
     parser.add_argument("name", help="such as wcapsnet-cifar10")
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="finished runs, or folders of them")
-    parser.add_argument("--data-dir", type=Path, help="where the data set lies, or the pictures")
+    parser.add_argument("--data-dir", type=Path, help="directory of the dataset or the pictures")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     given = parser.parse_args(arguments)
     try:

@@ -80,7 +80,7 @@ def create(
 
 @contextmanager
 def uninitialised() -> Iterator[None]:
-    """Networks that this thread builds inside are not initialised: enough where only shapes matter.
+    """Networks that this thread builds in this context are not initialised, for use where only shapes matter.
 
     Saves the time of `torch.nn.init`, which is most of it, and leaves the random numbers alone. The meta device would
     do the same, but takes seconds to import.

@@ -159,7 +159,7 @@ def test_the_noise_of_a_change_from_level_to_level_is_on_the_page(facts, off):
 )
 def test_a_mistake_is_told_as_the_most_frequent_only_if_no_other_is_as_frequent(facts, confusion, said):
     page = Page(run_page(with_results(facts, accuracy=0.5, images=12, errors=6, confusion=confusion)))
-    assert (f"Most often, {NASTY[1]} is taken for {NASTY[0]}" in page.text) == said
+    assert (f"Most often, {NASTY[1]} is mistaken for {NASTY[0]}" in page.text) == said
     assert ("Most often" in page.text) == said
 
 
@@ -407,7 +407,7 @@ def test_a_perfect_run_has_no_mistakes_to_show(facts):
     perfect = with_results(with_survey(facts, probabilities=right), images=60, accuracy=1.0, errors=0)
     page = check(run_page(replace(perfect, pictures=replace(facts.pictures, mistakes=[]))))
     assert "None: every image was classified correctly." in page.text
-    assert "No image was taken for another class." in page.text
+    assert "No image was mistaken for another class." in page.text
 
 
 def test_reconstructions_are_those_of_the_network(facts, finished_run):

@@ -77,7 +77,7 @@ class DatasetExplanation:
 
     @property
     def network(self) -> WCapsNet:
-        """Refused if it has no routing"""
+        """The network, refused if it has no routing"""
         explanations.check_routing(self.classifier.network)
         return self.classifier.network
 

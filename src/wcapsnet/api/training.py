@@ -45,7 +45,7 @@ class Trained:
     run: Run
     results: dict[str, Any]  # test.json
     report: Path | None = None
-    again: bool = False  # it was already finished
+    again: bool = False  # whether the run was already finished
 
     @property
     def path(self) -> Path:

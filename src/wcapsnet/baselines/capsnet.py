@@ -8,7 +8,7 @@ Left open, and decided here: SAME padding is symmetric. The random brightness of
 because the standardisation of each image undoes it. The loss is that of the authors' code: half the margin loss,
 averaged over images and classes, and 0.0005 times the summed squared error of the reconstruction. Also from that code:
 each type of primary capsules gets an equal share of the convolution's input, 1/32 on MNIST, as if it were routed
-once. Without it, primary capsules start with length 1 and class capsules, after three iterations, too.
+once. Otherwise, primary capsules start with length 1, and so do class capsules after three iterations.
 """
 
 from __future__ import annotations

@@ -3,8 +3,10 @@
 Published: CIFAR-10 95.38 % with batches of 64, 95.08 % with 128; CIFAR-100 77.29 %. 10.2M parameters: 10.18M in
 convolutions and the linear layer; 0.15M more in batch norms, which this number leaves out. Three stages of 111
 bottleneck blocks. As in the authors' code, in the first block of a stage the shortcut is a 1×1 convolution of the
-pre-activated input. Evaluated after very few steps, a thousand layers of batch norm whose running statistics lag
-behind the weights overflow: a small folder of pictures needs a small batch size.
+pre-activated input.
+
+In evaluation after very few steps, the running statistics of a thousand batch norms lag behind the weights, and the
+output overflows. A small folder of pictures therefore needs a small batch size.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """VGG-19 (Simonyan, Zisserman: Very Deep Convolutional Networks, 2015) with batch norm, in its form for CIFAR.
 
-Table V: CIFAR-10 93.66 %, CIFAR-100 73.26 %, 20M parameters: the baseline of Liu et al.: Learning Efficient
-Convolutional Networks through Network Slimming, 2017. Sixteen 3×3 convolutions, and one linear layer in place of VGG's
-three; the scales of batch norm start at 0.5. Left open, and decided here: convolutions without bias, which the batch
-norm would cancel; the mean of the last map, which is a single position for images of 32×32, for images of any size.
+Table V: CIFAR-10 93.66 %, CIFAR-100 73.26 %, 20M parameters. This is the baseline of Liu et al. (Learning Efficient
+Convolutional Networks through Network Slimming, 2017): sixteen 3×3 convolutions, and one linear layer in place of VGG's
+three; the scales of batch norm start at 0.5. Left open, and decided here: convolutions have no bias, which batch norm
+would cancel; for images of any size, the last map is averaged (at 32×32, it has a single position).
 """
 
 from __future__ import annotations

@@ -268,10 +268,10 @@ def capsule(one: CapsuleExplanation, seen: Survey, classes: Sequence[str], files
     some = f"{len(one.images):,} of the {one.equal:,} images that give it the most weight, equal to within 1 %:"
     say(some if one.equal > len(one.images) else "The images that give it the most weight:")
     favourites = one.summary(seen, classes, files)["favourites"]
-    taken_for = (classes[int(seen.predicted[image["image"]])] for image in favourites)
+    predicted = (classes[int(seen.predicted[image["image"]])] for image in favourites)
     print_table(
-        ["image", "class", "taken for", "weight"],
-        ((_named(f), f["class"], other, f"{f['weight']:.3f}") for f, other in zip(favourites, taken_for, strict=True)),
+        ["image", "class", "predicted", "weight"],
+        ((_named(f), f["class"], other, f"{f['weight']:.3f}") for f, other in zip(favourites, predicted, strict=True)),
     )
 
 

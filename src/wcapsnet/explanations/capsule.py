@@ -71,7 +71,7 @@ class Range(NamedTuple):
     low: Tensor  # (k,): 5 % quantiles
     high: Tensor  # (k,): 95 % quantiles
     images: int  # number of images whose decoded vector is from this block
-    typical: int  # the image whose vector is closest to the center, with elements scaled by their range
+    typical: int  # the image whose vector is closest to the centre, with elements scaled by their range
 
 
 class Traversal(NamedTuple):

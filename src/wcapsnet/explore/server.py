@@ -187,9 +187,9 @@ class Handler(BaseHTTPRequestHandler):
         if "Transfer-Encoding" in self.headers:
             raise Refused(411, "A request must have a Content-Length, not a Transfer-Encoding.")
         if self._length() and self.command != "POST":
-            raise InputError("Only a POST may have content.")
+            raise InputError("Only a POST request may have a body.")
         if "websocket" in " ".join(self.headers.get_all("Upgrade", [])).lower():
-            raise InputError("This server does not speak websocket.")
+            raise InputError("This server does not support WebSockets.")
         if self.command == "POST":
             origin = self.headers.get("Origin")
             if origin is not None and origin != f"http://{self.headers.get('Host')}":

@@ -41,7 +41,7 @@ def demo() -> Experiment:
 
 
 def small_cifar100() -> Experiment:
-    """CIFAR-100 with wcapsnet-small (not in the paper), to fine-tune on CPUs. 40 epochs, 47 minutes on a busy core."""
+    """CIFAR-100 with wcapsnet-small (not in the paper), for fine-tuning on CPUs. 40 epochs, 47 minutes on one core."""
     return Experiment(
         name="small-cifar100",
         data=DataConfig(source="cifar100", validation=2500, normalization="standardize", mirror=True, shift=4),
@@ -110,7 +110,7 @@ def folder(
 
 def fine_tuned(experiment: Experiment, normalization: tuple[tuple[float, ...], tuple[float, ...]]) -> Experiment:
     """The experiment for fine-tuning weights that were trained with this mean and standard deviation: a lower learning
-    rate, fewer epochs, and images normalised in the same way: with their own statistics, unless these are 0 and 1."""
+    rate, fewer epochs, and images standardised, with their own statistics, unless the two are 0 and 1."""
     mean, std = normalization
     kind = "unit" if set(mean) == {0.0} and set(std) == {1.0} else "standardize"
     training = experiment.training.with_epochs(round(FINE_TUNING_EPOCHS * experiment.training.epochs))

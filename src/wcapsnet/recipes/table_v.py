@@ -72,21 +72,21 @@ def sr_capsnet_2_cifar10() -> Experiment:
 def efficient_capsnet_mnist() -> Experiment:
     """Efficient-CapsNet on MNIST: published 99.74 %, 99.84 % as an ensemble. 150 epochs of batches of 16.
 
-    Images are turned, shifted, squeezed, and a square of 4×4 is erased. The authors turn half of the images, by angles
-    from a normal distribution with a deviation of 10°; here all are turned by up to 12°, with the same mean square. The
-    amounts of shifting (2 pixels) and squeezing (20 %) are ours.
+    Images are rotated, shifted and zoomed, and a square of 4×4 is erased. The authors rotate half of the images, by
+    angles from a normal distribution with a standard deviation of 10°; here all are rotated by up to 12°, which gives
+    about the same mean square. The amounts of shift (2 pixels) and zoom (20 %) are ours.
     """
     data = digits("mnist", shift=2, augment=Augmentations(rotate=12, zoom=0.2, erase=4 / 28))
     settings = {"schedule": "exponential", "decay": 0.97, "floor": 5e-5}
     return _experiment("efficient-capsnet-mnist", "efficient-capsnet", data, epochs=150, batch_size=16, **settings)
 
 
-# Networks for CIFAR, trained with SGD. Batch size, rate, momentum and weight decay that are not given here are those of
-# TrainingConfig, or of the model's configuration.
+# Networks for CIFAR, trained with SGD. Unless given here, batch size, learning rate, momentum and weight decay are
+# those of the model's configuration or the defaults of TrainingConfig.
 _CIFAR: dict[str, dict[str, Any]] = {
     "vgg-19": {"epochs": 160, "milestones": (80, 120)},
-    # 64,000 steps of 128 images, the rate ÷ 10 after 32,000 and 48,000: as many epochs of 64, which gave 95.38 %. The
-    # paper's warm-up has a tenth of the rate for 400 steps.
+    # The paper: 64,000 steps of 128 images, the learning rate ÷ 10 after 32,000 and 48,000, a tenth of it in the first
+    # 400. Here: as many epochs with batches of 64, with which the paper reports 95.38 %.
     "resnet-1001": {"epochs": 182, "milestones": (91, 137), "warmup": 1, "nesterov": False},
     "densenet-bc-250": {"epochs": 300, "milestones": (150, 225)},
     "densenet-bc-100": {"epochs": 300, "milestones": (150, 225)},

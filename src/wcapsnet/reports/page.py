@@ -170,7 +170,7 @@ def _findings(facts: Facts) -> list[str]:
         worst = confusions(results["confusion"])[:2]
         if len({n for n, *_ in worst}) == len(worst) > 0:  # else there is no most frequent one
             n, total, i, j = worst[0]
-            said.append(f"Most often, {facts.classes[i]} is taken for {facts.classes[j]} ({n} of {total:,}).")
+            said.append(f"Most often, {facts.classes[i]} is mistaken for {facts.classes[j]} ({n} of {total:,}).")
     if facts.specialization:
         said += [facts.specialization.trend, *facts.specialization.findings]
     if "routing" in facts.missing:

@@ -94,8 +94,8 @@ class Group(Ranks):
         self.backend = "NCCL" if self.device.type == "cuda" else "gloo"
         self._next_look, self._told = 0.0, False
         self.over = self.lost = False
-        # Optimizers import this module. Its default arguments keep the group of that moment alive for ever, and threads
-        # of gloo that outlive `destroy_process_group` may abort the process when it exits.
+        # Imported now because optimizers import it later, when its default arguments would keep the group alive,
+        # and gloo threads that outlive `destroy_process_group` may abort the process when it exits.
         import torch.distributed.nn.functional  # noqa: F401
 
         try:

@@ -91,7 +91,7 @@ class Run:
         return run
 
     def _is_free(self) -> bool:
-        """Whether there is nothing here, or only what a run leaves that is killed before its first epoch ends"""
+        """Whether there is nothing here, or only what is left of a run that was killed before its first epoch ended"""
         if not self.path.is_dir():
             return not os.path.lexists(self.path)
         if Run.is_run(self.path):
@@ -99,7 +99,7 @@ class Run:
         return all(name in STARTING or name.endswith(".partial") for name in os.listdir(self.path))
 
     def begin(self, environment: dict[str, Any]) -> None:
-        """Claim the folder, which only one of several processes can, and write the experiment."""
+        """Claim the folder (only one of several processes can) and write the experiment."""
         if self._numbered:
             self.path = make_free(self._numbered)
         self.path.mkdir(parents=True, exist_ok=True)
