@@ -196,7 +196,9 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         described = None
     if not isinstance(described, dict):
         raise InputError(f"{path} was not written by wcapsnet: it does not say which network its weights belong to.")
-    if described.get("checksum") != checksum(tensors, described):
+    if "checksum" not in described:
+        raise InputError(f"{path} has no checksum: it is damaged, or from an early version; {RESTORE}.")
+    if described["checksum"] != checksum(tensors, described):
         raise InputError(f"{path} is damaged: it does not match its checksum; {RESTORE}.")
     return tensors, described
 
