@@ -17,11 +17,13 @@ from wcapsnet.recipes import ABLATIONS, PAPER, TABLE_V, recipe
 from wcapsnet.reports.records import (
     NETWORK,
     open_run,
+    paper_figure,
     read_record,
     read_records,
     row_of,
     shipped_records,
 )
+from wcapsnet.reports.subject import subject_of_shipped
 from wcapsnet.reports.tables import OLD, build, remarks
 from wcapsnet.training.run_folder import Run
 
@@ -50,6 +52,12 @@ def test_every_recipe_of_the_paper_is_its_own_row_with_any_seed_and_however_it_i
         experiment = recipe(name)
         training = replace(experiment.training, seed=7, precision="bf16", kernels="plain", cuda_graph=False)
         assert row_of(replace(experiment, name="else", training=training)) == (dataset, row)
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100", "mnist"])
+def test_the_report_of_a_shipped_network_compares_it_with_its_row_of_the_paper(name):
+    figure = paper_figure(subject_of_shipped(f"wcapsnet-{name}").experiment)
+    assert figure.differences == ()
 
 
 def test_other_settings_are_no_row():

@@ -8,8 +8,7 @@ from typing import Any
 
 from .. import shipped
 from ..data import DATASETS
-from ..experiment import Experiment
-from ..settings import from_dict
+from ..experiment import Experiment, stored_experiment
 from ..training.run_folder import Run, read_json
 
 
@@ -64,7 +63,7 @@ def subject_of_shipped(name: str) -> Subject:
     return Subject(
         name=name,
         source=name,
-        experiment=from_dict(Experiment, facts["experiment"]),
+        experiment=stored_experiment(facts["experiment"]),
         environment=facts["environment"],
         metrics=facts["history"],
         results={**test, "best_epoch": facts["epoch"], "validation_accuracy": seen["correct"] / seen["images"]},
