@@ -350,9 +350,10 @@ def free_path(path: Path) -> Path:
 
 def make_free(path: Path) -> Path:
     """Make that folder, and return it; of several processes, each makes its own."""
+    path.parent.mkdir(parents=True, exist_ok=True)  # fails if it is a link to nowhere
     while True:
         with suppress(FileExistsError):
-            (free := free_path(path)).mkdir(parents=True)
+            (free := free_path(path)).mkdir()
             return free
 
 
