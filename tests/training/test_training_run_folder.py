@@ -492,6 +492,7 @@ def test_every_file_of_a_run_is_written_atomically(tmp_path, monkeypatch):
     [
         ("test", {"confusion": [[{}, 0], [0, 1]]}),
         ("test", {"confusion": [[1, 0]]}),
+        ("test", {"confusion": None}),
         ("test", {"per_class": {"a": []}}),
         ("test", {"majority": "most"}),
         ("data", {"images": 7}),

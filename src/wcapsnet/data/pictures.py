@@ -212,7 +212,7 @@ def _load_cache(entry: Path, count: int, shape: tuple[int, int, int]) -> Picture
             readable, reasons, stored = (np.load(file, allow_pickle=False) for _ in range(3))
         skipped = tuple(map(str, json.loads(reasons.tobytes())))
         black = np.delete(np.arange(count), readable)  # raises an exception if one is out of range
-        content, checksum = memoryview(images).cast("B"), 0
+        content, checksum = images.data.cast("B"), 0
         for start in range(0, len(content), CHUNK):  # Ctrl-C works between chunks
             checksum = zlib.crc32(content[start : start + CHUNK], checksum)
         intact = stored == zlib.crc32(reasons.data, zlib.crc32(readable.data, checksum))
