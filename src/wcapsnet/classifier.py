@@ -196,15 +196,14 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         described = None
     if not isinstance(described, dict):
         raise InputError(f"{path} was not written by wcapsnet: it does not say which network its weights belong to.")
-    if "checksum" not in described:
-        raise InputError(f"{path} has no checksum: it is damaged, or from an early version; {RESTORE}.")
-    if described["checksum"] != checksum(tensors, described):
+    found = checksum(tensors, described)
+    if described.setdefault("checksum", found) != found:  # earlier versions stored none
         raise InputError(f"{path} is damaged: it does not match its checksum; {RESTORE}.")
     return tensors, described
 
 
 def weights_checksum(path: Path) -> str:
-    """The checksum that the file states, verified"""
+    """The checksum that the file states, verified, or for a file without one, its own"""
     return str(load_tensors(path)[1]["checksum"])
 
 

@@ -114,7 +114,8 @@ def checked(config: Any, section: str) -> Callable[[str, bool, str], None]:
     the values themselves: `check(field, whether it is right, what it must be)`."""
     for name, hint in type_hints(typing.cast(Any, type(config))).items():
         value = getattr(config, name)
-        if type(value) is not hint and (plain := _convert(hint, value, f"{section}.{name}")) != value:
+        plain = value if type(value) is hint else _convert(hint, value, f"{section}.{name}")
+        if plain is not value and plain != value:  # nan differs from itself
             raise InputError(f"{section}.{name} must be {plain!r}, not {shown(value)}.")
 
     def check(field: str, holds: bool, needs: str) -> None:

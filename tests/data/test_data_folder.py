@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -486,6 +487,40 @@ def test_a_corrupt_cache_only_costs_time(picture_folder, decoded, tmp_path, dama
     assert len(decoded) == 16
     load_folder(config(path))  # mended
     assert len(decoded) == 16
+
+
+@pytest.mark.parametrize("forged", ["positions", "numbers", "order", "objects"])
+def test_a_forged_cache_only_costs_time(picture_folder, decoded, tmp_path, forged):
+    path = picture_folder({"a": 4, "b": 4})
+    first = load_folder(config(path))
+    (entry,) = (tmp_path / "cache").iterdir()
+    pixels, readable = np.zeros((8, 3, 8, 8), np.uint8), np.arange(8)
+    if forged == "positions":
+        readable = readable + 100
+    elif forged == "numbers":
+        pixels = pixels.astype(np.float64)
+    elif forged == "order":
+        pixels = np.asfortranarray(pixels)
+    else:
+        readable = np.array([Trap(tmp_path / "sprung")] * 8, object)
+    reasons = np.frombuffer(b"[]", np.uint8)
+    checksum = zlib.crc32(reasons, zlib.crc32(readable.tobytes(), zlib.crc32(pixels.tobytes())))
+    with entry.open("wb") as file:
+        for array in (pixels, readable, reasons, np.array(checksum)):
+            np.save(file, array, allow_pickle=True)
+    assert images(load_folder(config(path))) == images(first)
+    assert len(decoded) == 16
+    assert not (tmp_path / "sprung").exists()
+
+
+class Trap:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, place: Path):
+        self.place = place
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, (os.fspath(self.place),)
 
 
 def test_an_unwritable_cache_only_costs_time(picture_folder, decoded, tmp_path):

@@ -153,7 +153,7 @@ def test_the_page_answers_as_the_server_does(opened, off):
     page, _, explorer = opened
     for picture in pictures(explorer):
         for target in (None, 2):
-            asked = {**picture, "off": off, "class": target, "slot": "now"}
+            asked = {**picture, "off": off, "class": target}
             assert_alike(ask(page, "explain", asked), explorer.explain(asked))
 
 

@@ -447,3 +447,9 @@ def test_a_network_with_weights_per_position_trains_its_critics_at_every_positio
     trained = [p.grad is not None and bool((p.grad != 0).any()) for p in network.routers.parameters()]
     assert all(trained)
     assert len(trained) > 0 or fitness != "critic"
+
+
+def test_a_configuration_can_be_made_where_tensors_have_no_values(monkeypatch):
+    monkeypatch.setitem(weightings, "temperature", Temperature)
+    with torch.device("meta"):
+        tiny(routing=RoutingConfig(weighting="temperature"))

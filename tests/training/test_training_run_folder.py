@@ -322,6 +322,9 @@ def test_default_names_take_the_next_free_number(tmp_path):
     (tmp_path / "mnist-3").symlink_to("nowhere")
     assert make_free(tmp_path / "mnist") == tmp_path / "mnist-5"
     assert (tmp_path / "mnist-5").is_dir()
+    (tmp_path / "runs").symlink_to("unmounted")
+    with pytest.raises(FileExistsError):
+        make_free(tmp_path / "runs" / "mnist")
 
 
 # ── read with care ──
@@ -489,6 +492,7 @@ def test_every_file_of_a_run_is_written_atomically(tmp_path, monkeypatch):
     [
         ("test", {"confusion": [[{}, 0], [0, 1]]}),
         ("test", {"confusion": [[1, 0]]}),
+        ("test", {"confusion": None}),
         ("test", {"per_class": {"a": []}}),
         ("test", {"majority": "most"}),
         ("data", {"images": 7}),

@@ -155,6 +155,7 @@ def test_setting_a_field_changes_that_field_alone():
         ('model.levels=[{"capsules": 2, "grwth": 3}]', "did you mean 'model.levels.0.growth'"),
         ("training.lr=-1", "training.lr is -1.0"),
         ("training.lr=NaN", "training.lr is nan"),
+        ("training.minutes=NaN", "training.minutes is nan, but it must be above zero"),
         ("objective.wasserstein=NaN", "objective.wasserstein"),
         ("objective.wasserstein=Infinity", "objective.wasserstein is inf, but it must be a finite number"),
         ("objective.waserstein=1", "did you mean 'wasserstein'"),

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 import wcapsnet
 from wcapsnet import Classifier, InputError
-from wcapsnet.classifier import METADATA, load_tensors, save_tensors
+from wcapsnet.classifier import METADATA, load_tensors, save_tensors, weights_checksum
 from wcapsnet.prediction import predict
 
 
@@ -246,11 +246,13 @@ def rewritten(classifier, path, change):
     save_tensors(path, tensors, facts)
 
 
-def test_a_file_without_a_checksum_is_refused(classifier, tmp_path):
+def test_a_file_of_an_earlier_version_without_a_checksum_is_loaded(classifier, tmp_path, pixels):
     facts = {METADATA: json.dumps(classifier.description())}
-    save_file(classifier.network.state_dict(), tmp_path / "other.safetensors", facts)
-    with pytest.raises(InputError, match="checksum"):
-        Classifier.load(tmp_path / "other.safetensors")
+    save_file(classifier.network.state_dict(), tmp_path / "old.safetensors", facts)
+    loaded = Classifier.load(tmp_path / "old.safetensors")
+    assert same(loaded.predict(pixels), classifier.predict(pixels))
+    loaded.save(tmp_path / "new.safetensors")
+    assert loaded.facts["checksum"] == weights_checksum(tmp_path / "new.safetensors")
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def make_weighting(part: Any, shape: tuple[int, ...]) -> Callable[[Tensor], Tens
 @functools.lru_cache(maxsize=256)
 def fault_of(part: Any) -> str | None:
     """What is wrong with a registered weighting, tried on two fitnesses: its weights must sum to 1 over a sample"""
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), torch.device("cpu"):
         for shape in ((3,), (3, 4, 5)):  # of a feature level and of the last level
             a = torch.rand(2, *shape)
             b = make_weighting(part, shape)(a)

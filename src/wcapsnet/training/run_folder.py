@@ -180,7 +180,8 @@ class Run:
     def recorded_data(self) -> dict[str, Any]:
         """data.json: the classes, and the number of images and a checksum for each part."""
         facts = self.facts("data")
-        classes, images, fingerprint = (facts.get(name) for name in ("classes", "images", "fingerprint"))
+        classes, fingerprint = facts.get("classes"), facts.get("fingerprint")
+        images = facts.get("images", {})  # missing in earlier records
         named = isinstance(classes, list) and all(isinstance(name, str) for name in classes)
         counted = isinstance(images, dict) and all(type(count) is int for count in images.values())
         if not (named and counted and isinstance(fingerprint, dict) and set(PARTS) <= fingerprint.keys()):
@@ -329,7 +330,7 @@ def _trouble(figures: dict[str, Any]) -> str | None:
     ):
         return "its per-class figures are malformed"
     images, wrong = figures["images"], [figures["errors"]]
-    if matrix is not None:
+    if "confusion" in figures:
         if not isinstance(matrix, list) or not all(
             isinstance(row, list) and len(row) == len(matrix) and all(type(n) is int for n in row) for row in matrix
         ):
@@ -350,9 +351,10 @@ def free_path(path: Path) -> Path:
 
 def make_free(path: Path) -> Path:
     """Make that folder, and return it; of several processes, each makes its own."""
+    path.parent.mkdir(parents=True, exist_ok=True)  # fails if it is a link to nowhere
     while True:
         with suppress(FileExistsError):
-            (free := free_path(path)).mkdir(parents=True)
+            (free := free_path(path)).mkdir()
             return free
 
 
