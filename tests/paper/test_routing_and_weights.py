@@ -450,6 +450,8 @@ def test_a_network_with_weights_per_position_trains_its_critics_at_every_positio
 
 
 def test_a_configuration_can_be_made_where_tensors_have_no_values(monkeypatch):
-    monkeypatch.setitem(weightings, "temperature", Temperature)
+    class Own(Temperature): ...  # not tried before
+
+    monkeypatch.setitem(weightings, "temperature", Own)
     with torch.device("meta"):
         tiny(routing=RoutingConfig(weighting="temperature"))
