@@ -176,7 +176,7 @@ class WCapsNetConfig:
         switch("routing.per_position", self.routing.per_position)
         share, std = self.routing.noise_share, self.routing.noise_std
         require(number(share) and 0 <= share <= 1, "routing.noise_share", share, "between 0 and 1")
-        require(number(std) and 0 <= std < math.inf, "routing.noise_std", std, "zero or more")
+        require(number(std) and 0 <= std < math.inf, "routing.noise_std", std, "a finite number of at least 0")
         probability("routing.dropout", self.routing.dropout)
 
         levels = isinstance(self.levels, tuple) and all(isinstance(level, Level) for level in self.levels)
