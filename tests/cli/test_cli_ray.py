@@ -84,7 +84,7 @@ def test_a_killed_workers_run_continues_on_the_other_and_ends_with_the_same_weig
 ):
     cluster, workers = two_workers
     monkeypatch.setattr(on_ray, "EVERY", 0.0)
-    options = {"seeds": 3, "model": "wcapsnet-quick", "epochs": 6, "batch_size": 8, "size": 16}
+    options = {"seeds": 3, "model": "wcapsnet-quick", "epochs": 20, "batch_size": 8, "size": 16}
     options |= {"quiet": True, "device": "cpu"}
     out = tmp_path / "ray"
     killed: list[Path] = []
