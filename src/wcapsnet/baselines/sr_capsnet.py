@@ -4,7 +4,8 @@ Published: 92.14 % on CIFAR-10 and 96.88 % on SVHN with depth 2. 3,187,536 param
 
 Left open, and decided here: on images of other sizes the class layer's window is the whole map.
 
-Learning starts slowly: at W2 = 0 the poses get no gradient, and each of 2048 capsules has a small share in the answer.
+At W2 = 0 the poses get no gradient, and each of 2048 capsules has a small share in the answer. This may be why learning
+starts slowly.
 """
 
 from __future__ import annotations
