@@ -95,7 +95,7 @@ def test_accuracies_are_those_of_the_records_and_a_row_without_a_run_says_so():
     rows = {row.name: row for row in found.rows}
     assert rows["capsnet"].accuracies == (0.995,)
     assert rows["capsnet"].minutes == 10
-    assert (rows["capsnet"].published, rows["capsnet"].source) == (99.75, "its paper")
+    assert (rows["capsnet"].published, rows["capsnet"].source) == (99.75, "its paper, second-hand")
     lines = {line[0]: line for line in found.grid()}
     assert "99.65 ± 0.07 (2)" in lines["WCapsNet"]
     assert compare.NOT_RUN in lines["DeepCaps"]

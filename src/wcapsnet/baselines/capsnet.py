@@ -1,6 +1,6 @@
 """CapsNet (Sabour, Frosst, Hinton: Dynamic Routing Between Capsules, 2017).
 
-Published: MNIST 99.75 %; CIFAR-10 89.4 % as an ensemble of 7. Table V quotes 99.62 % and 70.01 %.
+Published (second-hand): MNIST 99.75 %; CIFAR-10 89.4 % as an ensemble of 7. Table V quotes 99.62 % and 70.01 %.
 8,215,728 parameters on MNIST: 6,804,384 without the decoder, including 160 of the class bias, which many ports omit;
 22.48M on CIFAR-10.
 

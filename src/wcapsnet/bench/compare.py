@@ -107,6 +107,7 @@ class Comparison:
         """What the columns mean, and where the speeds come from"""
         said = [
             "Test accuracy: mean ± standard deviation (number of seeds) of full-length runs of this project.",
+            "Second-hand: quoted by others, not compared with the paper itself.",
             "Parameters include decoders. Multiply-adds of one image: convolutions and matrix products. Minutes: "
             "training, mean over runs.",
             f"GB at {' and '.join(map(str, BATCHES))}: activations that a training step of that batch size keeps for "
