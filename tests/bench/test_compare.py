@@ -148,7 +148,7 @@ def test_speeds_are_measured_side_by_side(cpu):
     )
     for row in found.rows:
         assert row.speed.training > 0
-        assert row.speed.inference > row.speed.training
+        assert row.speed.inference > 0
         assert row.speed.latency > 0
         assert row.speed.peak_mib is None
     assert found.measured["batch"] == 2

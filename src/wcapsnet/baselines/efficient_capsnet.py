@@ -1,6 +1,6 @@
 """Efficient-CapsNet (Mazzia, Salvetti, Chiaberge: Capsule Network with Self-Attention Routing, 2021).
 
-Published (second-hand): MNIST 99.74 %, the mean of single networks. Rankings list 99.84 %, perhaps an ensemble's.
+Published (second-hand): MNIST 99.74 %, the mean of single networks. One ranking lists 99.84 %, perhaps an ensemble's.
 161,824 parameters on MNIST, and 1,411,344 in the decoder, which is CapsNet's.
 
 Weights start as in the authors' code: W He-normal, its fan-in counted over all classes and capsules, the depth-wise
