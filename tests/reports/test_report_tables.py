@@ -191,7 +191,8 @@ def test_runs_that_were_not_computed_alike_are_named(runs):
 
 def test_runs_from_before_the_last_decisions_are_named_by_dataset_and_if_others_are_newer_by_row(runs):
     def old():
-        return [line.partition("): ")[2] for line in tables.remarks(read(runs, "IV")) if line.startswith(tables.OLD)]
+        said = f"{tables.OLD}: "
+        return [line.removeprefix(said) for line in tables.remarks(read(runs, "IV")) if line.startswith(said)]
 
     assert old() == []
     for path in runs_in(runs):

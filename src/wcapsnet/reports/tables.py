@@ -22,7 +22,7 @@ REFERENCE = "reference"
 BESIDE = {*SYSTEMS} - {NETWORK}  # networks of other papers, with recipes of their own
 UNAVAILABLE = {"svhn": "not measured: the dataset was not available"}
 CHANGED = "2026-11-16T21:48"  # when D7 and D36 came into force; runs started before are older
-OLD = "Trained before D7 and D36 (then the Wasserstein loss was a sum over levels and the decoder used another vector)"
+OLD = "Trained before D7 and D36, with the Wasserstein loss summed over levels and another decoded vector"
 LEGEND = (
     "Test accuracy in %: mean ± standard deviation (number of seeds). A dash means that no full-length run is "
     "recorded. The paper reports single runs.",
