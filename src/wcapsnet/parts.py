@@ -1,4 +1,4 @@
-"""The registry of all exchangeable parts, by kind and name.
+"""The registry of all parts, by kind and name.
 
     @weighting("sparsemax")
     def sparsemax_weights(a: Tensor) -> Tensor: ...

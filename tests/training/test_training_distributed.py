@@ -222,7 +222,7 @@ def test_a_killed_worker_ends_the_job_and_other_numbers_of_processes_resume_it(t
     assert not list(tmp_path.glob("answer-*"))
 
     alone = Trainer(Run.open(run), data, CPU, CtrlC(0, 4))
-    assert (alone.state.epoch, alone.state.step) == (0, 2)  # the step under way is the only one lost
+    assert (alone.state.epoch, alone.state.step) == (0, 2)  # only the current step is lost
     assert interrupted(alone)
 
     job = train(3, tmp_path, resume=str(run))

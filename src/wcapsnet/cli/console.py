@@ -91,7 +91,7 @@ def sweep(sweep: Sweep, table_name: str | None = None) -> None:
         others = [escape(name) for name in names if name != "seed"]
         rows = ([*mean["settings"].values(), *_means(mean)] for mean in means)
         print_table([*others, "seeds", "best validation", "test"], rows)
-    say(f"The figures are in [bold]{escape(str(sweep.folder / 'sweep.csv'))}[/] and sweep.json.")
+    say(f"The results are in [bold]{escape(str(sweep.folder / 'sweep.csv'))}[/] and sweep.json.")
     for run, sentence in sweep.failures.items():
         err.print(f"error: {run.path.name}: {sentence}", style="red", soft_wrap=True, markup=False)
 
@@ -197,7 +197,7 @@ def predictions(answers: list[Prediction]) -> None:
     columns: list[str | Column] = [Column("picture", overflow="fold"), "class", "probability", "then"]
     print_table([*columns, *(["winning blocks"] if routed else [])], map(cells, answers))
     if out.is_terminal and routed:
-        say("Winning blocks: arrows separate levels, blocks count from 0, several blocks of a level tie.")
+        say("Winning blocks: arrows separate levels; blocks are numbered from 0; several blocks in a level are tied.")
 
 
 def _ranges(numbers: Sequence[int]) -> str:

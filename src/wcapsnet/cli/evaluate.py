@@ -37,7 +37,7 @@ def evaluate(
             metavar="FOLDER", help="Other labelled pictures, one folder per class; for an ONNX file, also a dataset."
         ),
     ] = None,
-    split: Annotated[SplitName, typer.Option(help="Part of the dataset.")] = "test",
+    split: Annotated[SplitName, typer.Option(help="Split to use.")] = "test",
     data_dir: DataDir = None,
     download: Download = False,
     device: Device = "auto",

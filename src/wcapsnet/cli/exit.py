@@ -16,7 +16,7 @@ from ..launched import launcher
 
 # Dependencies that prediction with an ONNX file does not need: name to import and install → name in messages
 PACKAGES = {name: name for name in ("safetensors", "scipy", "jinja2", "pooch")} | {"torch": "PyTorch"}
-INTERRUPTED = "Interrupted; what was saved before is kept."
+INTERRUPTED = "Interrupted; files saved so far are kept."
 
 
 @contextmanager

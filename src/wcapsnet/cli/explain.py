@@ -30,10 +30,10 @@ from .options import AsJson, DataDir, Device, Download, Plugin, SplitName
     epilog=examples(
         "wcapsnet explain runs/demo digit.png              weights, contributions, the effect of each block",
         "wcapsnet explain runs/demo digit.png --class 8 --nearest 5",
-        "wcapsnet explain runs/demo                        how far its blocks specialise, on its test set",
+        "wcapsnet explain runs/demo                        how far its blocks specialise, on the test set",
         "wcapsnet explain runs/demo --capsule 2.1          block 1 of level 2: its images, its classes",
         "wcapsnet explain runs/demo --faithfulness 32      does the routing point at what matters?",
-        "wcapsnet explain runs/demo --reroute              does it matter that every image has its own routing?",
+        "wcapsnet explain runs/demo --reroute              does an image's own routing matter?",
         "wcapsnet explain runs/demo --critics              how steep and how saturated its critics are",
     ),
 )
@@ -50,9 +50,11 @@ def explain(
     about: Annotated[
         str | None, typer.Option("--class", help="One image: class to explain (default: the predicted one).")
     ] = None,
-    near: Annotated[int, typer.Option("--nearest", min=0, help="One image: number of nearest training images.")] = 0,
+    near: Annotated[
+        int, typer.Option("--nearest", min=0, help="One image: show this many nearest training images.")
+    ] = 0,
     capsule: Annotated[
-        str | None, typer.Option(metavar="LEVEL.CAPSULE", help="Dataset: one block, such as 2.1.")
+        str | None, typer.Option(metavar="LEVEL.CAPSULE", help="Dataset: explain one block, such as 2.1.")
     ] = None,
     measured: Annotated[
         int, typer.Option("--faithfulness", min=0, help="Dataset: delete and insert regions of this many images.")
@@ -61,7 +63,7 @@ def explain(
         bool, typer.Option("--reroute", help="Dataset: predict again with mean, exchanged and equal weights.")
     ] = False,
     steep: Annotated[bool, typer.Option("--critics", help="Dataset: slope and saturation of the critics.")] = False,
-    split: Annotated[SplitName | None, typer.Option(help="Dataset: part to use.", show_default="test")] = None,
+    split: Annotated[SplitName | None, typer.Option(help="Dataset: split to use.", show_default="test")] = None,
     images: Annotated[
         int | None, typer.Option(min=1, help="Dataset: use only this many images, evenly spaced.")
     ] = None,

@@ -28,7 +28,7 @@ from .options import DataDir, Device, Download, Plugin, Weights
 @app.command(
     rich_help_panel=LOOK,
     epilog=examples(
-        "wcapsnet explore runs/demo                        draw a digit and see how every block is weighed",
+        "wcapsnet explore runs/demo                        draw a digit and see how every block is weighted",
         "wcapsnet explore wcapsnet-mnist --port 0          a shipped network, on any free port",
         "wcapsnet explore runs/photos --host 0.0.0.0       reachable from the local network",
     ),

@@ -30,9 +30,11 @@ def export(
     input: Annotated[
         Literal["uint8", "float"], typer.Option(help="Pixel type: uint8 (0 to 255) or float (0 to 1).")
     ] = "uint8",
-    int8: Annotated[bool, typer.Option("--int8", help="ONNX: 8 bits, calibrated on training images.")] = False,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="ONNX: quantise to 8 bits, calibrated on training images.")
+    ] = False,
     pictures: Annotated[
-        Path | None, typer.Option(help="Pictures for check and calibration (default: the network's dataset).")
+        Path | None, typer.Option(help="Pictures for the check and calibration (default: the network's dataset).")
     ] = None,
     runtime: Annotated[
         Path | None,

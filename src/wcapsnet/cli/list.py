@@ -25,7 +25,7 @@ def list_command(
     runs: Annotated[Path, typer.Option(help="Folder of runs.")] = Path("runs"),
     plugin: Plugin = None,
 ) -> None:
-    """List recipes, models, exchangeable parts, shipped networks, datasets and runs."""
+    """List recipes, models, parts, shipped networks, datasets and runs."""
     shown = {
         "recipes": _recipes,
         "models": _models,
@@ -60,9 +60,9 @@ def _parts() -> None:
     from .. import baselines, experiment  # noqa: F401 - registers them
     from ..parts import architecture, augmentation, fitness, loss_term, nonlinearity, weighting
 
-    exchangeable = (weighting, fitness, nonlinearity, loss_term, augmentation, architecture)
-    rows = ([kind.name, kind.field, ", ".join(kind)] for kind in exchangeable)
-    console.print_table(["part", "field", "names"], rows, "Exchangeable parts (docs/extending.md)")
+    kinds = (weighting, fitness, nonlinearity, loss_term, augmentation, architecture)
+    rows = ([kind.name, kind.field, ", ".join(kind)] for kind in kinds)
+    console.print_table(["part", "field", "names"], rows, "Parts (docs/extending.md)")
     out.print("Models, datasets and recipes: wcapsnet list models, datasets or recipes.\n")
 
 

@@ -60,7 +60,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only warnings 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Open = Annotated[bool, typer.Option("--open", help="Open the report in a browser, if there is a display.")]
 Parallel = Annotated[
-    int | None, typer.Option(min=1, max=MAX_LANES, help="Runs trained at a time on each GPU (default: 4).")
+    int | None, typer.Option(min=1, max=MAX_LANES, help="Runs to train at a time on each GPU (default: 4).")
 ]
 Ray = Annotated[
     str | None,
@@ -110,7 +110,7 @@ def _shared(
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
     size: Annotated[
         str | None,
-        typer.Option(help=f"Folders: resize pictures to this side or HEIGHTxWIDTH ({MIN_SIDE} to {MAX_SIDE})."),
+        typer.Option(help=f"Folders: picture size, SIDE or HEIGHTxWIDTH ({MIN_SIDE} to {MAX_SIDE})."),
     ] = None,
     exclude: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Folders: leave out this class or subfolder; repeatable.")
@@ -118,8 +118,7 @@ def _shared(
     model: Annotated[
         str,
         typer.Option(
-            help="Folders: network to train, see `wcapsnet list models`; auto: wcapsnet on a GPU, wcapsnet-small on "
-            "a CPU."
+            help="Folders: network to train (`wcapsnet list models`); auto: wcapsnet on a GPU, wcapsnet-small on a CPU."
         ),
     ] = "auto",
     start_from: Annotated[

@@ -21,10 +21,10 @@ from .options import Target, TrainingOptions, takes_training_options
 @app.command(
     rich_help_panel=TRAIN,
     epilog=examples(
-        "wcapsnet train photos/                        one folder per class, or train/ val/ test/ of those",
+        "wcapsnet train photos/                        one folder per class, optionally in train/ val/ test/",
         "wcapsnet train photos/ --minutes 10",
         "wcapsnet train photos/ --size 48 --epochs 60",
-        "wcapsnet train photos/ --from runs/animals     fine-tune a network of your own",
+        "wcapsnet train photos/ --from runs/animals    fine-tune your own network",
         "wcapsnet train mnist --download",
         "wcapsnet train cifar10 --data-dir ~/data --seed 1",
         "wcapsnet train cifar10-squash                 a row of the paper's tables",
@@ -42,7 +42,7 @@ def train(
     out: Annotated[
         Path | None, typer.Option("--out", help="Run folder (default: runs/NAME, or the next free one).")
     ] = None,
-    resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Continue this run.")] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Run to continue.")] = None,
     **options: Unpack[TrainingOptions],
 ) -> None:
     """Train a network on your own pictures, from a recipe, or by repeating an earlier run."""

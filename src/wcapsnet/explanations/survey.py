@@ -126,7 +126,7 @@ def without_routing(network: nn.Module) -> str:
     """What cannot be shown of a network that is not a WCapsNet"""
     own = " Its own routing coefficients are in output.routing." if getattr(network, "couples", False) else ""
     return (
-        f"{type(network).__name__} has no critics that weigh blocks, so it has no block weights, paths through levels "
+        f"{type(network).__name__} has no critics that weight blocks, so it has no block weights, paths through levels "
         f"or decoded vectors to explain.{own}"
     )
 

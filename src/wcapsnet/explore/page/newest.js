@@ -11,7 +11,7 @@ export class Newest {
   /** The answer, or null if a newer request replaced this one. */
   async ask(body) {
     this.wanted = body;
-    await this.pending?.catch(() => {}); // whoever asked reports it
+    await this.pending?.catch(() => {}); // the caller reports it
     if (this.wanted !== body) return null;
     this.pending = ask(this.path, body);
     return this.pending;
