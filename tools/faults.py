@@ -62,7 +62,7 @@ ROWS = {
     "damage": Row("a damaged file of a run, its ONNX file or its cache", 200, damage.damaged),  # of each file
     "archives": Row("a damaged archive of a dataset", 1000, damage.archives),  # of each of three kinds
     "foreign": Row("a checkpoint of another architecture or a newer version", 100, damage.foreign),  # all there are
-    "pickles": Row("a pickle payload in the place of a file", 400, damage.pickles),
+    "pickles": Row("a pickle payload instead of a file", 400, damage.pickles),
     "pictures": Row("fuzzed pictures (PNG, JPEG, WebP, GIF, BMP, TIFF)", 10_000, photos.pictures),
     "configurations": Row("random `experiment.json` files", 1000, inputs.configurations),
     "commands": Row("random command lines", 1000, inputs.command_lines),

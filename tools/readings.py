@@ -255,7 +255,7 @@ def shortcut_conv_plus(blocks: CapsuleBlocks, shortcut: PerCapsuleShortcut) -> N
 
 
 class PerChannel(nn.Module):
-    """Channels in the place of capsules: each has a kernel of its own and sees no other."""
+    """Channels instead of capsules: each has a kernel of its own and sees no other."""
 
     def __init__(self, capsules: int, channels: int, stride: int):
         super().__init__()

@@ -51,7 +51,7 @@ class Half(NamedTuple):
 
 
 class Rounding(NamedTuple):
-    """How far the answers are from depending on the order in which a machine adds numbers."""
+    """How far the answers are from changing with the order in which a machine adds numbers."""
 
     error: float  # the largest difference between a logit in single and in double precision
     margin: float  # the smallest lead of an answer over the next one, in logits

@@ -56,7 +56,7 @@ def cross_entropy(output: Any, images: Tensor, labels: Tensor) -> Tensor:
 def label_smoothing(output: Any, images: Tensor, labels: Tensor) -> Tensor:
     """−1/R Σ_r log p_r: the cross entropy against the uniform distribution over all R outputs of the network
 
-    With weight λ beside L_CE, the targets are smoothed by ε = λ / (1 + λ). "None of these" counts as an output, if the
+    With weight λ next to L_CE, the targets are smoothed by ε = λ / (1 + λ). "None of these" counts as an output, if the
     network has it (`model.extra_class`).
     """
     return -output.logits.float().log_softmax(1).mean()

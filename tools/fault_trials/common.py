@@ -51,7 +51,7 @@ class Answer(NamedTuple):
 
 @dataclass
 class Outcome:
-    """Of one row: how often something was tried, how it ended, what went wrong and what was lost."""
+    """One row: how often something was tried, how it ended, what went wrong and what was lost."""
 
     ended: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
@@ -167,7 +167,7 @@ def without_override() -> None:
 
 
 def pictures(root: Path, count: int = 20) -> Path:
-    """Two classes that anybody can tell apart."""
+    """Two classes that are easy to tell apart."""
     for kind, color in {"apples": (190, 60, 60), "plums": (60, 60, 190)}.items():
         (root / kind).mkdir(parents=True)
         for number in range(count):
@@ -252,7 +252,7 @@ def differences(run: Path, other: Path) -> list[str]:
 
 
 def digest(*roots: Path) -> str:
-    """Of every file under these folders: names and contents"""
+    """Names and contents of every file under these folders"""
     found = hashlib.sha256()
     for root in roots:
         for path in sorted(root.rglob("*")):

@@ -323,7 +323,7 @@ def payloads(marker: Path) -> dict[str, bytes]:
 
 
 def pickles(sample: Sample, tries: int, seed: int) -> Outcome:
-    """A payload in the place of every file that a command reads"""
+    """A payload instead of each file that a command reads"""
     outcome, marker = Outcome(), sample.place / "executed"
     cache = sample.cache()
     undamaged = cache.read_bytes()

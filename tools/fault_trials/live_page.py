@@ -242,7 +242,7 @@ class _Load:
         return -1
 
     def _raw(self, kind: str, chance: random.Random) -> int:
-        """Bytes that are no request, or a request that is broken off"""
+        """Bytes that are not a request, or an incomplete request"""
         with contextlib.suppress(OSError), socket.create_connection((HOST, self.port), timeout=5) as client:
             if kind == "bytes":
                 client.sendall(chance.randbytes(chance.choice((1, 100, 5000))) + b"\r\n\r\n")

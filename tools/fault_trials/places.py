@@ -16,7 +16,7 @@ HOW = "modes of files, for a process without CAP_DAC_OVERRIDE"
 
 
 def disk_full(sample: Sample, tries: int, seed: int) -> Outcome:
-    """A file system that is full after some number of bytes; once there is room again, the run goes on."""
+    """A file system that is full after some number of bytes; once there is room again, the run continues."""
     chance, outcome = random.Random(seed), Outcome()
     disk = sample.folder()
     size = sum(path.stat().st_size for path in sample.run.rglob("*") if path.is_file())
@@ -114,7 +114,7 @@ def read_only(sample: Sample, tries: int, seed: int) -> Outcome:
 
 
 def permission_missing(sample: Sample, tries: int, seed: int) -> Outcome:
-    """One file or folder of the run, the pictures or the cache after another may not even be read."""
+    """Each file or folder of the run, the pictures or the cache in turn may not even be read."""
     outcome = Outcome(facts={"how": HOW})
     chance = random.Random(seed)
     runs = [sample.copy(), sample.copy(unfinished=True)]

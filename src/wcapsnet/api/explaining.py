@@ -33,8 +33,8 @@ MEAN_IMAGES = 1000  # images whose weights `rerouted` averages: the mean is know
 class DatasetExplanation:
     """A trained network on one part of its dataset. Everything is measured on first use.
 
-    A capsule is named as on the command line: "2.1" is capsule 1 (counted from 0) of level 2. Of a network that is not
-    a WCapsNet there are `survey`, `evaluation` and `summary()`; what concerns routing is refused.
+    A capsule is named as on the command line: "2.1" is capsule 1 (counted from 0) of level 2. A network that is not a
+    WCapsNet has only `survey`, `evaluation` and `summary()`; everything about routing is refused.
     """
 
     classifier: Classifier
@@ -112,7 +112,7 @@ class DatasetExplanation:
         return explanations.traverse_capsule(self.network, self.survey, capsule)
 
     def nearest(self, vector: Tensor, count: int = 8) -> explanations.Neighbours:
-        """The images whose decoded vectors are nearest to this one, such as that of another picture's explanation"""
+        """The images whose decoded vectors are nearest to this one, which may be another picture's"""
         explanations.check_routing(self.classifier.network)
         return explanations.nearest(self.survey, vector, count)
 

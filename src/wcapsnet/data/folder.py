@@ -140,7 +140,7 @@ def as_split(images: Images, labels: np.ndarray) -> Split:
 
 
 class Labelled(NamedTuple):
-    """Pictures of a folder whose class folders are named as the classes of a network."""
+    """Pictures of a folder whose class folders have the names of a network's classes."""
 
     pictures: Pictures
     labels: np.ndarray  # of the readable ones
@@ -161,7 +161,7 @@ class Labelled(NamedTuple):
 def load_labelled(
     path: Path, classes: tuple[str, ...], shape: tuple[int, int, int], part: str = "test", quiet: bool = False
 ) -> Labelled:
-    """All pictures of these classes, as (ch, h, w). Of a folder with train, val and test folders, those of `part`."""
+    """All pictures of these classes, as (ch, h, w). If it has train, val and test folders, those of `part`."""
     source, unknown = match_classes(path.expanduser(), classes, part)
     pictures = read_pictures(source, shape, cache.directory(), quiet)
     if not len(pictures.readable):
@@ -188,7 +188,7 @@ def _small_classes(classes: Sequence[str], labels: dict[str, np.ndarray]) -> lis
 
 
 def _duplicates(images: Rows, names: np.ndarray, labels: np.ndarray, train: np.ndarray) -> list[str]:
-    """Equal pictures, compared after resizing, that are in training and elsewhere, or in two classes."""
+    """Identical pictures, compared after resizing, that are in training and elsewhere, or in two classes."""
     every = (image.numpy() for some in chunks(images) for image in some)
     digests = (hashlib.blake2b(image.data, digest_size=16).digest() for image in every)
     hashes = np.fromiter(digests, "V16", len(images))  # in an array: millions of Python objects would fill the memory

@@ -113,7 +113,7 @@ def read_layout(path: Path, exclude: Collection[str] = ()) -> Files:
 
 
 def match_classes(path: Path, classes: tuple[str, ...], part: str) -> tuple[Files, tuple[str, ...]]:
-    """The pictures of the class folders that are named as one of `classes`, and the names of the other ones.
+    """The pictures of the class folders named in `classes`, and the names of the other folders.
 
     If the folder has train, val and test folders, `part` says which is meant.
     """

@@ -43,7 +43,7 @@ class DataConfig:
     channels: int | None = None  # folders: 1 (gray) or 3 (colour); None: chosen automatically
     validation: float = 10000  # >= 1: that many training images; < 1: that fraction of them
     test: float = 0.15  # folders without a test folder: the fraction held out
-    exclude: tuple[str, ...] = ()  # folders: class folders, or folders beside train and test, to leave out
+    exclude: tuple[str, ...] = ()  # folders: class folders, or folders next to train and test, to leave out
     stream: str = "auto"  # read images from disk during training: "always", "never"; "auto": if memory is too small
     balance: bool = False  # draw training images of all classes equally often, if their numbers differ much
     split_seed: int = 0

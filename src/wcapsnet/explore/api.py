@@ -156,7 +156,7 @@ class Explorer:
     # ── requests that do ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def explain(self, asked: Asked) -> dict[str, Any]:
-        """One image: probabilities, weights, winners, heat maps, and the decoded vector; of a test image, also its
+        """One image: probabilities, weights, winners, heat maps, and the decoded vector; for a test image, also its
         pixels and its label"""
         pixels = self._pixels(asked)
         answer = self._routed(pixels, asked) if self.routed else self._plain(pixels, asked)
@@ -195,7 +195,7 @@ class Explorer:
         }
 
     def _plain(self, pixels: Tensor, asked: Asked) -> dict[str, Any]:
-        """Of a network without routing: probabilities, and the reconstruction if it has a decoder"""
+        """For a network without routing: probabilities, and the reconstruction if it has a decoder"""
         output = self.worker.ask(lambda: self._ask(self._normalized(pixels)))
         probabilities = self.classifier.probabilities(output)[0].cpu()
         check_finite(probabilities)

@@ -139,7 +139,7 @@ class FusedNetwork:
 
     def _rehearsal(self, network: WCapsNet, images: Tensor) -> None:
         """Forward and, in training, backward, without side effects: no kernel is launched, and the parts that PyTorch
-        computes, on memory that nobody wrote, change neither their buffers nor the random numbers."""
+        computes, on uninitialised memory, change neither their buffers nor the random numbers."""
         plain = [module for part in (network.routers, network.decoder) for module in part.modules()]
         modes = [module.training for module in plain]
         with torch.random.fork_rng([images.device] if images.is_cuda else []):

@@ -202,7 +202,7 @@ class WCapsNetConfig:
 class Output(NamedTuple):
     """The output of a forward pass.
 
-    `logits` has a last column "none of these" if `config.extra_class` is set. It is no answer: predict with
+    `logits` has a last column "none of these" if `config.extra_class` is set. It is not a class: predict with
     `network.class_logits(output).argmax(1)`.
     """
 

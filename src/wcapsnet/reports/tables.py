@@ -65,7 +65,7 @@ class Table:
 
     @property
     def parameters(self) -> dict[str, str]:
-        """As the paper prints them; rows that it does not have are counted, on CIFAR-10"""
+        """As the paper prints them; for rows that the paper lacks, counted on CIFAR-10"""
         printed = PAPER_TABLES[self.numeral].parameters
         if not printed:
             return {}

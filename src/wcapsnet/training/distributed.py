@@ -122,7 +122,7 @@ class Group(Ranks):
         return index[..., self.rank * size : (self.rank + 1) * size]
 
     def whole(self, own: Tensor) -> Tensor:
-        """The tensors (m, …) of all ranks, one after the other. Gradients flow to the own part only."""
+        """The tensors (m, …) of all ranks, one after the other. Gradients flow only to this rank's part."""
         parts = [torch.empty_like(own, memory_format=torch.contiguous_format) for _ in range(self.world)]
         with self._together():
             dist.all_gather(parts, own.detach().contiguous())
@@ -175,7 +175,7 @@ class Group(Ranks):
         return merged([part for part in self.every(own) if part])
 
     def stopping(self, received: list[int]) -> bool:
-        """Only rank 0 stops, after a signal to any rank; then the others lose it, and end."""
+        """Only rank 0 stops, after a signal to any rank; the others lose the connection to it, and end."""
         if not self.first:
             if received and not self._told:
                 self.store.set("stop", "")
@@ -259,8 +259,8 @@ def joined(device: str) -> Generator[Ranks, None, None]:
 
 @contextmanager
 def _watching(group: Group) -> Iterator[None]:
-    """SIGTERM interrupts rank 0 as Ctrl-C does. If it is stuck long afterwards, it ends: NCCL may wait for a dead
-    process for ever."""
+    """SIGTERM interrupts rank 0 as Ctrl-C does. If it is stuck long afterwards, it ends: NCCL may wait forever for
+    a dead process."""
     if not group.first or threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -27,7 +27,7 @@ BINS = 15  # of the reliability diagram, of equal width
 
 @dataclass(frozen=True)
 class Calibration:
-    """Is an answer that is given with a probability of 80 % right in 80 % of the cases?"""
+    """Are predictions with a probability of 80 % right in 80 % of the cases?"""
 
     error: float  # expected calibration error: the mean gap between probability and accuracy, over images
     bins: tuple[tuple[int, float, float], ...]  # images, mean probability and accuracy of each bin that has images

@@ -19,7 +19,7 @@ TRIAL, LONGEST_TRIAL = 0.03, 5.0  # the measurement: share of the time, and seco
 MARGIN = 0.05  # share of the time held back: speed varies
 SETTLED = 0.05  # share of the time after which the speed of whole epochs is known
 TOLERANCE = 0.2  # share of the time by which a settled plan may exceed the limit
-REPORT = 2.0  # seconds for the report, beside the images it looks at
+REPORT = 2.0  # seconds for the report, in addition to its images
 
 
 class Pace:

@@ -350,7 +350,7 @@ def free_path(path: Path) -> Path:
 
 
 def make_free(path: Path) -> Path:
-    """Make that folder, and return it; of several processes, each makes its own."""
+    """Make that folder, and return it; each of several processes makes its own."""
     path.parent.mkdir(parents=True, exist_ok=True)  # fails if it is a link to nowhere
     while True:
         with suppress(FileExistsError):

@@ -165,7 +165,7 @@ class Average:
 
 
 def decayed_parameters(network: nn.Module) -> list[nn.Parameter]:
-    """Those the network names; of one that names none, all with more than one dimension: no biases, no norms"""
+    """The network's own choice, if it has one; otherwise all with more than one dimension: no biases, no norms"""
     if hasattr(network, "decayed_parameters"):
         return list(network.decayed_parameters())  # type: ignore[operator]
     return [p for p in network.parameters() if p.dim() > 1]

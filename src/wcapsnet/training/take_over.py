@@ -18,7 +18,7 @@ SHOWN = 4  # new layers named in the sentence
 
 @dataclass(frozen=True)
 class TakenOver:
-    """What a network has from the one it started from"""
+    """What a network took over from the one it started from"""
 
     tensors: int  # of its tensors, with the statistics of its batch norms
     of: int

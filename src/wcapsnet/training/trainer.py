@@ -57,7 +57,7 @@ class State:
         return (accuracy, -loss) > (self.best_accuracy, -self.best_loss)
 
     def as_good(self, accuracy: float, images: int) -> bool:
-        """Whether it is within a standard error of the highest accuracy on as many images"""
+        """Whether an accuracy on this many images is within a standard error of the highest one"""
         highest = max(accuracy, self.highest)
         return accuracy >= highest - math.sqrt(highest * (1 - highest) / images)
 
@@ -281,7 +281,7 @@ class Trainer:
     # ── the test ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def finish(self, measure: Measure | None = None) -> Evaluation:
-        """The only use of the test set: with the best weights on validation, in fp32. `measure` replaces `evaluate`."""
+        """The only use of the test set: with the best validation weights, in fp32. `measure` replaces `evaluate`."""
         best = Classifier.load(self.run.weights(), self.device)
         self.run.check_weights(best.config, best.classes)
         validation = evaluate(best.network, self.validation_data)

@@ -1,4 +1,4 @@
-// Requests to the server. A page without a server has local.js in the place of this module.
+// Requests to the server. In a page without a server, local.js replaces this module.
 
 const token = document.querySelector("meta[name=token]").content;
 

@@ -239,7 +239,7 @@ function open(key, focus = false) {
 }
 
 function pin(source) {
-  state.pin = structuredClone(source); // a drawing goes on
+  state.pin = structuredClone(source); // a drawing may continue
   refreshPin();
 }
 

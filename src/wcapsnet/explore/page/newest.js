@@ -1,6 +1,6 @@
 import { ask } from "./api.js";
 
-/** Requests of one kind: one at a time, and of those that wait only the newest is sent. */
+/** Requests of one kind, sent one at a time; of the waiting ones, only the newest is sent. */
 export class Newest {
   constructor(path) {
     this.path = path;

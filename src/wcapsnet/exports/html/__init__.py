@@ -2,7 +2,7 @@
 
 bundle.py           the page's modules as one script
 onnxruntime_web.py  runs the network in the browser
-page/               answers requests in the browser: local.js in the place of explore/page/api.js
+page/               answers requests in the browser: local.js replaces explore/page/api.js
 """
 
 from __future__ import annotations

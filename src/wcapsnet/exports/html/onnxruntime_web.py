@@ -16,7 +16,7 @@ from ...data.download import download
 from ...errors import InputError
 
 VERSION = "1.22.0"  # the smallest with one build for the plain CPU: 2.9 MB compressed, 1.30 has 3.7 MB
-# Its three files: the API, the loader of the WebAssembly, and that. SHA-256 of those in the npm package.
+# The API, the WebAssembly loader and the WebAssembly, with their SHA-256 in the npm package.
 FILES = {
     "ort.wasm.min.js": "65e09376df69107e881b5c34d2d37aed333a366b6d941073ec518168e269b87d",
     "ort-wasm-simd-threaded.mjs": "30dd851d9c00622940500f71ddd2ff8820c5cb65270816080175b958705385a8",

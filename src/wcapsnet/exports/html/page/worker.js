@@ -5,7 +5,7 @@ let graphs;
 /** files: the runtime's WebAssembly and its loader, and the graphs by name */
 async function load({ wasm, loader, ...models }) {
   const address = (text) => URL.createObjectURL(new Blob([text], { type: "text/javascript" }));
-  // The loader would look for the WebAssembly beside itself, where nothing is.
+  // The loader would look for the WebAssembly next to itself, where there is none.
   const mjs = address(`import start from "${address(loader)}"; export default (settings) => start({ locateFile: (name) => name, ...settings });`);
   Object.assign(ort.env.wasm, { numThreads: 1, wasmBinary: wasm, wasmPaths: { mjs } });
   graphs = {};
