@@ -119,7 +119,7 @@ def details(record: dict[str, Any]) -> str:
     if one := rows.get("pictures"):
         before, after = one["megabytes"]
         lines.append(
-            f"- Fuzzed pictures started from {one['kinds']} files. The slowest took {one['slowest_ms'] / 1000:.1f} s; "
+            f"- The fuzzed pictures come from {one['kinds']} files. The slowest took {one['slowest_ms'] / 1000:.1f} s; "
             f"the process needed at most {after:,} MB ({before:,} MB before the first)."
         )
     if one := rows.get("requests"):
