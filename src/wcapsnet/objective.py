@@ -90,6 +90,17 @@ def information(output: Output, images: Tensor, labels: Tensor) -> Tensor:
     return -torch.stack([information_of(block_weights(routing.weights)) for routing in output.routings]).mean()
 
 
+@loss_term("class_information")
+def class_information(output: Output, images: Tensor, labels: Tensor) -> Tensor:
+    """−I(class; block) in nats, in the last feature level (D43):  I = H(mean_m b) − Σ_r P(r) H(mean_{m of r} b)
+
+    The minimum is −ln N, or −H(class) if there are fewer classes than blocks: every block has its own classes. Weights
+    that ignore the image give 0. Lower levels are left alone, so that all classes share them.
+    """
+    level = output.routings[max(0, len(output.routings) - 2)]
+    return -class_information_of(block_weights(level.weights), labels)
+
+
 @loss_term("reconstruction")
 def reconstruction(output: Any, images: Tensor, labels: Tensor) -> Tensor:
     """L_R: mean squared error against the network's input (D12)"""
@@ -125,12 +136,20 @@ def wasserstein_loss(routing: Routing, cos: Tensor) -> Tensor:
 
 
 def information_of(b: Tensor) -> Tensor:
-    """H(mean_m b) − mean_m H(b),  H(b) = −Σ_n b_n ln b_n,  for b (m, n)"""
-
-    def entropy(b: Tensor) -> Tensor:
-        return -(b * b.clamp_min(TINY).log()).sum(-1)
-
+    """H(mean_m b) − mean_m H(b),  for b (m, n)"""
     return entropy(b.mean(0)) - entropy(b).mean()
+
+
+def class_information_of(b: Tensor, labels: Tensor) -> Tensor:
+    """H(mean_m b) − Σ_r P(r) H(mean_{m of r} b),  for b (m, n): a sample counts as its class does on average"""
+    same = (labels[:, None] == labels).to(b.dtype)  # (m, m)
+    of_its_class = same @ b / same.sum(1, keepdim=True)  # mean_{m of r} b, for the class r of every sample
+    return information_of(of_its_class)
+
+
+def entropy(b: Tensor) -> Tensor:
+    """H(b) = −Σ_n b_n ln b_n"""
+    return -(b * b.clamp_min(TINY).log()).sum(-1)
 
 
 def l2(parameters: Iterable[Tensor]) -> Tensor:

@@ -9,13 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import tensor
 
-from twins import centred_twin, close, correctness_twin, information_twin, objective_twin, wasserstein_twin
+from twins import (
+    centred_twin,
+    class_information_twin,
+    close,
+    correctness_twin,
+    information_twin,
+    objective_twin,
+    wasserstein_twin,
+)
 from wcapsnet.network import BestCapsule, Output, Routing
 from wcapsnet.network.routing import normalized_weights, softmax_weights
 from wcapsnet.objective import (
     PAPER,
     Objective,
     centred_wasserstein,
+    class_information,
     correctness,
     cross_entropy,
     information,
@@ -382,6 +391,55 @@ def test_following_the_gradient_makes_weights_depend_on_the_image_and_keeps_all_
     b = softmax_weights(a)
     assert b.amax(1).min() > 0.8
     assert b.mean(0).min() > 0.15
+
+
+# D43
+
+
+def told_of_classes(labels, *weights):
+    routings = [Routing(b, b) for b in weights]
+    return class_information(output(torch.zeros(len(labels), 2), *routings), None, tensor(labels))
+
+
+def test_the_information_about_the_class_worked_by_hand():
+    # class 0 has the mean weights (¾, ¼), class 1 (¼, ¾), all of them (½, ½): ln 2, less H(¾, ¼) = ¾ ln 4/3 + ¼ ln 4
+    b = tensor([[1.0, 0.0], [0.5, 0.5], [0.25, 0.75], [0.25, 0.75]])
+    close(told_of_classes([0, 0, 1, 1], b, b), tensor(0.75 * math.log(4 / 3) + 0.25 * math.log(4) - math.log(2)), 1e-6)
+
+
+@given(st.integers(0, 99), st.integers(1, 8), st.integers(1, 5))
+def test_the_information_about_the_class_is_its_twin_with_positions_added_up(seed, m, n):
+    torch.manual_seed(seed)
+    b, labels = routing(m, n, 2, 3).weights, torch.randint(3, (m,)).tolist()
+    expected = class_information_twin(b.sum((2, 3)).tolist(), labels)
+    close(told_of_classes(labels, routing(m, n).weights, b, routing(m, n, 2, 3).weights), tensor(-expected), 1e-4, 1e-5)
+
+
+@given(st.integers(0, 99), st.integers(1, 8), st.integers(1, 5))
+def test_blocks_know_no_more_about_the_class_than_about_the_image(seed, m, n):
+    torch.manual_seed(seed)
+    b, labels = routing(m, n).weights, torch.randint(3, (m,)).tolist()
+    assert information(output(torch.zeros(m, 2), Routing(b, b)), None, None) <= told_of_classes(labels, b) + 1e-6
+    assert told_of_classes(labels, b) <= 1e-6
+
+
+def test_only_the_last_feature_level_is_asked_to_specialise():
+    levels = [torch.rand(4, 3).softmax(1).requires_grad_() for _ in range(3)]
+    told_of_classes([0, 0, 1, 1], *levels).backward()
+    assert [b.grad is not None for b in levels] == [False, True, False]
+
+
+def test_following_its_gradient_gives_every_class_a_block():
+    torch.manual_seed(0)
+    labels = [0, 1, 2] * 4
+    a = (0.1 * torch.randn(12, 3)).requires_grad_()
+    for _ in range(300):
+        b = softmax_weights(a)
+        (slope,) = torch.autograd.grad(told_of_classes(labels, b, b), a)
+        a = (a - 5 * slope).detach().requires_grad_()
+    chosen = softmax_weights(a).argmax(1).view(4, 3)
+    assert (chosen == chosen[0]).all()
+    assert sorted(chosen[0].tolist()) == [0, 1, 2]
 
 
 # Eq. 15

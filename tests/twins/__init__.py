@@ -8,7 +8,14 @@ from .compare import answers, assert_same_gradients, assert_same_state, close
 from .critic import BlockCriticTwin, CriticTwin, SpectralConvTwin, VectorCriticTwin
 from .decoder import DecoderTwin, best_capsule_twin
 from .network import NetworkTwin
-from .objective import centred_twin, correctness_twin, information_twin, objective_twin, wasserstein_twin
+from .objective import (
+    centred_twin,
+    class_information_twin,
+    correctness_twin,
+    information_twin,
+    objective_twin,
+    wasserstein_twin,
+)
 from .routing import normalized_twin, predict_twin, route_twin, softmax_twin
 from .tiny import QUIET, quiet, tiny
 
@@ -26,6 +33,7 @@ __all__ = [
     "assert_same_state",
     "best_capsule_twin",
     "centred_twin",
+    "class_information_twin",
     "close",
     "correctness_twin",
     "information_twin",

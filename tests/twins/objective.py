@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 
 
 def correctness_twin(logits: list[float], label: int) -> float:
@@ -44,6 +45,20 @@ def information_twin(b: list[list[float]]) -> float:
     means = [sum(column) / len(b) for column in zip(*b, strict=True)]
     told = [sum(one * math.log(one / mean) for one, mean in zip(row, means, strict=True) if one > 0) for row in b]
     return sum(told) / len(told)
+
+
+def class_information_twin(b: list[list[float]], labels: list[int]) -> float:
+    """I(class; block) of one level (D43) as Σ_rn P(r, n) ln (P(r, n) / (P(r) P(n))), with P(r, n) counted out"""
+    joint: dict[tuple[int, int], float] = defaultdict(float)
+    for row, label in zip(b, labels, strict=True):
+        for n, weight in enumerate(row):
+            joint[label, n] += weight / len(b)
+    of_class: dict[int, float] = defaultdict(float)
+    of_block: dict[int, float] = defaultdict(float)
+    for (r, n), share in joint.items():
+        of_class[r] += share
+        of_block[n] += share
+    return sum(share * math.log(share / (of_class[r] * of_block[n])) for (r, n), share in joint.items() if share > 0)
 
 
 def objective_twin(logits, labels, fitness, weights, reconstruction, images, lambda_ws, lambda_r):

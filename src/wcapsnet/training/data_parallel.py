@@ -23,6 +23,7 @@ from ..objective import (
     Objective,
     Terms,
     centred_wasserstein,
+    class_information,
     cross_entropy,
     information,
     label_smoothing,
@@ -35,7 +36,8 @@ from .distributed import Group, Ranks
 from .step import Step, remembered
 
 MEANS = {cross_entropy, label_smoothing, reconstruction, margin}  # over images; shares have equal size
-WITHOUT_IMAGES = {wasserstein, centred_wasserstein, information}  # terms that need only the output and the labels
+# Terms that need only the output and the labels
+WITHOUT_IMAGES = {wasserstein, centred_wasserstein, information, class_information}
 
 
 def choose(network: nn.Module, experiment: Experiment, device: torch.device, ranks: Ranks) -> Engine:
