@@ -5,7 +5,7 @@
     python tools/plus_search.py runs/plus-search --routing --data-dir data          also how much routing matters
 
 Every candidate is `cifar10-plus` with some settings changed, for EPOCHS epochs: 2.7 million images each. If four runs
-at a time reach 40,000 images/s together (the paper's network: 50,800; this one has not been timed), all 24 take 27
+at a time reach 40,000 images/s together (the paper's network: 50,800; this one has not been timed), all 26 take 29
 minutes on an H200. With one seed and 5,000 images, differences below 0.7 points are noise, so repeat the best with
 other seeds (`campaign.py plus-search-NAME:1,2`). --routing predicts the validation images again with the mean
 weights and with another image's weights, and measures the information about the class (D29).
@@ -48,6 +48,8 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     # the recipe, equal weights, and routing that depends more on the image
     "recipe": (),
     "uniform": _EQUAL,
+    "position-class-information": (*_SINGLE, _NO_WS, "objective.class_information=0.3"),
+    "class-information": ("model.routing.sharpness=[1,1,8,1]", _NO_WS, "objective.class_information=0.3"),
     "position": (*_SINGLE, _NO_WS),
     "deeper-sharper": (_DEEPER,),
     "position-centred": _SINGLE,
