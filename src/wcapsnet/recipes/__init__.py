@@ -26,6 +26,8 @@ SMALL: dict[str, Callable[[], Experiment]] = {
     "quick": quick.quick,
     "demo": quick.demo,
     "small-cifar100": quick.small_cifar100,
+    "deciding-cifar10": quick.deciding_cifar10,
+    "deciding-cifar10-uniform": quick.deciding_cifar10_uniform,
 }
 
 
