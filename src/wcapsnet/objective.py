@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .errors import InputError
 from .network import Output, Routing
 from .network.routing import block_weights
 from .parts import loss_term
@@ -66,7 +67,7 @@ def label_smoothing(output: Any, images: Tensor, labels: Tensor) -> Tensor:
 def wasserstein(output: Output, images: Tensor, labels: Tensor) -> Tensor:
     """L̃_WS, the mean over levels (D7); it takes the prediction as given (D1)"""
     cos = correctness(output.logits, labels).detach()
-    return torch.stack([wasserstein_loss(routing, cos) for routing in output.routings]).mean()
+    return torch.stack([wasserstein_loss(routing, cos) for routing in routings_of(output)]).mean()
 
 
 @loss_term("centred_wasserstein")
@@ -76,7 +77,7 @@ def centred_wasserstein(output: Output, images: Tensor, labels: Tensor) -> Tenso
     A critic that ignores the image gets 0 and no gradient; L̃_WS itself rewards such a critic for a constant mask.
     """
     cos = correctness(output.logits, labels).detach()
-    centred = (r._replace(fitness=r.fitness.float() - r.fitness.float().mean(0)) for r in output.routings)
+    centred = (r._replace(fitness=r.fitness.float() - r.fitness.float().mean(0)) for r in routings_of(output))
     return torch.stack([wasserstein_loss(routing, cos) for routing in centred]).mean()
 
 
@@ -87,17 +88,18 @@ def information(output: Output, images: Tensor, labels: Tensor) -> Tensor:
     The minimum is −ln N: every image is routed to a single block, and all N blocks get equally many images. Weights
     that ignore the image give 0.
     """
-    return -torch.stack([information_of(block_weights(routing.weights)) for routing in output.routings]).mean()
+    return -torch.stack([information_of(block_weights(routing.weights)) for routing in routings_of(output)]).mean()
 
 
 @loss_term("class_information")
 def class_information(output: Output, images: Tensor, labels: Tensor) -> Tensor:
     """−I(class; block) in nats, in the last feature level (D43):  I = H(mean_m b) − Σ_r P(r) H(mean_{m of r} b)
 
-    The minimum is −ln N, or −H(class) if there are fewer classes than blocks: every block has its own classes. Weights
-    that ignore the image give 0. Lower levels are left alone, so that all classes share them.
+    At least −min(ln N, H(class)). Lowest if every class has one block and the blocks get equally many images. Weights
+    that ignore the image give 0 and no gradient. A network with a single level uses that level.
     """
-    level = output.routings[max(0, len(output.routings) - 2)]
+    routings = routings_of(output)
+    level = routings[max(0, len(routings) - 2)]
     return -class_information_of(block_weights(level.weights), labels)
 
 
@@ -108,6 +110,14 @@ def reconstruction(output: Any, images: Tensor, labels: Tensor) -> Tensor:
 
 
 PAPER = Objective(cross_entropy=1.0, wasserstein=0.2, reconstruction=0.1)
+
+
+def routings_of(output: Any) -> tuple[Routing, ...]:
+    if not hasattr(output, "routings"):
+        terms = "wasserstein, centred_wasserstein, information and class_information"
+        raise InputError(f"The loss terms {terms} need the routing of a WCapsNet; set them to null for this model.")
+    routings: tuple[Routing, ...] = output.routings
+    return routings
 
 
 def correctness(logits: Tensor, labels: Tensor) -> Tensor:
@@ -142,8 +152,9 @@ def information_of(b: Tensor) -> Tensor:
 
 def class_information_of(b: Tensor, labels: Tensor) -> Tensor:
     """H(mean_m b) − Σ_r P(r) H(mean_{m of r} b),  for b (m, n): a sample counts as its class does on average"""
-    same = (labels[:, None] == labels).to(b.dtype)  # (m, m)
-    of_its_class = same @ b / same.sum(1, keepdim=True)  # mean_{m of r} b, for the class r of every sample
+    same = labels[:, None] == labels  # (m, m)
+    # mean_{m of r} b, for the class r of every sample; not by @, which autocast would round to bf16
+    of_its_class = (same[:, :, None] * b).sum(1) / same.sum(1, keepdim=True)
     return information_of(of_its_class)
 
 

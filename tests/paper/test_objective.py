@@ -18,6 +18,7 @@ from twins import (
     objective_twin,
     wasserstein_twin,
 )
+from wcapsnet.errors import InputError
 from wcapsnet.network import BestCapsule, Output, Routing
 from wcapsnet.network.routing import normalized_weights, softmax_weights
 from wcapsnet.objective import (
@@ -427,6 +428,21 @@ def test_only_the_last_feature_level_is_asked_to_specialise():
     levels = [torch.rand(4, 3).softmax(1).requires_grad_() for _ in range(3)]
     told_of_classes([0, 0, 1, 1], *levels).backward()
     assert [b.grad is not None for b in levels] == [False, True, False]
+
+
+def test_half_precision_does_not_change_the_information_about_the_class():
+    torch.manual_seed(0)
+    b, labels = (0.25 + 0.01 * torch.randn(64, 4)).requires_grad_(), torch.randint(10, (64,)).tolist()
+    exact = torch.autograd.grad(told_of_classes(labels, b), b)[0]
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = told_of_classes(labels, b)
+    close(torch.autograd.grad(loss, b)[0], exact, 1e-5)
+
+
+@pytest.mark.parametrize("term", [wasserstein, centred_wasserstein, information, class_information])
+def test_a_term_about_routing_says_that_a_network_has_none(term):
+    with pytest.raises(InputError, match="need the routing of a WCapsNet; set them to null"):
+        term(SimpleNamespace(logits=torch.zeros(2, 3)), None, tensor([0, 1]))
 
 
 def test_following_its_gradient_gives_every_class_a_block():

@@ -1,7 +1,7 @@
 """DeepCaps (Rajasegaran et al.: DeepCaps: Going Deeper with Capsule Networks, 2019).
 
-Published: MNIST 99.72 %; as an ensemble of 7, 92.74 % on CIFAR-10. Second-hand: CIFAR-10 91.01 %, SVHN 97.16 %, both on
-images resized to 64×64, Fashion-MNIST 94.46 %. 8,500,337 parameters at 28×28, 13,426,995 at 64×64.
+In its authors' repository: MNIST 99.72 %, CIFAR-10 92.74 % as an ensemble of 7. Second-hand: CIFAR-10 91.01 %, SVHN
+97.16 %, both on images resized to 64×64, Fashion-MNIST 94.46 %. 8,500,337 parameters at 28×28, 13,426,995 at 64×64.
 
 Left open, and decided here: strided convolutions are padded symmetrically. Kernels start with variance 4 / fan-in, for
 which a squashed convolution keeps vectors of length 0.5; with less, nothing reaches the last cell. In the decoder they

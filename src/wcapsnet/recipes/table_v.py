@@ -26,7 +26,7 @@ def _experiment(name: str, model: str, data: DataConfig, **training: Any) -> Exp
 
 
 def capsnet_mnist() -> Experiment:
-    """CapsNet on MNIST: published 99.75 %. 300,000 steps of 128 images, the rate × 0.96 every 2000."""
+    """CapsNet on MNIST: published 99.75 % (second-hand). 300,000 steps of 128 images, the rate × 0.96 every 2000."""
     steps = 50000 // 128
     data = digits("mnist", shift=2)
     settings = {"schedule": "exponential", "decay": 0.96 ** (steps / 2000), "floor": 1e-6}
@@ -34,7 +34,7 @@ def capsnet_mnist() -> Experiment:
 
 
 def capsnet_cifar10() -> Experiment:
-    """CapsNet on CIFAR-10: published 89.4 % as an ensemble of 7. 600,000 steps of 128 random 24×24 crops."""
+    """CapsNet on CIFAR-10: published 89.4 % as an ensemble of 7 (second-hand). 600,000 steps of 128 24×24 crops."""
     steps = 45000 // 128
     data = DataConfig(source="cifar10", validation=5000, mirror=True, augment=Augmentations(contrast=0.8))
     settings = {"schedule": "exponential", "decay": 0.96 ** (steps / 2000), "floor": 1e-6}
@@ -45,13 +45,13 @@ _DEEPCAPS = {"epochs": 100, "batch_size": 256, "milestones": tuple(range(10, 100
 
 
 def deepcaps_fashion_mnist() -> Experiment:
-    """DeepCaps on Fashion-MNIST at 28×28, its first training phase: published 94.46 %. 100 epochs."""
+    """DeepCaps on Fashion-MNIST at 28×28, its first training phase: published 94.46 % (second-hand). 100 epochs."""
     data = digits("fashion-mnist", mirror=True, shift=3, augment=Augmentations(zoom=0.1))
     return _experiment("deepcaps-fashion-mnist", "deepcaps", data, **_DEEPCAPS)
 
 
 def deepcaps_cifar10() -> Experiment:
-    """DeepCaps on CIFAR-10 at 64×64, its first training phase: published 91.01 %. 100 epochs."""
+    """DeepCaps on CIFAR-10 at 64×64, its first training phase: published 91.01 % (second-hand). 100 epochs."""
     data = DataConfig(source="cifar10", validation=5000, mirror=True, shift=3, augment=Augmentations(zoom=0.1))
     return _experiment("deepcaps-cifar10", "deepcaps-64", data, **_DEEPCAPS)
 
@@ -70,7 +70,7 @@ def sr_capsnet_2_cifar10() -> Experiment:
 
 
 def efficient_capsnet_mnist() -> Experiment:
-    """Efficient-CapsNet on MNIST: published 99.74 % on average. 150 epochs of batches of 16.
+    """Efficient-CapsNet on MNIST: published 99.74 % on average (second-hand). 150 epochs of batches of 16.
 
     Images are rotated, shifted and zoomed, and a square of 4×4 is erased. The authors rotate half of the images, by
     angles from a normal distribution with a standard deviation of 10°; here all are rotated by up to 12°, which gives

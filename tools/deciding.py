@@ -1,0 +1,121 @@
+"""Records of the recipes deciding-cifar10 and deciding-cifar10-uniform (D43), and what docs/results.md shows of them.
+
+    python tools/deciding.py [RUN …] [--data-dir DIR]
+
+A record is that of the run, and `inside`: all test images predicted with other weights than their own, and the
+information and mean weights of every level. Without RUN, only the page and the figure are updated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from pathlib import Path
+from typing import Any
+
+import wcapsnet
+from records import environment_of, history_of, write_record
+from update_docs import Panel, filled, weight_maps
+from wcapsnet.atomic import write_text
+from wcapsnet.cli.exit import in_a_sentence
+from wcapsnet.data import DATASETS
+from wcapsnet.errors import InputError
+from wcapsnet.formatting import signed
+from wcapsnet.models import parameter_count
+from wcapsnet.recipes import recipe
+from wcapsnet.reports.significance import Sample, compare
+from wcapsnet.reports.tables import markdown_table
+from wcapsnet.settings import differing
+from wcapsnet.training.run_folder import Run, read_json
+
+ROOT = Path(__file__).parents[1]
+RECORDS, PAGE, FIGURE = Path("results/deciding"), Path("docs/results.md"), Path("docs/images/weights-deciding.svg")
+RECIPES = {"deciding-cifar10": "deciding", "deciding-cifar10-uniform": "equal weights"}
+OTHERS = {"mean": "with the mean weights", "other": "with another image's weights", "equal": "with equal weights"}
+LEVEL = 2  # the last feature level
+
+
+def keep(path: Path, root: Path, data_dir: Path | None) -> Path:
+    run = Run.open(path)
+    experiment = run.experiment
+    name = experiment.name
+    if name not in RECIPES or {field for field, *_ in differing(recipe(name), experiment)} - {"training.seed"}:
+        raise InputError(f"{path} is not a run of {' or '.join(RECIPES)}.")
+    if not run.finished:
+        raise InputError(f"{path} is not finished; continue it with: wcapsnet train --resume {path}")
+    inside = wcapsnet.explain(run.path, data_dir=data_dir, quiet=True)
+    levels = [level.summary() for level in inside.specialization.levels]
+    found = {"levels": [{name: level[name] for name in ("level", "information", "mean")} for level in levels]}
+    if experiment.model.routing.fitness == "critic":
+        found |= inside.rerouted().summary()
+    facts = {"experiment": run.facts("experiment"), "environment": environment_of(run), "test": run.results()}
+    place = root / RECORDS / name / f"seed={experiment.training.seed}.json"
+    write_record(place, facts | {"inside": found}, history_of(run))
+    return place
+
+
+def records(root: Path, name: str) -> list[dict[str, Any]]:
+    found = [read_json(path) for path in sorted((root / RECORDS / name).glob("seed=*.json"))]
+    if not found:
+        raise InputError(f"There are no records in {RECORDS / name}; name finished runs of {name}.")
+    return found
+
+
+def table(root: Path) -> str:
+    """Mean ± standard deviation over seeds"""
+    runs = {name: records(root, name) for name in RECIPES}
+    deciding, equal = runs.values()
+    accuracies = [[100 * run["test"]["accuracy"] for run in each] for each in runs.values()]
+    images = deciding[0]["test"]["images"]
+    samples = [Sample(tuple(value / 100 for value in each), images) for each in accuracies]
+    difference = compare(*samples)
+    low, high = (100 * (difference.difference + sign * difference.margin) for sign in (-1, 1))
+    rows = [
+        ["", *(f"{title} ({len(each)})" for title, each in zip(RECIPES.values(), runs.values(), strict=True))],
+        ["test accuracy, %", *(_spread(each, ".2f") for each in accuracies)],
+        ["difference, points", f"{signed(100 * difference.difference, 2)} [{signed(low, 2)}, {signed(high, 2)}]", ""],
+    ]
+    for kind, title in OTHERS.items():
+        points = [100 * run["inside"]["rerouted"][kind]["all_levels"]["difference"] for run in deciding]
+        rows.append([f"{title}, points", _spread(points, "+.1f"), ""])
+    for level in range(len(deciding[0]["inside"]["levels"])):
+        told = ([run["inside"]["levels"][level]["information"] for run in each] for each in (deciding, equal))
+        rows.append([f"information about the class, level {level + 1}", *(_spread(each, ".3f") for each in told)])
+    rows.append(["parameters", *(f"{parameter_count(recipe(name).model):,}" for name in RECIPES)])
+    return markdown_table(rows)
+
+
+def _spread(values: list[float], form: str) -> str:
+    deviation = f" ± {statistics.stdev(values):{form.lstrip('+')}}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):{form}}{deviation}".replace("-", "−")
+
+
+def pages(root: Path) -> dict[Path, str]:
+    """The generated part of the page, and the figure"""
+    panels = {
+        f"seed {run['experiment']['training']['seed']}": Panel(
+            DATASETS["cifar10"].classes, run["inside"]["levels"][LEVEL - 1]["mean"]
+        )
+        for run in records(root, "deciding-cifar10")
+    }
+    title = f"CIFAR-10, level {LEVEL}: mean routing weights of every class"
+    return {
+        PAGE: filled(root / PAGE, {"deciding": table(root)}, by="deciding"),
+        FIGURE: weight_maps(title, panels).file(),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="*", type=Path)
+    parser.add_argument("--data-dir", type=Path)
+    asked = parser.parse_args()
+    with in_a_sentence():
+        for path in asked.runs:
+            print(f"{path} → {keep(path, ROOT, asked.data_dir).relative_to(ROOT)}", flush=True)
+        for path, text in pages(ROOT).items():
+            write_text(ROOT / path, text)
+
+
+if __name__ == "__main__":
+    main()
