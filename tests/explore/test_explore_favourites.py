@@ -137,14 +137,16 @@ def busy(worker):
 
     def job():
         begun.set()
-        assert free.wait(20)
+        assert free.wait(120)
 
     thread = threading.Thread(target=lambda: worker.ask(job))
     thread.start()
-    assert begun.wait(20)
-    yield free
-    free.set()
-    thread.join(20)
+    assert begun.wait(120)
+    try:
+        yield free
+    finally:
+        free.set()
+        thread.join(120)
     assert not thread.is_alive()
 
 
