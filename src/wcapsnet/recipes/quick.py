@@ -49,13 +49,7 @@ def small_cifar100() -> Experiment:
         data=DataConfig(source="cifar100", validation=2500, normalization="standardize", mirror=True, shift=4),
         model=model_config("wcapsnet-small", 100, 3, 32, 32),
         objective=Objective({**PAPER, "reconstruction": 0.01}),
-        training=TrainingConfig(
-            epochs=40,
-            milestones=(),
-            schedule="cosine",
-            warmup=1,
-            **{**WCAPSNET_TRAINING, "averaging": 0.999},
-        ),
+        training=_averaged(40),
     )
 
 
@@ -70,19 +64,18 @@ def deciding_cifar10_uniform() -> Experiment:
     return _on_cifar10("deciding-cifar10-uniform", RoutingConfig(fitness="constant", noise_share=0.0, dropout=0.0))
 
 
+def _averaged(epochs: int) -> TrainingConfig:
+    training = {**WCAPSNET_TRAINING, "averaging": 0.999}
+    return TrainingConfig(epochs=epochs, milestones=(), schedule="cosine", warmup=1, **training)
+
+
 def _on_cifar10(name: str, routing: RoutingConfig, **terms: float) -> Experiment:
     return Experiment(
         name=name,
         data=DataConfig(source="cifar10", validation=5000, normalization="standardize", mirror=True, shift=4),
         model=replace(model_config("wcapsnet-small", 10, 3, 32, 32), levels=DECIDING_LEVELS, routing=routing),
         objective=Objective(cross_entropy=1.0, reconstruction=0.01, label_smoothing=0.1, **terms),
-        training=TrainingConfig(
-            epochs=15,
-            milestones=(),
-            schedule="cosine",
-            warmup=1,
-            **{**WCAPSNET_TRAINING, "averaging": 0.999},
-        ),
+        training=_averaged(15),
     )
 
 
