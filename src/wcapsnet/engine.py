@@ -1,8 +1,9 @@
-"""Computes training steps: plain PyTorch here, fused CUDA kernels in `kernels/`, with the same interface."""
+"""Computes training steps: in PyTorch here, plain or compiled; with fused CUDA kernels in `kernels/`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from .data.augment import Mixed, augment
 from .data.device_data import DeviceSplit
+from .errors import InputError, first_line
 from .objective import Objective, Terms, objective, weighted_sum
 
 
@@ -20,6 +22,7 @@ class Engine:
 
     def __init__(self, network: nn.Module):
         self.network: Any = network
+        self.called: Callable[..., Any] = network
 
     def batch(
         self, data: DeviceSplit, index: Tensor, augmentations: Mapping[str, float]
@@ -31,8 +34,8 @@ class Engine:
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Any:
         """Networks that decode the true class in training take the labels too."""
         if getattr(self.network, "takes_labels", False):
-            return self.network(images, labels)
-        return self.network(images)
+            return self.called(images, labels)
+        return self.called(images)
 
     def terms(
         self,
@@ -74,6 +77,25 @@ class Engine:
         if name == "adamw":
             return torch.optim.AdamW(groups, lr=lr, betas=(momentum, 0.999), fused=True, capturable=lr.is_cuda)
         return torch.optim.SGD(groups, lr=lr, momentum=momentum, nesterov=nesterov and momentum > 0, fused=True)
+
+
+class Compiled(Engine):
+    """The network compiled by torch.compile; losses and optimizer in plain PyTorch."""
+
+    description = "torch.compile"
+
+    def __init__(self, network: nn.Module):
+        super().__init__(network)
+        check_compiler(next(network.parameters()).device)
+        self.called = torch.compile(network, dynamic=False)
+
+
+@cache
+def check_compiler(device: torch.device) -> None:
+    try:
+        torch.compile(lambda x: x * 2 + 1)(torch.ones(8, device=device))
+    except Exception as error:  # the compiler may raise any exception
+        raise InputError(f"torch.compile does not work here ({type(error).__name__}: {first_line(error)}).") from error
 
 
 def mixed(term: Callable[..., Tensor], output: Any, images: Any, labels: Tensor, share: Tensor | None) -> Tensor:

@@ -16,7 +16,7 @@ from .objective import PAPER, Objective
 from .settings import checked, from_dict, to_dict
 
 PRECISIONS = ("fp32", "bf16")
-KERNELS = ("auto", "fused", "plain")
+KERNELS = ("auto", "fused", "plain", "compiled")
 MAX_COUNT = 2**31 - 1
 MAX_RATE = 3.4e38  # the largest number of float32
 SCHEDULES = ("steps", "cosine", "exponential")
@@ -45,7 +45,7 @@ class TrainingConfig:
     minutes: float | None = None  # set epochs so that the run, its test and its report take this long
     patience: int | None = None  # stop after this many epochs without a better validation accuracy (D13)
     precision: str = "fp32"
-    kernels: str = "auto"  # fused CUDA kernels where supported, or plain PyTorch
+    kernels: str = "auto"  # fused CUDA kernels where supported, else plain PyTorch; "compiled": torch.compile
     cuda_graph: bool = True  # on CUDA: record the whole step once and replay it
     seed: int = 0
 

@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from twins import close, quiet
-from wcapsnet import InputError
 from wcapsnet.baselines import DenseNet
-from wcapsnet.bench.contenders import FORMULATIONS, Contender, _check_compiler, parse
+from wcapsnet.bench.contenders import FORMULATIONS, Contender, parse
 from wcapsnet.bench.loop import looped
 from wcapsnet.network import Level, WCapsNet
 from wcapsnet.objective import PAPER, objective
@@ -57,14 +56,3 @@ def test_contenders_are_named_once_with_or_without_a_precision():
         Contender("plain", "fp32", "plain"),
         Contender("loop", "bf16", "loop:bf16"),
     ]
-
-
-def test_a_compiler_that_does_not_work_is_a_sentence(monkeypatch, cpu):
-    def broken(function, **options):
-        raise RuntimeError("no C++ compiler\nand a long trace")
-
-    monkeypatch.setattr(torch, "compile", broken)
-    _check_compiler.cache_clear()
-    with pytest.raises(InputError, match=r"torch.compile does not work here \(RuntimeError: no C\+\+ compiler\)\.$"):
-        Contender("compiled", "fp32", "compiled").check(cpu)
-    _check_compiler.cache_clear()

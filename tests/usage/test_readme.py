@@ -170,7 +170,7 @@ def test_the_benchmarks_run(place, monkeypatch, capsys):
     def no_compiler(device):
         raise InputError("no compiler here.")
 
-    monkeypatch.setattr(contenders, "_check_compiler", no_compiler)
+    monkeypatch.setattr(contenders, "check_compiler", no_compiler)
     monkeypatch.setattr(bench, "in_turns", lambda calls, device, *_: measure.in_turns(calls, device, 1, 0.0))
     monkeypatch.setattr(bench, "SCALINGS", {"capsules": (1, 2)})
     small = replace(quick.demo(), model=tiny(), training=replace(quick.demo().training, batch_size=2))

@@ -16,7 +16,7 @@ from ..data import DATASETS, DataConfig
 from ..errors import InputError
 from ..experiment import Experiment, TrainingConfig
 from ..formatting import mean_and_deviation
-from ..models import model_config, parameter_count
+from ..models import parameter_count
 from ..network import WCapsNetConfig
 from ..objective import Objective
 from ..parts import model, suggestion
@@ -82,7 +82,7 @@ class Comparison:
         return f"Networks on {DATASETS[self.dataset].title}"
 
     def grid(self, short: bool = False) -> list[list[str]]:
-        """The table with its header; `short`: accuracies and sizes only"""
+        """Sizes and accuracies, with a header; `short`: without sources and times"""
         columns: dict[str, Callable[[Row], str]] = {
             "network": lambda row: row.title,
             "parameters": lambda row: f"{row.costs.parameters:,}",
@@ -92,16 +92,22 @@ class Comparison:
         }
         if not short:
             columns["source"] = lambda row: row.source
-            columns["minutes"] = _minutes
-            for batch in BATCHES:
-                columns[f"GB at {batch}"] = lambda row, batch=batch: f"{row.costs.kept * batch / 2**30:.2f}"  # type: ignore[misc]
-        if self.measured and not short:
+            columns["minutes"] = lambda row: DASH if row.minutes is None else f"{row.minutes:.0f}"
+            columns["runs at a time"] = lambda row: str(row.at_a_time or DASH)
+        return _lines(columns, self.rows)
+
+    def speed_grid(self) -> list[list[str]]:
+        """Memory and, where measured, speeds, with a header"""
+        columns: dict[str, Callable[[Row], str]] = {"network": lambda row: row.title}
+        if self.measured:
             columns["training images/s"] = lambda row: _speed(row, "training", ",.0f")
             columns["inference images/s"] = lambda row: _speed(row, "inference", ",.0f")
             columns["latency, ms"] = lambda row: _speed(row, "latency", ".3g")
             if any(row.speed and row.speed.peak_mib for row in self.rows):
                 columns["peak MiB"] = lambda row: _speed(row, "peak_mib", ",.0f")
-        return [list(columns), *([cell(row) for cell in columns.values()] for row in self.rows)]
+        for batch in BATCHES:
+            columns[f"estimated GB at {batch}"] = lambda row, batch=batch: f"{row.costs.kept * batch / 2**30:.2f}"  # type: ignore[misc]
+        return _lines(columns, self.rows)
 
     def notes(self) -> list[str]:
         """What the columns mean, and where the speeds come from"""
@@ -109,9 +115,9 @@ class Comparison:
             "Test accuracy: mean ± standard deviation (number of seeds) of full-length runs of this project.",
             "Second-hand: quoted by others, not compared with the paper itself.",
             "Parameters include decoders. Multiply-adds of one image: convolutions and matrix products. Minutes: "
-            "training, mean over runs.",
-            f"GB at {' and '.join(map(str, BATCHES))}: activations that a training step of that batch size keeps for "
-            "its gradient, estimated for plain PyTorch in float32.",
+            "training, mean over runs, which shared the device if there were several at a time.",
+            f"Estimated GB at {' and '.join(map(str, BATCHES))}: activations that a training step of that batch size keeps for "
+            "its gradient, in plain PyTorch and float32.",
         ]
         if facts := self.measured:
             said.append(
@@ -121,11 +127,12 @@ class Comparison:
             if facts.get("disturbed"):
                 said.append(f"Other processes were busy during {facts['disturbed']} of {facts['windows']} windows.")
         else:
-            said.append("No speeds are recorded yet; --speed measures them.")
+            said.append(f"No speeds are recorded for {DATASETS[self.dataset].title}; --speed measures them.")
         return said + [f"{name}: not measured. {why}" for name, why in (self.cannot or {}).items()]
 
     def markdown(self, short: bool = False) -> str:
-        return markdown_table(self.grid(short))
+        grids = [self.grid(short)] if short else [self.grid(), self.speed_grid()]
+        return "\n".join(map(markdown_table, grids))
 
     def as_json(self) -> dict[str, Any]:
         """Plain values, with the mean and deviation of the accuracies in %"""
@@ -159,10 +166,8 @@ def _ours(row: Row) -> str:
     return f"{mean_and_deviation(row.accuracies)} ({len(row.accuracies)})" if row.accuracies else NOT_RUN
 
 
-def _minutes(row: Row) -> str:
-    if row.minutes is None:
-        return DASH
-    return f"{row.minutes:.0f}" + (f" ({row.at_a_time} runs at a time)" if (row.at_a_time or 1) > 1 else "")
+def _lines(columns: Mapping[str, Callable[[Row], str]], rows: Sequence[Row]) -> list[list[str]]:
+    return [list(columns), *([cell(row) for cell in columns.values()] for row in rows)]
 
 
 def _speed(row: Row, name: str, form: str) -> str:
@@ -202,8 +207,7 @@ def experiment_of(name: str, system: System, dataset: str) -> Experiment:
         return PAPER[dataset]()
     if f"{name}-{dataset}" in TABLE_V:
         return TABLE_V[f"{name}-{dataset}"]()
-    info = DATASETS[dataset]
-    config = model_config(system.model_for(info.channels), len(info.classes), info.channels, info.height, info.width)
+    config = system.config(dataset)
     terms: Any = getattr(config, "terms", None)
     training = TrainingConfig(**getattr(config, "training", {}))
     return Experiment(name, DataConfig(source=dataset), config, Objective(terms) if terms else None, training)  # type: ignore[arg-type]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
 
 import torch
 
 from .. import kernels
 from ..baselines import DenseNetConfig
-from ..engine import Engine
-from ..errors import InputError, first_line
+from ..engine import Engine, check_compiler
+from ..errors import InputError
 from ..experiment import PRECISIONS, Experiment
 from ..exports.onnx_model import needs_onnx
 from ..network import WCapsNet
@@ -22,23 +21,26 @@ from .loop import looped
 @dataclass(frozen=True)
 class Formulation:
     kernels: str = "plain"
-    compiled: bool = False  # through torch.compile
     graph: bool = True  # on CUDA: recorded once and replayed
     loop: bool = False  # a Python loop over capsules
     baseline: bool = False  # DenseNet-BC-100-12
     onnx: str | None = None  # an exported file in onnxruntime, in this precision; inference on a CPU only
 
+    @property
+    def compiled(self) -> bool:
+        return self.kernels == "compiled"
+
 
 FORMULATIONS = {
     "fused": Formulation(kernels="fused"),
     "plain": Formulation(),  # grouped convolutions
-    "compiled": Formulation(compiled=True),
+    "compiled": Formulation(kernels="compiled"),
     "eager": Formulation(graph=False),
     "loop": Formulation(graph=False, loop=True),
     "onnx": Formulation(onnx="fp32"),
     "onnx-int8": Formulation(onnx="int8"),
     "densenet": Formulation(baseline=True),
-    "densenet-compiled": Formulation(compiled=True, baseline=True),
+    "densenet-compiled": Formulation(kernels="compiled", baseline=True),
 }
 
 
@@ -63,7 +65,7 @@ class Contender:
                 raise InputError("ONNX files run on the CPU.")
             needs_onnx()
         if self.how.compiled:
-            _check_compiler(device)
+            check_compiler(device)
 
     def of(self, experiment: Experiment) -> Experiment:
         """The experiment as this implementation trains it"""
@@ -84,8 +86,6 @@ class Contender:
             if not isinstance(network, WCapsNet):
                 raise InputError(f"{self.name} computes the blocks of a WCapsNet one by one.")
             network = looped(network)
-        if self.how.compiled:
-            network.compile(dynamic=False)
         return kernels.choose(network, experiment, device)
 
 
@@ -106,11 +106,3 @@ def parse(names: str | None, precision: str, what: str = "infer") -> list[Conten
             raise InputError(f"{name} has a fixed precision; leave out {colon}{own}.")
         contenders.append(Contender(name, FORMULATIONS[name].onnx or own or precision, label))
     return contenders
-
-
-@cache
-def _check_compiler(device: torch.device) -> None:
-    try:
-        torch.compile(lambda x: x * 2 + 1)(torch.ones(8, device=device))
-    except Exception as error:  # the compiler may raise any exception
-        raise InputError(f"torch.compile does not work here ({type(error).__name__}: {first_line(error)}).") from error

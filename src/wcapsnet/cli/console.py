@@ -143,6 +143,7 @@ def paper_tables(tables: list[report.Table]) -> None:
 
 def comparison(found: Comparison) -> None:
     _grid(found.grid(), found.title)
+    _grid(found.speed_grid(), "Speed and memory")
     _notes(found.notes())
 
 

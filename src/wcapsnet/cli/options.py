@@ -132,7 +132,9 @@ def _shared(
     ] = None,
     device: Device = "auto",
     precision: Precision = "auto",
-    kernels: Annotated[str, typer.Option(help="fused or plain; auto: fused where supported.")] = "auto",
+    kernels: Annotated[
+        str, typer.Option(help="fused, plain, or compiled by torch.compile; auto: fused where supported, else plain.")
+    ] = "auto",
     data_dir: DataDir = None,
     download: Download = False,
     settings: Annotated[

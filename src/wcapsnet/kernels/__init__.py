@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from ..engine import Engine
+from ..engine import Compiled, Engine
 from ..errors import InputError
 from ..experiment import Experiment
 from .compile import Unavailable, start
@@ -20,6 +20,8 @@ __all__ = ["FusedEngine", "choose"]
 def choose(network: nn.Module, experiment: Experiment, device: torch.device) -> Engine:
     """The engine for this experiment; its `description` is for the log."""
     training, wanted = experiment.training, experiment.training.kernels
+    if wanted == "compiled":
+        return Compiled(network)
     plain = Engine(network)
     if wanted == "plain":
         return plain

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
+
+from ..data import DATASETS
+from ..models import model_config
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,11 @@ class System:
 
     def model_for(self, channels: int) -> str:
         return self.color or self.model if channels == 3 else self.model
+
+    def config(self, dataset: str) -> Any:
+        """The network for this dataset"""
+        info = DATASETS[dataset]
+        return model_config(self.model_for(info.channels), len(info.classes), info.channels, info.height, info.width)
 
     def published(self, dataset: str) -> tuple[float, str] | None:
         """Accuracy in % and its source"""

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..data import DATASETS
 from ..formatting import listed, mean_and_deviation, percent
-from ..models import model_config, parameter_count
+from ..models import parameter_count
 from ..recipes.ablations import NUMERALS
 from ..recipes.published import PAPER_COLUMNS, PAPER_TABLES, SYSTEMS
 from ..sweeps import Sweep
@@ -65,12 +65,13 @@ class Table:
 
     @property
     def parameters(self) -> dict[str, str]:
-        """As the paper prints them; for rows that the paper lacks, counted on CIFAR-10"""
+        """As the paper prints them; for rows that the paper lacks, counted on the first dataset with a record"""
         printed = PAPER_TABLES[self.numeral].parameters
         if not printed:
             return {}
-        models = {one.title: one.model for one in SYSTEMS.values() if one.title in self.rows and not one.row}
-        sizes = {row: parameter_count(model_config(model, 10, 3, 32, 32)) for row, model in models.items()}
+        systems = {one.title: one for one in SYSTEMS.values() if one.title in self.rows and not one.row}
+        measured = {row: next(name for name, cell in self.rows[row].items() if cell.records) for row in systems}
+        sizes = {row: parameter_count(system.config(measured[row])) for row, system in systems.items()}
         return {**printed, **{row: f"{size / 1e6:.2f}M" for row, size in sizes.items()}}
 
     @property

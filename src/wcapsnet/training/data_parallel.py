@@ -41,11 +41,11 @@ WITHOUT_IMAGES = {wasserstein, centred_wasserstein, information, class_informati
 
 
 def choose(network: nn.Module, experiment: Experiment, device: torch.device, ranks: Ranks) -> Engine:
-    """The engine for this experiment; the fused kernels train in one process only."""
+    """The engine for this experiment; fused kernels and torch.compile train in one process only."""
     if not isinstance(ranks, Group):
         return kernels.choose(network, experiment, device)
-    if experiment.training.kernels == "fused":
-        raise InputError("The fused kernels cannot be used under torchrun; choose --kernels auto or plain.")
+    if (wanted := experiment.training.kernels) not in ("auto", "plain"):
+        raise InputError(f"--kernels {wanted} cannot be used under torchrun; choose auto or plain.")
     return DataParallel(network, ranks)
 
 

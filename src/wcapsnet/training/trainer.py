@@ -374,7 +374,7 @@ def check_memory(
     threads = torch.get_num_threads() if device.type == "cpu" else 1
     evaluated = min(good_batch_for(model.height * model.width, device) * threads, validation_images)
     # if the fused kernels support the network; they need a tenth of the memory
-    fused = cuda and settings.kernels != "plain" and ranks == 1
+    fused = cuda and settings.kernels in ("auto", "fused") and ranks == 1
     scale = 0.05 if fused else 0.5 if settings.precision == "bf16" else 1.0
     share = min(settings.batch_size, images) // (ranks if cuda else 1)
     check_training(model, device, share, evaluated, scale)
