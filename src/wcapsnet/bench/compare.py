@@ -116,8 +116,8 @@ class Comparison:
             "Second-hand: quoted by others, not compared with the paper itself.",
             "Parameters include decoders. Multiply-adds of one image: convolutions and matrix products. Minutes: "
             "training, mean over runs, which shared the device if there were several at a time.",
-            f"Estimated GB at {' and '.join(map(str, BATCHES))}: activations that a training step of that batch size keeps for "
-            "its gradient, in plain PyTorch and float32.",
+            f"Estimated GB at {' and '.join(map(str, BATCHES))}: activations that a training step of that batch size "
+            "keeps for its gradient, in plain PyTorch and float32.",
         ]
         if facts := self.measured:
             said.append(
