@@ -154,11 +154,12 @@ class Comparison:
                 mean = 100 * statistics.mean(row.accuracies)
                 sizes.append(Point(row.title, row.costs.parameters / 1e6, mean, f"{_ours(row)} %", color))
                 assert row.minutes is not None
-                times.append(Point(row.title, row.minutes, mean, f"{_ours(row)} %", color))
+                several = f", {row.at_a_time} at a time" if (row.at_a_time or 1) > 1 else ""
+                times.append(Point(row.title + several, row.minutes, mean, f"{_ours(row)} %", color))
         axes = (("million parameters", sizes), ("minutes of training", times))
         above = "test accuracy, %"
         panels = [scatter(f"Accuracy over {x}", spots, x_name=x, y_name=above) for x, spots in axes if len(spots) > 1]
-        note = "Filled: full-length runs of this project; circles: published."
+        note = "Filled: full-length runs of this project; circles: published. At a time: runs that shared the device."
         return titled(self.title, arranged(panels, 2), note=note) if panels else None
 
 
