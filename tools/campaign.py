@@ -5,7 +5,7 @@
     python tools/campaign.py --data-dir data plus-search --out runs/plus-search   candidates for wcapsnet-plus
     python tools/campaign.py --data-dir data cifar10:0,1 vgg-19-cifar10:0   selected runs, RECIPE:SEED,SEED
 
-Runs are saved after every epoch in --out. Ctrl-C and --minutes save them at once, and the same command resumes
+Runs are saved in --out as they go. Ctrl-C and --minutes save them at once, and the same command resumes
 them; --set changes every run, for a short trial. Then: python tools/update_docs.py runs/campaign
 """
 

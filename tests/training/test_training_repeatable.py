@@ -141,3 +141,21 @@ def test_a_kill_while_the_test_set_is_reported_is_made_good_by_resuming(tmp_path
     run = to_the_end(go_on(tmp_path / "run"))
     assert run.finished
     assert_same_run(run, unbroken)
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["to the end", "Ctrl-C after an epoch that was not saved"])
+def test_slow_saves_are_rare_and_lose_nothing(tmp_path, monkeypatch, unbroken, stopped):
+    saved = []
+    save = trainer_module.Trainer.save
+
+    def slow_save(trainer):
+        save(trainer)
+        trainer._save_took = 10.0  # the next one is due after 200 seconds
+        saved.append(trainer.state.epoch)
+
+    monkeypatch.setattr(trainer_module.Trainer, "save", slow_save)
+    trainer = begin(tmp_path / "run", toy_experiment(), progress=CtrlC(1) if stopped else None)
+    assert interrupted(trainer) == stopped
+    assert saved == ([1, 2] if stopped else [1, 3])
+    run = to_the_end(go_on(trainer.run.path) if stopped else trainer)
+    assert_same_run(run, unbroken)

@@ -38,6 +38,10 @@ from .step import Average, GraphedStep, Step, decayed_parameters, make_optimizer
 from .take_over import TakenOver, take_over
 from .tensorboard import event_writer
 
+# Saving may take this share of the time, so large networks with short epochs are not saved after every epoch; saves
+# that take fewer seconds than QUICK do not count.
+SAVING, QUICK = 0.05, 0.25
+
 Measure: TypeAlias = Callable[[WCapsNet, DeviceSplit], Evaluation]
 
 
@@ -90,6 +94,7 @@ class Trainer:
         torch.manual_seed(self.settings.seed)
         self.network = built(experiment.model, parameter_copies(self.settings)).to(device)
         self.state = State()
+        self._saved, self._save_took = 0.0, 0.0  # when the last save ended, and its seconds
         new = ranks.first and not run.file("state.safetensors").exists()  # a worker gets everything from rank 0
         self.taken_over = self._taken_over() if new and experiment.start else None
         self._sharpen()  # before a step is recorded
@@ -110,6 +115,7 @@ class Trainer:
                 "train again."
             )
         self.state = ranks.same(self.state)
+        self._saved_epoch = self.state.epoch
         if device.type == "cuda" and self.settings.cuda_graph and ranks.world == 1:
             self.step = GraphedStep(self.step, min(self.settings.batch_size, len(self.train_data)))
         self.pace = Pace(self, self.settings.minutes) if self.settings.minutes else None
@@ -149,7 +155,8 @@ class Trainer:
                     records.append(record)
                     self.run.write_metrics(records)
                     events(record)
-                    self.save()
+                    if self.over or self._save_is_due():
+                        self.save()
                 if self.pace:
                     self.pace.replan()
                 self.progress.epoch(record, self.settings.epochs)
@@ -242,10 +249,11 @@ class Trainer:
         )
 
     def pause(self) -> None:
-        """Save at a pause of `steps`; a finished epoch is already saved."""
+        """Save at a pause of `steps`, unless the last epoch has just been saved."""
         if self.state.step:
             self._check(self.step.means())
             self._count_seconds()
+        if self.state.step or self.state.epoch > self._saved_epoch:
             self.save()
 
     def reschedule(self, **changes: Any) -> None:
@@ -311,12 +319,18 @@ class Trainer:
     def save(self) -> None:
         """Resuming reads only `state`. A run killed before it is written repeats its last epoch; one killed after it
         writes `last` when it resumes."""
+        started = time.perf_counter()
         tensors = self._tensors()
         tensors["random.cpu"] = torch.get_rng_state()
         if (random := random_state(self.device)) is not None:
             tensors[f"random.{self.device.type}"] = random
         save_tensors(self.run.file("state.safetensors"), tensors, {"state": asdict(self.state)})
         self._save_last()
+        self._saved_epoch, self._saved = self.state.epoch, time.perf_counter()
+        self._save_took = self._saved - started
+
+    def _save_is_due(self) -> bool:
+        return self._save_took < QUICK or time.perf_counter() - self._saved >= self._save_took / SAVING
 
     def _save_last(self) -> None:
         if self.state.epoch and self.state.step == 0:
