@@ -59,6 +59,8 @@ def page_text(facts):
         ([0.1, 0.1, 0.01], [3]),
         ([0.1, 0.0854, 0.05, 0.0146], []),  # cosine
         ([0.1 * 0.4**e for e in range(5)], []),  # exponential
+        ([0.1, 0.08, 0.064, 0.05, 0.05], []),  # exponential, with a floor
+        ([0.1, 0.05], []),  # a short cosine
     ],
 )
 def test_only_a_rate_that_falls_in_steps_has_drops(rates, marked):

@@ -115,8 +115,8 @@ def lowest_accuracy(runs: Mapping[str, Metrics]) -> float:
 
 
 def drops(runs: Mapping[str, Metrics]) -> dict[float, str]:
-    """Where the learning rate drops, if this is the same in all runs. A rate that falls steadily does not drop: it is
-    constant neither before nor after a fall, and a cosine falls at most by a factor of 4."""
+    """Where the learning rate drops, if this is the same in all runs. A drop has a constant rate on both sides, or is
+    large: a cosine falls at most by a factor of 4."""
     each = []
     for metrics in filter(None, runs.values()):
         rates = [record.get("lr", 0) for record in metrics]
@@ -125,7 +125,8 @@ def drops(runs: Mapping[str, Metrics]) -> dict[float, str]:
             {
                 float(record["epoch"]): f"the learning rate drops to {after:.3g}"
                 for earlier, before, after, later, record in around
-                if after < before * 0.999 and (earlier == before or after == later or after < before / 5)
+                if after < before * 0.999
+                and ((earlier in (None, before) and later in (None, after) and len(rates) > 2) or after < before / 5)
             }
         )
     return each[0] if each and all(one == each[0] for one in each) else {}
