@@ -34,6 +34,7 @@ from .work import kept_for_gradient, multiply_adds
 PACKAGED = "comparison.json"  # costs and speeds of the committed records, by dataset; tools/update_docs.py writes it
 NOT_RUN = "no full-length run"
 BATCHES = (64, 512)  # of the estimated memory
+SMALL = 1_100_000  # parameters: about as many as WCapsNet
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class Comparison:
         return f"Networks on {DATASETS[self.dataset].title}"
 
     def grid(self, short: bool = False) -> list[list[str]]:
-        """Sizes and accuracies, with a header; `short`: without sources and times"""
+        """Sizes and accuracies, with a header; `short`: of the smallest networks, without sources and times"""
         columns: dict[str, Callable[[Row], str]] = {
             "network": lambda row: row.title,
             "parameters": lambda row: f"{row.costs.parameters:,}",
@@ -94,7 +95,7 @@ class Comparison:
             columns["source"] = lambda row: row.source
             columns["minutes"] = lambda row: DASH if row.minutes is None else f"{row.minutes:.0f}"
             columns["runs at a time"] = lambda row: str(row.at_a_time or DASH)
-        return _lines(columns, self.rows)
+        return _lines(columns, [row for row in self.rows if not short or row.costs.parameters < SMALL])
 
     def speed_grid(self) -> list[list[str]]:
         """Memory and, where measured, speeds, with a header"""
