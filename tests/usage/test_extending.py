@@ -151,6 +151,11 @@ def test_a_loss_term(place, monkeypatch, capsys):
     assert 0 < json.loads(epoch)["balance"] < 1
 
 
+def test_an_augmentation(place, monkeypatch, capsys):
+    try_section("An augmentation", monkeypatch, capsys)
+    assert written("runs/speckle")["data"]["augment"] == {"speckle": 0.3}
+
+
 def test_a_command(place, monkeypatch, capsys):
     name, code = file_of("A command")
     file = Path(name)
@@ -164,6 +169,11 @@ def test_a_command(place, monkeypatch, capsys):
         for command in commands_of("A command"):
             assert run(command, monkeypatch) == 0
         assert capsys.readouterr().out.split() == [str(digit) for digit in range(10)]
+        cli.app.registered_commands[:] = before
+        outside = code.replace("from ..", "from wcapsnet.").replace("from .", "from wcapsnet.cli.")
+        exec(compile(outside, "classes.py", "exec"), {"__name__": "classes"})
+        assert run("wcapsnet classes wcapsnet-cifar10", monkeypatch) == 0
+        assert "airplane" in capsys.readouterr().out
     finally:
         cli.app.registered_commands[:] = before
 
