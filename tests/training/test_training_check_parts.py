@@ -10,7 +10,7 @@ import wcapsnet
 from wcapsnet.data.augment import Mixed
 from wcapsnet.errors import InputError
 from wcapsnet.experiment import Experiment
-from wcapsnet.parts import Kind, augmentation, fitness, loss_term
+from wcapsnet.parts import Kind, augmentation, fitness, loss_term, nonlinearity
 from wcapsnet.recipes import recipe
 from wcapsnet.settings import with_setting
 from wcapsnet.training.check_parts import check_parts
@@ -99,8 +99,14 @@ def test_a_loss_term_must_return_a_number(function, said):
 )
 def test_an_augmentation_must_keep_shape_and_type(function, said):
     augmentation("own")(function)
-    with pytest.raises(InputError, match=f"The augmentation 'own' must return images of the shape and type.*{said}"):
+    with pytest.raises(InputError, match=f"The augmentation 'own' must return the shape and type it is given.*{said}"):
         tried("data.augment.own=1")
+
+
+def test_a_nonlinearity_must_keep_the_shape():
+    nonlinearity("own")(lambda c: c.norm(dim=2, keepdim=True))
+    with pytest.raises(InputError, match=r"The non-linearity 'own' .* \(2, 3, 4, 5, 5\) .* not \(2, 3, 1, 5, 5\)"):
+        tried("model.nonlinearity=own")
 
 
 def test_a_refused_part_leaves_no_run_folder(tmp_path):

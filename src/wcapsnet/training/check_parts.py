@@ -12,14 +12,14 @@ from ..errors import InputError
 from ..experiment import Experiment
 from ..network.routing import Router, Routing
 from ..network.wcapsnet import Routes, WCapsNet, WCapsNetConfig, judged
-from ..parts import augmentation, loss_term
+from ..parts import augmentation, loss_term, nonlinearity
 from ..plugins import plugins
 from ..settings import to_dict
 
 
 def check_parts(experiment: Experiment, network: nn.Module, device: torch.device) -> None:
-    """Refuse augmentations, critics and loss terms whose results have the wrong type or shape. Does nothing if all
-    parts of the experiment come with the package."""
+    """Refuse augmentations, non-linearities, critics and loss terms whose results have the wrong type or shape. Does
+    nothing if all parts of the experiment come with the package."""
     if not plugins(to_dict(experiment)):
         return
     config: Any = experiment.model
@@ -27,7 +27,12 @@ def check_parts(experiment: Experiment, network: nn.Module, device: torch.device
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         images = torch.rand(2, config.channels, config.height, config.width, device=device)
         for name, amount in experiment.data.augmentations().items():
-            _check_images(name, augmentation[name](images.clone(), amount), images)
+            made = augmentation[name](images.clone(), amount)
+            _check_same(f"The augmentation {name!r}", made.images if isinstance(made, Mixed) else made, images)
+        if isinstance(network, WCapsNet):
+            c = torch.rand(2, 3, 4, 5, 5, device=device)  # capsules (m, n, k, i, j)
+            name = network.config.nonlinearity
+            _check_same(f"The non-linearity {name!r}", nonlinearity[name](c), c)
         critics = {"routes": _checked_critics(network.config)} if isinstance(network, WCapsNet) else {}
         network.eval()
         try:
@@ -39,12 +44,10 @@ def check_parts(experiment: Experiment, network: nn.Module, device: torch.device
             _check_number(name, loss_term[name](output, images, labels))
 
 
-def _check_images(name: str, made: Any, images: Tensor) -> None:
-    made = made.images if isinstance(made, Mixed) else made
-    if not isinstance(made, Tensor) or (made.shape, made.dtype) != (images.shape, images.dtype):
+def _check_same(part: str, made: Any, given: Tensor) -> None:
+    if not isinstance(made, Tensor) or (made.shape, made.dtype) != (given.shape, given.dtype):
         raise InputError(
-            f"The augmentation {name!r} must return images of the shape and type it is given, {_described(images)}, "
-            f"not {_described(made)}."
+            f"{part} must return the shape and type it is given, {_described(given)}, not {_described(made)}."
         )
 
 
