@@ -88,6 +88,12 @@ def test_a_loss_term_must_return_a_number(function, said):
         tried("objective.own=1")
 
 
+def test_a_loss_term_that_is_not_finite_from_the_start_is_reported(capsys):
+    loss_term("own")(lambda output, images, labels: (output.logits.mean() - 5).log())
+    tried("objective.own=1")
+    assert "The loss term 'own' is nan for an untrained network" in " ".join(capsys.readouterr().err.split())
+
+
 @pytest.mark.parametrize(
     ("function", "said"),
     [

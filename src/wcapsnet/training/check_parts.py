@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..console import warn
 from ..data.augment import Mixed
 from ..errors import InputError
 from ..experiment import Experiment
@@ -74,6 +75,8 @@ def _check_number(name: str, value: Any) -> None:
         raise InputError(
             f"The loss term {name!r} must return a tensor with one number, shape (), not {_described(value)}."
         )
+    if not value.isfinite():  # only a warning: a term may need more than two images
+        warn(f"The loss term {name!r} is {value.item()} for an untrained network and two random images.")
 
 
 def _described(value: Any) -> str:
