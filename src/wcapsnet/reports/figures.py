@@ -81,7 +81,8 @@ def losses(runs: Mapping[str, Metrics]) -> list[tuple[str, str, Drawing]]:
 def _described(term: str) -> str:
     """The first line of a loss term's docstring"""
     text = (getattr(loss_term.get(term), "__doc__", None) or "").strip()
-    return text.splitlines()[0] if text else "A term of the loss."
+    line = text.splitlines()[0] if text else "A term of the loss."
+    return f"{line}." if line[-1].isalpha() else line
 
 
 def _lines(runs: Mapping[str, Metrics], validation: str | None, training: str) -> list[Line]:
