@@ -13,7 +13,7 @@ from wcapsnet.data import DataConfig, load_dataset
 from wcapsnet.objective import PAPER, objective
 
 
-def main(steps: int = 20) -> list[float]:
+def main(steps: int = 20, folder: str | None = None) -> list[float]:
     torch.manual_seed(0)
     data = load_dataset(DataConfig(source="sample", validation=1000))  # the digits inside the package
     images, labels = data.train.images.float() / 255, data.train.labels
@@ -34,8 +34,10 @@ def main(steps: int = 20) -> list[float]:
         # The last logit means "none of these" and is never a target: leave it out of your own argmax.
         predicted = network(data.test.images[:500].float() / 255).logits[:, :10].argmax(1)
     print(f"accuracy after {steps} steps: {(predicted == data.test.labels[:500]).float().mean():.1%}")
+    if folder:  # for wcapsnet predict FOLDER digit.png; also explain, explore and export
+        wcapsnet.Classifier(network, data.classes, mean=[0.0], std=[1.0]).save_pretrained(folder)
     return losses
 
 
 if __name__ == "__main__":
-    main()
+    main(folder="runs/own-loop")

@@ -16,6 +16,14 @@ from .parts import Kind, definition
 PACKAGE = Path(__file__).resolve().parent
 
 
+class MissingPluginError(InputError):
+    """A run or file needs a plugin that is not loaded."""
+
+    def __init__(self, what: object, path: str):
+        self.path = path
+        super().__init__(f"{what} needs the plugin {path}; add --plugin {path}, or import it first.")
+
+
 class Plugin(NamedTuple):
     """A file outside the package that registers parts."""
 
@@ -76,7 +84,7 @@ def require(needed: Iterable[Plugin], what: object) -> list[Plugin]:
     changed = [one for one in needed if one.sha256 not in hashes]
     for one in changed:
         if Path(one.path).name not in names:
-            raise InputError(f"{what} needs the plugin {one.path}; add --plugin {one.path}, or import it first.")
+            raise MissingPluginError(what, one.path)
     return changed
 
 

@@ -30,6 +30,9 @@ class Prediction:
     routing: tuple[Tensor | np.ndarray, ...]  # the weights b of each level: (n,), and (n, i, j) for the last
     source: str | None = None  # the file name, if it was a file
 
+    def __repr__(self) -> str:  # without the tensors
+        return f"Prediction({self}, winners={self.winners})"
+
     @property
     def winners(self) -> tuple[tuple[int, ...], ...]:
         """The winning blocks of each level, counted from 0: all whose weight is within 1 % of the largest (D31)"""

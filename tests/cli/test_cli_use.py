@@ -20,7 +20,7 @@ from wcapsnet.cli import ablate, console, sweep, train
 from wcapsnet.data import DATASETS
 from wcapsnet.formatting import percent
 from wcapsnet.parts import model as MODELS
-from wcapsnet.recipes import PAPER
+from wcapsnet.recipes import PAPER, RECIPES
 
 
 @pytest.fixture
@@ -141,6 +141,27 @@ def test_list_shows_recipes_models_data_sets_and_runs(run):
     row = next(line for line in answer.out.splitlines() if run.name in line)
     assert "12/12" in row
     assert f"{test:.2%}" in row
+
+
+def test_list_runs_says_which_runs_need_a_plugin(run, tmp_path):
+    own = Path(shutil.copytree(run, tmp_path / "own"))
+    facts = json.loads((own / "experiment.json").read_text())
+    facts["plugins"] = [{"path": "/home/me/sharper.py", "sha256": "0" * 64}]
+    (own / "experiment.json").write_text(json.dumps(facts))
+    said = call("list", "runs", "--runs", tmp_path).out
+    assert "needs --plugin /home/me/sharper.py" in said
+    assert "unreadable" not in said
+
+
+def test_list_recipes_includes_those_of_plugins(monkeypatch):
+    def own():
+        """Two kinds of leaves."""
+        return RECIPES["quick"]()
+
+    monkeypatch.setitem(RECIPES, "leaves", own)
+    said = call("list", "recipes").out
+    assert re.search(r"leaves .*Two kinds of leaves\.", said)
+    assert "svhn-ws" not in said, "ablations are summarised"
 
 
 def test_list_runs_survives_a_run_it_cannot_read(run, tmp_path, monkeypatch):

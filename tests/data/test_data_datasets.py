@@ -15,8 +15,8 @@ import torch
 from data_helpers import Cifar, Mnist, idx_bytes, images
 
 from make_sample import make_sample
-from wcapsnet.data import DATASETS, Archive, DataConfig, load_dataset, statistics
-from wcapsnet.data.formats import SAMPLE
+from wcapsnet.data import DATASETS, Archive, DataConfig, DatasetInfo, load_dataset, statistics
+from wcapsnet.data.formats import SAMPLE, Arrays, RawData
 from wcapsnet.data.types import Dataset
 from wcapsnet.errors import InputError
 from wcapsnet.settings import from_dict, to_dict
@@ -187,6 +187,53 @@ def test_labels_out_of_range(small_mnist, mnist):
     mnist.write(small_mnist / "mnist")
     with pytest.raises(InputError, match="test labels from 0 to 77 instead of 0 to 9"):
         load_dataset(DataConfig(validation=10), data_dir=small_mnist)
+
+
+def own(images: np.ndarray, labels: np.ndarray) -> DatasetInfo:
+    """A dataset as a plugin registers it: without archives"""
+    data = RawData(Arrays(images, labels), Arrays(images, labels))
+    return DatasetInfo("Leaves", ("oak", "birch"), 1, 8, 8, 6, 6, lambda root: data)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"images": np.zeros((6, 1, 8, 8))}, "training images of type float64 instead of uint8, from 0 to 255"),
+        ({"images": [0] * 6}, "training images as list instead of a NumPy array"),
+        ({"images": np.zeros((6, 8, 8, 1), np.uint8)}, r"shape \(6, 8, 8, 1\) instead of \(6, 1, 8, 8\)"),
+        ({"labels": np.zeros(5, np.int64)}, r"training labels of shape \(5,\) instead of \(6,\)"),
+        ({"labels": np.zeros((6, 1), np.int64)}, r"training labels of shape \(6, 1\) instead of \(6,\)"),
+        ({"labels": np.zeros(6)}, "training labels of type float64 instead of whole numbers"),
+        ({"labels": np.arange(6)}, "training labels from 0 to 5 instead of 0 to 1"),
+    ],
+)
+def test_an_own_dataset_that_is_not_as_registered_is_refused_but_its_files_are_not_to_be_deleted(
+    monkeypatch, change, problem
+):
+    right = {"images": np.zeros((6, 1, 8, 8), np.uint8), "labels": np.arange(6) % 2}
+    monkeypatch.setitem(DATASETS, "leaves", own(**{**right, **change}))
+    with pytest.raises(InputError, match=f"Leaves does not match its DatasetInfo: it has .*{problem}") as error:
+        load_dataset(DataConfig(source="leaves", validation=2))
+    assert "delete" not in str(error.value)
+
+
+def test_labels_of_an_own_dataset_may_be_any_integers(monkeypatch):
+    monkeypatch.setitem(DATASETS, "leaves", own(np.zeros((6, 1, 8, 8), np.uint8), (np.arange(6) % 2).astype(np.uint8)))
+    assert load_dataset(DataConfig(source="leaves", validation=2)).train.labels.dtype == torch.int64
+
+
+def test_a_file_that_the_reader_of_an_own_dataset_does_not_find(monkeypatch, tmp_path):
+    info = replace(own(np.zeros(0), np.zeros(0)), read=lambda root: np.load(root / "leaves.npz"))
+    monkeypatch.setitem(DATASETS, "leaves", info)
+    with pytest.raises(InputError, match=r"leaves\.npz was not found; give its folder with --data-dir"):
+        load_dataset(DataConfig(source="leaves"), data_dir=tmp_path)
+
+
+def test_the_reader_of_an_own_dataset_must_return_raw_data(monkeypatch):
+    info = replace(own(np.zeros(0), np.zeros(0)), read=lambda root: (1, 2))
+    monkeypatch.setitem(DATASETS, "leaves", info)
+    with pytest.raises(InputError, match="reader of leaves must return RawData"):
+        load_dataset(DataConfig(source="leaves"))
 
 
 # --- Downloads

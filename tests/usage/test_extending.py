@@ -109,6 +109,10 @@ def test_a_new_weighting_its_record_and_its_refusal(place, monkeypatch, capsys):
     assert facts["model"]["routing"]["weighting"] == "sharper"
     assert facts["plugins"] == [{"path": str(place / name), "sha256": sha256(Path(name).read_bytes()).hexdigest()}]
 
+    page = Path("runs/sharper/report.html").read_text(encoding="utf-8")
+    for command in ("train", "report"):
+        assert f"wcapsnet {command} runs/sharper --plugin {place / name}" in page
+
     forget(before)
     assert run("wcapsnet evaluate runs/sharper", monkeypatch) == 2
     said = " ".join(capsys.readouterr().err.split())
@@ -145,10 +149,16 @@ def test_a_dataset_in_its_own_format(place, monkeypatch, capsys):
 def test_a_loss_term(place, monkeypatch, capsys):
     said = try_section("A loss term", monkeypatch, capsys)
     assert re.search(r"^epoch .* balance 0\.\d+", said, re.M)
-    assert "balance" in Path("runs/balance/report.html").read_text(encoding="utf-8")
+    page = Path("runs/balance/report.html").read_text(encoding="utf-8")
+    assert "the mean over levels: least when a batch uses all capsules equally." in page
     assert written("runs/balance")["objective"]["balance"] == 0.1
     (epoch,) = Path("runs/balance/metrics.jsonl").read_text().splitlines()
     assert 0 < json.loads(epoch)["balance"] < 1
+
+
+def test_an_augmentation(place, monkeypatch, capsys):
+    try_section("An augmentation", monkeypatch, capsys)
+    assert written("runs/speckle")["data"]["augment"] == {"speckle": 0.3}
 
 
 def test_a_command(place, monkeypatch, capsys):
@@ -164,6 +174,11 @@ def test_a_command(place, monkeypatch, capsys):
         for command in commands_of("A command"):
             assert run(command, monkeypatch) == 0
         assert capsys.readouterr().out.split() == [str(digit) for digit in range(10)]
+        cli.app.registered_commands[:] = before
+        outside = code.replace("from ..", "from wcapsnet.").replace("from .", "from wcapsnet.cli.")
+        exec(compile(outside, "classes.py", "exec"), {"__name__": "classes"})
+        assert run("wcapsnet classes wcapsnet-cifar10", monkeypatch) == 0
+        assert "airplane" in capsys.readouterr().out
     finally:
         cli.app.registered_commands[:] = before
 

@@ -92,6 +92,8 @@ def test_the_readmes_python_runs_on_a_folder_of_pictures(photos):
     assert output.logits.shape == (2, 11)
     assert output.reconstruction.shape == (2, 3, 32, 32)
     assert output.routings[0].weights.shape == (2, 16)
+    assert repr(names["trained"]).startswith("Trained('runs/photos', accuracy=")
+    assert len(repr(names["answer"])) < 200, "without its tensors"
 
 
 def test_the_quickstarts_python_runs_on_a_folder_of_pictures(photos, capsys):

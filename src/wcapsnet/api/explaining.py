@@ -43,6 +43,10 @@ class DatasetExplanation:
     images: int | None = None  # only this many, evenly spaced
     quiet: bool = False
 
+    def __repr__(self) -> str:  # without the network
+        count = "all" if self.images is None else self.images
+        return f"DatasetExplanation(dataset={self.dataset.name!r}, split={self.split!r}, images={count})"
+
     @property
     def classes(self) -> tuple[str, ...]:
         return self.classifier.classes

@@ -18,7 +18,7 @@ from ..device import device_name
 from ..errors import Diverged, InputError, Interrupted, Lost
 from ..experiment import Experiment
 from ..explanations import Survey, survey
-from ..formatting import plural
+from ..formatting import percent, plural
 from ..hub import data_place, dataset_of, load, moved, remembered, start_file
 from ..kernels import compile as compile_kernels
 from ..launched import launcher
@@ -46,6 +46,9 @@ class Trained:
     results: dict[str, Any]  # test.json
     report: Path | None = None
     again: bool = False  # whether the run was already finished
+
+    def __repr__(self) -> str:  # without the confusion matrix
+        return f"Trained({str(self.path)!r}, accuracy={percent(self.accuracy)} %, epochs={self.results['epochs']})"
 
     @property
     def path(self) -> Path:

@@ -145,7 +145,7 @@ class Comparison:
         }
 
     def figure(self) -> Drawing | None:
-        """Accuracy over parameters and over minutes of training; None if there is nothing to draw"""
+        """Accuracy against parameters and against training time; None if there is nothing to draw"""
         sizes, times = [], []
         for color, row in enumerate(self.rows):
             if row.published is not None:

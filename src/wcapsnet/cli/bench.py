@@ -37,7 +37,7 @@ EXAMPLES = (
 def bench(
     what: Annotated[
         Literal["train", "infer", "level", "plot"],
-        typer.Argument(help="What to time: a training step, inference, each level; or plot records."),
+        typer.Argument(metavar="WHAT", help="What to time: a training step, inference, each level; or plot records."),
     ] = "train",
     records: Annotated[
         list[Path] | None, typer.Argument(metavar="RECORD", help="plot: records written by --out.")
@@ -72,7 +72,7 @@ def bench(
         Path | None, typer.Option("--out", help="Write the record, or the figure, to this file.")
     ] = None,
 ) -> None:
-    """Compare the speed of implementations: interleaved median times on random images, after warm-up."""
+    """Compare the speed of implementations: median times of interleaved runs on random images, after warm-up."""
     if out_file is not None:
         _check_place(out_file)
     if what == "plot":

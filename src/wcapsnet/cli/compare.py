@@ -22,7 +22,7 @@ from .options import AsJson, Device, Plugin
     epilog=examples(
         "wcapsnet compare cifar10                                    every network, from this project's records",
         "wcapsnet compare mnist --models wcapsnet,capsnet --speed    measure speeds on this machine",
-        "wcapsnet compare cifar10 --plot compare.svg                 accuracy over parameters and over minutes",
+        "wcapsnet compare cifar10 --plot compare.svg                 accuracy against parameters and training time",
     ),
 )
 def compare(

@@ -27,7 +27,7 @@ def demo(
     opened: Open = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train a small WCapsNet on the digits in the package and show the result."""
+    """Train a small WCapsNet on the included digits and show the result."""
     experiment = recipe("demo")
     if choose_device(device).type == "cuda":
         experiment = replace(experiment, training=replace(experiment.training, precision="bf16"))

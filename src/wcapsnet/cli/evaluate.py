@@ -34,7 +34,8 @@ def evaluate(
     folder: Annotated[
         Path | None,
         typer.Argument(
-            metavar="FOLDER", help="Other labelled pictures, one folder per class; for an ONNX file, also a dataset."
+            metavar="FOLDER",
+            help="Other labelled pictures, one folder per class; for an ONNX file, also a dataset's name.",
         ),
     ] = None,
     split: Annotated[SplitName, typer.Option(help="Split to use.")] = "test",

@@ -31,8 +31,8 @@ from .options import AsJson, DataDir, Device, Download, Plugin, SplitName
         "wcapsnet explain runs/demo digit.png              weights, contributions, the effect of each block",
         "wcapsnet explain runs/demo digit.png --class 8 --nearest 5",
         "wcapsnet explain runs/demo                        how far its blocks specialise, on the test set",
-        "wcapsnet explain runs/demo --capsule 2.1          block 1 of level 2: its images, its classes",
-        "wcapsnet explain runs/demo --faithfulness 32      does the routing point at what matters?",
+        "wcapsnet explain runs/demo --capsule 2.1          block 1 of level 2: its images and classes",
+        "wcapsnet explain runs/demo --faithfulness 32      do the weights mark the regions that matter?",
         "wcapsnet explain runs/demo --reroute              does an image's own routing matter?",
         "wcapsnet explain runs/demo --critics              how steep and how saturated its critics are",
     ),
@@ -63,7 +63,7 @@ def explain(
         bool, typer.Option("--reroute", help="Dataset: predict again with mean, exchanged and equal weights.")
     ] = False,
     steep: Annotated[bool, typer.Option("--critics", help="Dataset: slope and saturation of the critics.")] = False,
-    split: Annotated[SplitName | None, typer.Option(help="Dataset: split to use.", show_default="test")] = None,
+    split: Annotated[SplitName | None, typer.Option(help="Dataset: split to use (default: test).")] = None,
     images: Annotated[
         int | None, typer.Option(min=1, help="Dataset: use only this many images, evenly spaced.")
     ] = None,

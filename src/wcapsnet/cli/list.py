@@ -11,6 +11,7 @@ from rich.markup import escape
 from ..console import out
 from ..errors import InputError
 from ..formatting import percent
+from ..plugins import MissingPluginError
 from . import console
 from .app import USE, app, examples
 from .options import Plugin
@@ -41,14 +42,20 @@ def list_command(
 
 def _recipes() -> None:
     from ..models import parameter_count
-    from ..recipes import PAPER, PLUS, ROWS, SMALL, TABLE_V
+    from ..recipes import ABLATIONS, PAPER, PLUS, RECIPES, ROWS, SMALL, TABLE_V
 
     listed = {**PAPER, **SMALL, **PLUS, **TABLE_V}
+    listed |= {name: RECIPES[name] for name in RECIPES if name not in {**listed, **ABLATIONS}}  # from plugins
     found = {name: (function(), function.__doc__ or "") for name, function in listed.items()}
     console.print_table(
         ["recipe", "epochs", "parameters", "description"],
         (
-            [name, str(one.training.epochs), f"{parameter_count(one.model) / 1000:,.0f}k", doc.strip().splitlines()[0]]
+            [
+                name,
+                str(one.training.epochs),
+                f"{parameter_count(one.model) / 1000:,.0f}k",
+                (doc.strip().splitlines() or [""])[0],
+            ]
             for name, (one, doc) in found.items()
         ),
         "Recipes (wcapsnet train RECIPE)",
@@ -133,6 +140,8 @@ def _runs(folder: Path) -> None:
             state = "failed" if run.failure else "not finished"
             results = run.results() if run.finished else None
             test = console.accuracy(results["accuracy"]) + beside_figures(results) if results else state
+        except MissingPluginError as missing:
+            return [str(path), f"needs --plugin {missing.path}"]
         except (InputError, OSError) as error:
             return [str(path), f"unreadable: {error}"]
         best = max((m["validation_accuracy"] for m in metrics), default=None)

@@ -38,7 +38,7 @@ def report(
         ),
     ] = None,
     figures: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Also write the figures there, as PDF, PNG and SVG.")
+        Path | None, typer.Option(metavar="DIR", help="Also write the figures to this folder, as PDF, PNG and SVG.")
     ] = None,
     opened: Open = False,
     data_dir: DataDir = None,

@@ -103,6 +103,8 @@ def read_dataset(
     """The images of a named dataset as arrays, and its class names. Needs no torch."""
     info, root = DATASETS[name], default_data_dir() if data_dir is None else data_dir
     raw = _read(name, info, root, download=download, quiet=quiet)
+    if not isinstance(raw, RawData):
+        raise InputError(f"The reader of {name} must return RawData(train, test), not {type(raw).__name__}.")
     classes = info.classes if raw.classes is None else raw.classes
     _check("training", raw.train, info.train_images, classes, info, root)
     _check("test", raw.test, info.test_images, classes, info, root)
@@ -154,6 +156,10 @@ def _read(name: str, info: DatasetInfo, root: Path, *, download: bool, quiet: bo
             f"{', '.join(map(str, missing.folders))}; give their folder with --data-dir or WCAPSNET_DATA, "
             "or download them with --download."
         ) from missing
+    except FileNotFoundError as error:
+        raise InputError(
+            f"{error.filename or root} was not found; give its folder with --data-dir or WCAPSNET_DATA."
+        ) from error
     except OSError as error:
         raise InputError(
             f"Cannot read {error.filename or root}: {error.strerror or error}; check its permissions."
@@ -162,26 +168,47 @@ def _read(name: str, info: DatasetInfo, root: Path, *, download: bool, quiet: bo
 
 def _check(part: str, arrays: Arrays, expected: int, classes: tuple[str, ...], info: DatasetInfo, root: Path) -> None:
     """Truncation between two images of CIFAR's binary files leaves no trace, so count the images."""
-    shape = (expected, info.channels, info.height, info.width)
-    low, high = arrays.labels.min(initial=0), arrays.labels.max(initial=0)
-    if arrays.images.shape != shape:
-        problem = f"{part} images of shape {arrays.images.shape} instead of {shape}"
-    elif len(classes) != len(info.classes):
-        problem = f"{len(classes)} class names instead of {len(info.classes)}"
-    elif low < 0 or high >= len(classes):
-        problem = f"{part} labels from {low} to {high} instead of 0 to {len(classes) - 1}"
-    else:
+    problem = _fault(part, arrays, (expected, info.channels, info.height, info.width), len(classes), len(info.classes))
+    if not problem:
         return
+    if not info.archives:  # its files may be the only copy: never advise to delete them
+        raise InputError(
+            f"The dataset {info.title} does not match its DatasetInfo: it has {problem}; correct its reader or "
+            "its DatasetInfo."
+        )
     raise InputError(
         f"The {info.title} files under {root} hold {problem}: they are truncated, corrupt or from another "
         "dataset; delete them and download them again."
     )
 
 
+def _fault(part: str, arrays: Arrays, shape: tuple[int, ...], classes: int, expected_classes: int) -> str | None:
+    """What is wrong with the images, the labels or the number of class names"""
+    images, labels = arrays
+    for name, found, right, kinds in (
+        (f"{part} images", images, "uint8, from 0 to 255", "B"),
+        (f"{part} labels", labels, "whole numbers", np.typecodes["AllInteger"]),
+    ):
+        if not isinstance(found, np.ndarray):
+            return f"{name} as {type(found).__name__} instead of a NumPy array"
+        if found.dtype.char not in kinds:
+            return f"{name} of type {found.dtype} instead of {right}"
+    if images.shape != shape:
+        return f"{part} images of shape {images.shape} instead of {shape}"
+    if labels.shape != shape[:1]:
+        return f"{part} labels of shape {labels.shape} instead of {shape[:1]}"
+    low, high = labels.min(initial=0), labels.max(initial=0)
+    if classes != expected_classes:
+        return f"{classes} class names instead of {expected_classes}"
+    if low < 0 or high >= classes:
+        return f"{part} labels from {low} to {high} instead of 0 to {classes - 1}"
+    return None
+
+
 def _split(arrays: Arrays, index: np.ndarray, stream: str) -> Split:
     # indexing copies, so the tensors own writable memory
     unread = streams(stream, arrays.images.nbytes)
-    return as_split(picked(arrays.images, index, unread), arrays.labels[index])
+    return as_split(picked(arrays.images, index, unread), arrays.labels[index].astype(np.int64))
 
 
 _GRAY, _COLOR = (1, 28, 28), (3, 32, 32)  # channels, height, width

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..formatting import percent
 from ..network import Output, WCapsNet
 from ..network.routing import block_weights, heaviest, kept, winners
 from ..prediction import check_finite
@@ -33,6 +34,10 @@ class ImageExplanation:
     reconstruction: Tensor  # (ch, h, w), normalised like the input
     without_logits: tuple[Tensor, ...]  # for each level (n, r): logits with that block off too; nan if none is left
     stride: int  # side in pixels of the square covered by one position of the last level
+
+    def __repr__(self) -> str:  # without the tensors
+        likely = percent(float(self.probabilities.max()), 1)
+        return f"ImageExplanation(predicted={self.predicted}, probability={likely} %, winners={self.winners})"
 
     @property
     def predicted(self) -> int:

@@ -15,6 +15,7 @@ from ..explanations.probes import share_interval
 from ..explanations.shares import against_share, outlined, scale_ends
 from ..formatting import percentage, plural
 from ..network.routing import heaviest
+from ..parts import loss_term
 from ..training.evaluate import Calibration
 from .charts import Bar, Cell, Line, bar_chart, beginning, line_chart, matrix
 from .colors import COLD, HOT, ZERO, hex_of, share_over, signed_over
@@ -70,11 +71,18 @@ def losses(runs: Mapping[str, Metrics]) -> list[tuple[str, str, Drawing]]:
     known = [field for metrics in runs.values() if metrics for field in metrics[-1] if field not in NO_TERMS]
     found = []
     for field in dict.fromkeys([*(field for field in TERMS if field in known), *known]):
-        title, about = TERMS.get(field, (field.replace("_", " ").capitalize(), "A term of the loss."))
+        title, about = TERMS.get(field) or (field.replace("_", " ").capitalize(), _described(field))
         if lines := _lines(runs, "validation_loss" if field == "cross_entropy" else None, field):
             keys = len(runs) == 1 and len(lines) > 1
             found.append((title, about, line_chart(f"{title} by epoch", lines, keys=keys)))
     return found
+
+
+def _described(term: str) -> str:
+    """The first line of a loss term's docstring"""
+    text = (getattr(loss_term.get(term), "__doc__", None) or "").strip()
+    line = text.splitlines()[0] if text else "A term of the loss."
+    return f"{line}." if line[-1].isalpha() else line
 
 
 def _lines(runs: Mapping[str, Metrics], validation: str | None, training: str) -> list[Line]:

@@ -51,7 +51,7 @@ def _templates() -> Any:
 
     made = Environment(loader=PackageLoader(__package__), autoescape=True, undefined=StrictUndefined)
     made.filters |= {name: getattr(formatting, name) for name in ("percentage", "plural")}
-    made.filters |= {"thousands": "{:,}".format, "shell": shlex.join}
+    made.filters |= {"thousands": "{:,}".format}
     made.globals |= {"version": __version__, "asset": lambda name: Markup(asset(name))}
     made.globals |= {"figures": figures, "picture_of": picture}
     return made
@@ -321,11 +321,11 @@ def _example(facts: Facts, example: Example) -> dict[str, Any]:
 
 def _commands(facts: Facts) -> dict[str, str]:
     subject, command = facts.subject, facts.subject.environment.get("command")
-    train = shlex.join(["wcapsnet", "train", subject.source]) if subject.folder else rebuild(subject.experiment)
+    train = subject.command("train") if subject.folder else rebuild(subject.experiment)
     return {
         **({"Command of this run": shlex.join(map(str, command))} if isinstance(command, list) else {}),
         "Repeat the experiment": train,
-        "Make this page again": shlex.join(["wcapsnet", "report", subject.source]),
+        "Make this page again": subject.command("report"),
     }
 
 

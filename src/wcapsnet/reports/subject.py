@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 from .. import shipped
 from ..data import DATASETS
 from ..experiment import Experiment, stored_experiment
+from ..plugins import plugin_options
+from ..settings import to_dict
 from ..training.run_folder import Run, read_json
 
 
@@ -27,6 +30,10 @@ class Subject:
     @property
     def finished(self) -> bool:
         return self.results is not None
+
+    def command(self, *words: str) -> str:
+        """A command about this run, to be pasted into a shell; it loads the plugins that the run needs"""
+        return shlex.join(["wcapsnet", *words, self.source, *plugin_options(to_dict(self.experiment))])
 
     @property
     def part(self) -> str:

@@ -16,6 +16,7 @@ from .. import scores
 from ..data import Dataset
 from ..data.device_data import DeviceSplit
 from ..device import arithmetic, exact
+from ..formatting import percent
 from ..network import WCapsNet
 from ..network.routing import block_weights, heaviest
 from ..prediction import check_finite
@@ -59,6 +60,9 @@ class Evaluation:
     classes: int
     names: tuple[str, ...] = ()  # class names, if known
     unknown: tuple[str, ...] = ()  # classes of a folder that the network does not know; they are left out
+
+    def __repr__(self) -> str:  # without the tensors
+        return f"Evaluation(accuracy={percent(self.accuracy)} %, loss={self.loss:.4f}, images={len(self.labels):,})"
 
     @property
     def accuracy(self) -> float:

@@ -27,6 +27,7 @@ from ..network import WCapsNet
 from ..objective import l2
 from ..scores import imbalanced
 from ..settings import from_dict
+from .check_parts import check_parts
 from .console import Progress
 from .data_parallel import ParallelStep, choose
 from .distributed import Ranks, check_batch
@@ -93,6 +94,7 @@ class Trainer:
         check_memory(experiment, device, len(self.train_data), len(self.validation_data), ranks.world)
         torch.manual_seed(self.settings.seed)
         self.network = built(experiment.model, parameter_copies(self.settings)).to(device)
+        check_parts(experiment, self.network, device)
         self.state = State()
         self._saved, self._save_took = 0.0, 0.0  # when the last save ended, and its seconds
         new = ranks.first and not run.file("state.safetensors").exists()  # a worker gets everything from rank 0
