@@ -17,8 +17,9 @@ from wcapsnet.errors import InputError
 from wcapsnet.experiment import Experiment
 from wcapsnet.network import RoutingConfig, WCapsNet
 from wcapsnet.parts import Kind, suggestion, weighting
-from wcapsnet.plugins import Plugin, load_plugin, plugins, require
-from wcapsnet.settings import with_setting
+from wcapsnet.plugins import Plugin, load_plugin, plugins, require, unused
+from wcapsnet.recipes import recipe
+from wcapsnet.settings import to_dict, with_setting
 
 OWN_WEIGHTING = """
 from wcapsnet.parts import weighting
@@ -159,6 +160,18 @@ def test_plugins_of_one_file_name_in_two_folders_are_two(tmp_path):
     assert {"one", "two"} <= set(weighting)
     with pytest.raises(InputError, match="already a weighting 'one'"):
         load_plugin(plugin(tmp_path / "c", "one"))
+
+
+@pytest.mark.usefixtures("clean")
+def test_a_plugin_whose_parts_the_experiment_does_not_use_is_named(tmp_path):
+    load_plugin(plugin(tmp_path, "one-hot"))
+    experiment = to_dict(recipe("demo"))
+    assert list(unused(experiment)) == [
+        f"The plugin {tmp_path / 'routing.py'} is loaded, but the experiment uses none of its parts: "
+        "weighting 'one-hot' (model.routing.weighting)."
+    ]
+    experiment["model"]["routing"]["weighting"] = "one-hot"
+    assert not list(unused(experiment))
 
 
 def test_a_plugin_that_is_not_there_is_refused(tmp_path):

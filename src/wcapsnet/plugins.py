@@ -14,6 +14,7 @@ from .errors import InputError
 from .parts import Kind, definition
 
 PACKAGE = Path(__file__).resolve().parent
+MODULE = "wcapsnet_plugin_"  # how the names of loaded plugins begin in sys.modules
 
 
 class MissingPluginError(InputError):
@@ -45,7 +46,7 @@ def load_plugin(path: str | Path) -> None:
     path = Path(path).expanduser().resolve()
     if not path.is_file():
         raise InputError(f"There is no plugin file {path}.")
-    name = f"wcapsnet_plugin_{path.stem}"
+    name = MODULE + path.stem
     if name in sys.modules and sys.modules[name].__file__ != str(path):  # another file with the same name
         name += "_" + hashlib.sha256(str(path).encode()).hexdigest()[:8]
     if name in sys.modules:
@@ -62,6 +63,16 @@ def load_plugin(path: str | Path) -> None:
         if isinstance(error, InputError):
             raise
         raise InputError(f"The plugin {path} cannot be loaded: {type(error).__name__}: {error}.") from error
+
+
+def unused(plain: Mapping[str, Any]) -> Iterable[str]:
+    """A sentence for each file loaded by `load_plugin` that defines no part of this experiment, though it could"""
+    used = {one.path for one in plugins(plain)}
+    for path in (module.__file__ for name, module in list(sys.modules.items()) if name.startswith(MODULE)):
+        own = [(kind, name) for kind in Kind.every for name, part in kind.items() if _file(part) == path]
+        if path not in used and own and all(kind.field for kind, _ in own):  # a recipe or model may have been chosen
+            parts = ", ".join(f"{kind.name} {name!r} ({kind.field})" for kind, name in own)
+            yield f"The plugin {path} is loaded, but the experiment uses none of its parts: {parts}."
 
 
 def plugin_options(used_by: Mapping[str, Any]) -> list[str]:

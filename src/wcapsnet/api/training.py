@@ -23,7 +23,7 @@ from ..hub import data_place, dataset_of, load, moved, remembered, start_file
 from ..kernels import compile as compile_kernels
 from ..launched import launcher
 from ..network import WCapsNet
-from ..plugins import plugin_options
+from ..plugins import plugin_options, unused
 from ..reports.survey_cache import MOST_ROUTED
 from ..settings import from_dict, to_dict
 from ..training.console import Progress, make_progress
@@ -154,7 +154,10 @@ def _as_typed(options: ExperimentOptions) -> dict[str, Any]:
 def _started(
     experiment: Experiment, folder: Path | None, ranks: Ranks, data_dir: Path | None, download: bool, quiet: bool
 ) -> Trainer:
-    from_dict(Experiment, to_dict(experiment))  # refuse a configuration that could not be read back
+    plain = to_dict(experiment)
+    from_dict(Experiment, plain)  # refuse a configuration that could not be read back
+    for sentence in unused(plain):
+        console.warn(sentence)
     run = Run.at(folder, experiment) if folder else Run.next_free(Path("runs") / experiment.name, experiment)
     run.starts_from = start_file(experiment)
     trainer = _trainer(run, experiment, data_dir, ranks, download, quiet)
