@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from ..data.device_data import normalize
 from ..errors import InputError
 from ..prediction import check_finite
 from ..training.evaluate import evaluating, good_batch
+from .graph import named
 
 Answers = dict[str, np.ndarray]
 Run = Callable[[np.ndarray], Answers]  # pixels (m, ch, h, w) uint8 → the file's outputs
@@ -78,12 +79,7 @@ def reference(classifier: Classifier, pixels: np.ndarray) -> Answers:
     """The network's own answers, under the names of `Graph`"""
     images = torch.from_numpy(np.ascontiguousarray(pixels)).to(classifier.mean.device)
     with evaluating(classifier):
-        output: Any = classifier(normalize(images, classifier.mean, classifier.std))
-    answers = {"probabilities": classifier.probabilities(output), "logits": output.logits}
+        output = classifier(normalize(images, classifier.mean, classifier.std))
+    answers = named(output, classifier.config.classes, classifier.mean, classifier.std)
     check_finite(answers["probabilities"].cpu())
-    answers |= {f"weights_{level}": one.weights for level, one in enumerate(getattr(output, "routings", ()), 1)}
-    if (best := getattr(output, "best", None)) is not None:
-        answers["best_capsule"] = best.place
-    if (image := getattr(output, "reconstruction", None)) is not None:
-        answers["reconstruction"] = classifier.pixels(image)
     return {name: value.float().cpu().numpy() for name, value in answers.items()}
