@@ -166,10 +166,10 @@ def traverse(
     return Traversal(values, images, change)
 
 
-def traverse_capsule(network: WCapsNet, survey: Survey, capsule: int, steps: int = 7) -> Traversal:
+def traverse_capsule(network: WCapsNet, survey: Survey, capsule: int) -> Traversal:
     """Starting from the most typical decoded vector of a last-level block, over the range of all of them"""
     seen = vector_range(survey, capsule)
-    return traverse(network, survey.vectors[seen.typical], survey.positions[seen.typical], seen.low, seen.high, steps)
+    return traverse(network, survey.vectors[seen.typical], survey.positions[seen.typical], seen.low, seen.high)
 
 
 def _image(survey: Survey, classes: Sequence[str], files: Sequence[str], index: int) -> dict[str, Any]:
