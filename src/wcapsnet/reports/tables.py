@@ -11,7 +11,7 @@ from ..data import DATASETS
 from ..formatting import listed, mean_and_deviation, percent
 from ..models import model_config, parameter_count
 from ..recipes.ablations import NUMERALS
-from ..recipes.published import PAPER_COLUMNS, PAPER_TABLES, SYSTEMS
+from ..recipes.published import PAPER_COLUMNS, PAPER_TABLES, SYSTEMS, PaperTable
 from ..sweeps import Sweep
 from ..training.run_folder import Run
 from .records import NETWORK, Record, comparable, row_of
@@ -56,26 +56,22 @@ class Table:
     project: bool = True  # from this project's records, which explain missing datasets
 
     @property
-    def title(self) -> str:
-        return f"Table {self.numeral}: {PAPER_TABLES[self.numeral].title}"
+    def paper(self) -> PaperTable:
+        return PAPER_TABLES[self.numeral]
 
     @property
-    def reference(self) -> str:
-        return PAPER_TABLES[self.numeral].reference
+    def title(self) -> str:
+        return f"Table {self.numeral}: {self.paper.title}"
 
     @property
     def parameters(self) -> dict[str, str]:
         """As the paper prints them; for rows that the paper lacks, counted on CIFAR-10"""
-        printed = PAPER_TABLES[self.numeral].parameters
+        printed = self.paper.parameters
         if not printed:
             return {}
         models = {one.title: one.model for one in SYSTEMS.values() if one.title in self.rows and not one.row}
         sizes = {row: parameter_count(model_config(model, 10, 3, 32, 32)) for row, model in models.items()}
         return {**printed, **{row: f"{size / 1e6:.2f}M" for row, size in sizes.items()}}
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        return PAPER_TABLES[self.numeral].notes
 
     def measured(self, dataset: str) -> bool:
         return any(cells[dataset].records for cells in self.rows.values())
@@ -175,7 +171,7 @@ def remarks(tables: Sequence[Table]) -> list[str]:
     rows: dict[str, dict[str, Cell]] = {}
     for table in tables:
         for row, cells in table.rows.items():
-            rows.setdefault(REFERENCE if row == table.reference else row, {}).update(cells)
+            rows.setdefault(REFERENCE if row == table.paper.reference else row, {}).update(cells)
     places = [(row, name, cell.records) for row, cells in rows.items() for name, cell in cells.items() if cell.records]
     columns = list(dict.fromkeys(name for table in tables for name in table.columns))
     missing = [
@@ -274,8 +270,8 @@ def differences(tables: Sequence[Table]) -> list[list[str]]:
         for row, cells in table.rows.items():
             for dataset, cell in cells.items():
                 if cell.from_paper or cell.from_reference:
-                    place = dataset, REFERENCE if row == table.reference else row
-                    found.setdefault(place, (cell, _papers(cell, table.rows[table.reference][dataset])))
+                    place = dataset, REFERENCE if row == table.paper.reference else row
+                    found.setdefault(place, (cell, _papers(cell, table.rows[table.paper.reference][dataset])))
     tested = {place: d.p for place, (cell, _) in found.items() if (d := cell.from_reference) and d.test != "z"}
     corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
     lines = []
@@ -307,7 +303,7 @@ def shown(d: Difference | None, corrected: float | None = None) -> tuple[str, st
 def markdown(tables: Sequence[Table]) -> str:
     text: list[str] = []
     for table in tables:
-        text += [f"**{table.title}**", "", markdown_table(grid(table)), *(f"{note}\n" for note in table.notes)]
+        text += [f"**{table.title}**", "", markdown_table(grid(table)), *(f"{note}\n" for note in table.paper.notes)]
     if compared := differences(tables):
         text += ["**Differences**", "", markdown_table(compared)]
     return "\n".join([*text, *(f"- {line}" for line in explained(tables))]) + "\n"
@@ -338,7 +334,7 @@ def as_json(tables: Sequence[Table]) -> dict[str, Any]:
         "tables": {
             table.numeral: {
                 "title": table.title,
-                "reference": table.reference,
+                "reference": table.paper.reference,
                 "rows": {
                     row: {dataset: _cell_json(cell, dataset, table.project) for dataset, cell in cells.items()}
                     for row, cells in table.rows.items()
