@@ -88,12 +88,6 @@ def test_wins_of_the_last_level_are_by_block_weight_and_not_by_the_decoded_vecto
     assert explain_capsule(seen, specialization(seen), 0, 1).decoded == 0
 
 
-@pytest.mark.parametrize(("level", "capsule", "words"), [(2, 0, "levels 1 to 2"), (0, 3, "0 to 2"), (1, -1, "0 to 1")])
-def test_a_capsule_that_is_not_there_is_refused(seen, level, capsule, words):
-    with pytest.raises(InputError, match=words):
-        explain_capsule(seen, specialization(seen), level, capsule)
-
-
 def test_the_nearest_image_of_a_survey_is_the_image_itself(network, seen):
     torch.manual_seed(1)
     image = ((torch.rand(40, 3, 8, 10) * 2 * 127.5).round() / 127.5 - 1)[17]

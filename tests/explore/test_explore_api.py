@@ -136,12 +136,6 @@ def test_a_vector_is_decoded_as_python_decodes_it(asker, classifier):
     assert torch.equal(array(facts["reconstruction"], [1, 8, 8], "u1"), expected)
 
 
-def test_the_vector_of_an_image_decodes_to_its_reconstruction(asker):
-    facts = asker.ask("/api/explain", {"test": 5})
-    again = asker.ask("/api/decode", {"vector": facts["vector"], "position": facts["position"]})
-    assert again["reconstruction"] == facts["reconstruction"]
-
-
 def png(pixels, **more):
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, more.pop("format", "PNG"), **more)

@@ -10,7 +10,6 @@ from scipy import stats
 from wcapsnet.reports.significance import Sample, Spread, apart, compare, holm, pooled, spreads
 from wcapsnet.reports.tables import verdict
 
-
 counts = st.lists(st.integers(9000, 9999), min_size=2, max_size=5, unique=True)
 
 
