@@ -26,17 +26,6 @@ NETWORKS = {
 }
 
 
-@pytest.fixture(scope="module")
-def classifier():
-    return classifier_of()
-
-
-@pytest.fixture(scope="module")
-def asker(classifier):
-    with serving(classifier, images_of(classifier)) as asker:
-        yield asker
-
-
 def same_as_python(facts, one, target=None):
     target = one.predicted if target is None else target
     assert facts["probabilities"] == one.probabilities.tolist()

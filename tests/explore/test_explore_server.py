@@ -22,13 +22,6 @@ POSTS = ("/api/explain", "/api/block", "/api/decode", "/api/near", "/api/survey"
 
 
 @pytest.fixture(scope="module")
-def asker():
-    classifier = classifier_of()
-    with serving(classifier, images_of(classifier)) as asker:
-        yield asker
-
-
-@pytest.fixture(scope="module")
 def bare():
     """Without test images."""
     with serving(classifier_of()) as asker:
