@@ -81,35 +81,32 @@ def build(numeral: str, records: Sequence[Record], project: bool = True) -> Tabl
     """The paper's rows and columns, with this project's records or the user's own; another dataset gets a column in
     Table V, and in an ablation that has a record of it."""
     records, paper = comparable(records), PAPER_TABLES[numeral]
-    others = [r for r in records if r.row in BESIDE]
-    records = [r for r in records if r not in others]  # other networks have a spread of their own
     named = {row: NETWORK if row == paper.reference else row.lower() for row in paper.rows}
     if numeral == "V":
-        recorded = {r.row for r in others}
+        recorded = {r.row for r in records} & BESIDE
         named = {one.row or one.title: name for name, one in SYSTEMS.items() if one.row or name in recorded}
         named = {row: named[row] for row in (*paper.rows, *named)}  # in the paper's order
-    of = {row: [r for r in (*records, *others) if r.row == name] for row, name in named.items()}
+    of = {row: [r for r in records if r.row == name] for row, name in named.items()}
     found = {r.dataset for row, runs in of.items() for r in runs if numeral == "V" or row != paper.reference}
     columns = (*PAPER_COLUMNS, *(name for name in DATASETS if name in found and name not in PAPER_COLUMNS))
-    spread = {}  # over seeds, from all rows of all tables
+    spread = {}  # over seeds, from all rows of all tables; other networks have a spread of their own
     for dataset in columns:
         accuracies: dict[str, list[float]] = {}
-        for record in (r for r in records if r.dataset == dataset):
+        for record in (r for r in records if r.dataset == dataset and r.row not in BESIDE):
             accuracies.setdefault(record.row, []).append(record.accuracy)
         spread[dataset] = spreads(accuracies, ("random",))
-    rows: dict[str, dict[str, Cell]] = {}
-    for row, name in named.items():
-        rows[row], figures = {}, paper.rows.get(row, {})
-        for dataset in columns:
-            own = [r for r in of[row] if r.dataset == dataset]
-            if name in BESIDE:
-                rows[row][dataset] = Cell(figures.get(dataset), tuple(own))
-                continue
-            reference = [r for r in of[paper.reference] if r.dataset == dataset and row != paper.reference]
-            sample, figure, known = _sample(own), figures.get(dataset), spread[dataset]
-            compared = _compared(sample, figure, _sample(reference), known.get(name), known.get(NETWORK))
-            rows[row][dataset] = Cell(figure, tuple(own), *compared)
-    return Table(numeral, columns, rows, project)
+
+    def cell(row: str, dataset: str) -> Cell:
+        figure = paper.rows.get(row, {}).get(dataset)
+        own = tuple(r for r in of[row] if r.dataset == dataset)
+        if named[row] in BESIDE:
+            return Cell(figure, own)
+        reference = [r for r in of[paper.reference] if r.dataset == dataset and row != paper.reference]
+        known = spread[dataset]
+        compared = _compared(_sample(own), figure, _sample(reference), known.get(named[row]), known.get(NETWORK))
+        return Cell(figure, own, *compared)
+
+    return Table(numeral, columns, {row: {name: cell(row, name) for name in columns} for row in named}, project)
 
 
 def _compared(
