@@ -9,7 +9,6 @@ from explain_toys import LAST, quadrants, toy
 from twins import close, quiet
 from wcapsnet import Level, RoutingConfig, WCapsNet
 from wcapsnet.explanations import explain_image, explain_images, over_image, without_each_block
-from wcapsnet.network.routing import kept
 
 VARIANTS = {
     "softmax": RoutingConfig(),
@@ -93,13 +92,6 @@ def test_switching_each_block_off_worked_by_hand():
     close(one.without[1], torch.tensor([[0.0, 1.5], [2.25, 0.0]]).softmax(1), 1e-6)
 
 
-def test_the_weights_of_what_is_switched_off_go_to_the_others_in_proportion_worked_by_hand():
-    b = torch.tensor([[0.2, 0.3, 0.5], [0.6, 0.1, 0.3]])
-    close(kept(b, torch.tensor([True, True, False])), torch.tensor([[0.4, 0.6, 0.0], [6 / 7, 1 / 7, 0.0]]), 1e-6)
-    each = torch.tensor([[False, True, True], [True, False, True]])
-    close(kept(b, each), torch.tensor([[0.0, 0.375, 0.625], [2 / 3, 0.0, 1 / 3]]), 1e-6)
-
-
 @pytest.mark.parametrize(("routing", "changes"), both_ways)
 def test_an_explanation_says_what_the_network_says_and_contributions_add_up_to_it(routing, changes):
     network = network_of(routing, **changes)
@@ -176,39 +168,12 @@ def test_one_hot_weights_stay_finite_without_the_block_that_has_them_all():
         assert all(logits.isfinite().all() for logits in one.without_logits)
 
 
-def test_each_image_may_have_blocks_of_its_own_switched_off():
-    network = network_of()
-    images = images_for(network, 2)
-    each = torch.tensor([[True, False, True], [False, True, True]])
-    with torch.no_grad():
-        together = logits_keeping(network, images, [each, None])
-        for m in range(2):
-            close(together[m], logits_keeping(network, images[m : m + 1], [each[m], None])[0], 1e-5, 1e-6)
-
-
-@pytest.mark.parametrize(
-    ("keep", "words"),
-    [
-        ([None], "2 levels"),
-        ([torch.zeros(3, dtype=torch.bool), None], "at least one"),
-        ([torch.tensor([[True, True, True], [False, False, False]]), None], "at least one"),
-        ([torch.ones(4, dtype=torch.bool), None], "must be boolean"),
-        ([None, torch.ones(2)], "must be boolean"),
-    ],
-)
-def test_what_cannot_be_kept_is_refused(keep, words):
-    network = network_of()
-    with pytest.raises(ValueError, match=words):
-        network(images_for(network), routes=network.keeping(keep))
-
-
 @pytest.mark.parametrize("stem", [(), (4, 6)])
 def test_heat_maps_are_as_large_as_the_image_and_keep_what_is_even(stem):
     network = network_of(height=10, width=14, stem=stem)
     one = explain_image(network, images_for(network)[0])
     assert one.heat().shape == (2, 10, 14)
     assert one.contribution_heat().shape == (2, 10, 14)
-    assert not torch.equal(one.contribution_heat(0), one.contribution_heat(1))
     close(over_image(torch.full((2, 5, 7), 0.3), (10, 14), 2), torch.full((2, 10, 14), 0.3), 1e-6)
     # (0 1) over four columns: pixel centres at ¼ and ¾ of a cell
     close(over_image(torch.tensor([[[0.0, 1.0]]]), (1, 4), 2), torch.tensor([[[0.0, 0.25, 0.75, 1.0]]]), 1e-6)

@@ -121,14 +121,3 @@ def normalized(classifier: Classifier, pixels: torch.Tensor) -> torch.Tensor:
     """(ch, h, w): what the classifier itself makes of an image that has its size"""
     picture = pixels.permute(1, 2, 0).numpy()
     return classifier.preprocess([picture])[0]
-
-
-def stroke(page, *points):
-    """Drawn with the mouse; the corners of the easel are (0, 0) and (1, 1)"""
-    box = page.locator("#easel").bounding_box()
-    places = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in points]
-    page.mouse.move(*places[0])
-    page.mouse.down()
-    for place in places[1:]:
-        page.mouse.move(*place, steps=4)
-    page.mouse.up()

@@ -16,11 +16,6 @@ from wcapsnet.explore import Explorer, favourites
 
 
 @pytest.fixture(scope="module")
-def classifier():
-    return classifier_of()
-
-
-@pytest.fixture(scope="module")
 def split(classifier):
     return images_of(classifier, 30)
 

@@ -1,6 +1,5 @@
 """What the live page's server refuses, and how it speaks HTTP."""
 
-import io
 import re
 import socket
 import struct
@@ -20,13 +19,6 @@ from wcapsnet.explore import Explorer, Server, api
 from wcapsnet.explore.server import PAGE
 
 POSTS = ("/api/explain", "/api/block", "/api/decode", "/api/near", "/api/survey", "/api/picture")
-
-
-@pytest.fixture(scope="module")
-def asker():
-    classifier = classifier_of()
-    with serving(classifier, images_of(classifier)) as asker:
-        yield asker
 
 
 @pytest.fixture(scope="module")
@@ -351,25 +343,11 @@ def test_many_who_ask_at_once_get_their_own_answers(asker):
     assert found == expected * 3
 
 
-def test_a_port_in_use_gets_one_sentence(asker):
-    explorer = Explorer(classifier_of(), "toy")
-    with pytest.raises(InputError, match=r"^Port \d+ is in use; .* --port 0 "):
-        Server(explorer, port=asker.server.server_port)
-
-
 def test_an_address_that_is_not_ours_gets_one_sentence():
     with pytest.raises(InputError, match=r"^There is no address no such host\.$"):
         Server(Explorer(classifier_of(), "toy"), "no such host")
     with pytest.raises(InputError, match=r"^Cannot listen on 192\.0\.2\.1:0: .*\.$"):
         Server(Explorer(classifier_of(), "toy"), "192.0.2.1", 0)
-
-
-def test_a_picture_in_memory_stays_within_its_kinds(asker):
-    """An animation counts by its first frame, as in `predict`."""
-    frames = [Image.new("L", (8, 8), shade) for shade in (10, 200)]
-    file = io.BytesIO()
-    frames[0].save(file, "GIF", save_all=True, append_images=frames[1:])
-    assert asker.ask("/api/picture", file.getvalue())["pixels"] == text(torch.full((64,), 10, dtype=torch.uint8))
 
 
 @pytest.mark.parametrize("faster", [1, 3])

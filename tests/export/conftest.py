@@ -9,5 +9,5 @@ from wcapsnet import WCapsNet
 def exported(tmp_path_factory):
     """A tiny network and its ONNX file, made once: the exporter takes seconds."""
     pytest.importorskip("onnxscript")
-    classifier = classifier_of(WCapsNet(quiet()))
+    classifier = classifier_of(WCapsNet(quiet(channels=3)))
     return classifier, written(classifier, tmp_path_factory.mktemp("export"))

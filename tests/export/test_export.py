@@ -42,9 +42,9 @@ def test_the_file_describes_itself(exported):
     classifier, path = exported
     network = OnnxNetwork(path)
     assert network.classes == classifier.classes
-    assert network.shape == (2, 8, 8)
+    assert network.shape == (3, 8, 8)
     facts = network.facts
-    assert (facts["mean"], facts["std"], facts["input"]) == ([0.3, 0.3], [0.4, 0.4], "uint8")
+    assert (facts["mean"], facts["std"], facts["input"]) == ([0.3] * 3, [0.4] * 3, "uint8")
     assert len(facts["source_checksum"]) == 64
     assert facts["outputs"] == list(network.run(images_for(classifier, 1)))
 

@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from explore_helpers import classifier_of, images_of, normalized, stroke
+from explore_helpers import classifier_of, images_of, normalized
 from PIL import Image
 
 import wcapsnet
+from browsing import draw, opening, picture, probabilities, settled
 from wcapsnet.data import read_image
 from wcapsnet.data.formats import read_sample
 from wcapsnet.explanations import explain_image
@@ -65,26 +66,16 @@ def runtime_file(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def open_page(browser):
-    """Opens a file, offline; nothing may be requested from outside, and there must be no error in the console."""
-    contexts, errors, asked = [], [], []
+    """Opens a file, offline; nothing may be requested from outside."""
+    with opening(browser, WATCH, offline=True) as visit:
 
-    def open_page(path, **options):
-        context = browser.new_context(**({"viewport": {"width": 1400, "height": 1000}, "offline": True} | options))
-        contexts.append(context)
-        context.add_init_script(WATCH)
-        page = context.new_page()
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.on("console", lambda line: errors.append(line.text) if line.type in ("error", "warning") else None)
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto(path.as_uri())
-        page.wait_for_selector("body.ready", timeout=60_000)
-        return page
+        def open_page(path, **options):
+            page = visit(path.as_uri(), **options)
+            page.wait_for_selector("body.ready", timeout=60_000)
+            return page
 
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert not errors
-    assert all(url.startswith(("file:", "blob:", "data:")) for url in asked)
+        yield open_page
+    assert all(url.startswith(("file:", "blob:", "data:")) for url in visit.asked)
 
 
 def written(classifier, runtime_file, folder, test=None):
@@ -151,18 +142,18 @@ def pictures(explorer):
 @pytest.mark.parametrize("off", [[], [[0, 1]], [[0, 0], [0, 2], [1, 3], [2, 1]]])
 def test_the_page_answers_as_the_server_does(opened, off):
     page, _, explorer = opened
-    for picture in pictures(explorer):
+    for given in pictures(explorer):
         for target in (None, 2):
-            asked = {**picture, "off": off, "class": target}
+            asked = {**given, "off": off, "class": target}
             assert_alike(ask(page, "explain", asked), explorer.explain(asked))
 
 
 @pytest.mark.parametrize("block", [[0, 2], [1, 0], [2, 1]])
 def test_a_block_has_the_same_maps_effect_and_favourites(opened, block):
     page, _, explorer = opened
-    for picture in pictures(explorer):
+    for given in pictures(explorer):
         for off in ([], [[2, 0], [0, 0]]):
-            asked = {**picture, "off": off, "class": None, "block": block}
+            asked = {**given, "off": off, "class": None, "block": block}
             assert_alike(ask(page, "block", asked), explorer.block(asked))
 
 
@@ -236,34 +227,17 @@ def test_a_file_that_is_no_picture_is_refused_in_a_sentence(opened):
     assert said.endswith(".")
 
 
-def settled(page):
-    """Every run of the network ended, and the address brought up to date. The page forbids eval, and so
-    `page.wait_for_function`."""
-    since = page.evaluate("performance.now()")
-    quiet = f"!window.asked.open && performance.now() - Math.max(window.asked.last, {since}) > 450"
-    for _ in range(600):
-        if page.evaluate(quiet):
-            return
-        page.wait_for_timeout(50)
-    pytest.fail("the page did not settle in 30 s")
-
-
 def seen(page, channels):
-    data = page.evaluate("document.getElementById('seen').toDataURL()")
-    picture = np.asarray(Image.open(io.BytesIO(base64.b64decode(data.split(",")[1]))).convert("RGB"))
-    return torch.from_numpy(picture[:, :, :channels].copy()).permute(2, 0, 1)
+    return torch.from_numpy(picture(page, "seen")[:, :, :channels].copy()).permute(2, 0, 1)
 
 
 def assert_as_python(page, classifier, **options):
     """The shown class and probabilities are those for the pixels that the page shows."""
     pixels = seen(page, classifier.config.channels)
     one = explain_image(classifier.network, normalized(classifier, pixels), without=False, **options)
-    shown = page.eval_on_selector_all(
-        "#classes button", "all => all.map(b => [b.dataset.class, b.dataset.probability])"
-    )
+    shown = probabilities(page)
     assert len(shown) == min(len(classifier.classes), 10)
-    for r, p in shown:
-        assert float(p) == pytest.approx(float(one.probabilities[int(r)]), abs=CLOSE)
+    assert shown == pytest.approx({r: float(one.probabilities[r]) for r in shown}, abs=CLOSE)
     assert page.inner_text("#verdict") == classifier.classes[one.predicted]
 
 
@@ -281,8 +255,7 @@ def test_the_shipped_network_runs_from_disk_and_answers_like_python(mnist, open_
     classifier = wcapsnet.load("wcapsnet-mnist").eval()
     assert mnist.stat().st_size <= LIMIT
     page = open_page(mnist)
-    stroke(page, (0.3, 0.25), (0.7, 0.25), (0.45, 0.8))
-    settled(page)
+    draw(page, (0.3, 0.25), (0.7, 0.25), (0.45, 0.8))
     assert_as_python(page, classifier)
     page.dblclick(".flow .block[data-block='1.3']")
     settled(page)
@@ -301,8 +274,7 @@ def test_the_shipped_network_runs_from_disk_and_answers_like_python(mnist, open_
 
 def test_a_link_restores_the_drawing(mnist, open_page):
     page = open_page(mnist)
-    stroke(page, (0.5, 0.2), (0.5, 0.8))
-    settled(page)
+    draw(page, (0.5, 0.2), (0.5, 0.8))
     told = page.inner_text("#verdict-probability"), page.inner_text("#verdict")
     address = page.evaluate("location.href")
     assert "#" in address
@@ -319,6 +291,5 @@ def test_a_network_without_test_images_has_a_page_too(runtime_file, open_page, t
     page.click("#tab-test")
     assert page.is_visible("#no-test")
     page.click("#tab-draw")
-    stroke(page, (0.2, 0.2), (0.8, 0.8))
-    settled(page)
+    draw(page, (0.2, 0.2), (0.8, 0.8))
     assert_as_python(page, classifier)

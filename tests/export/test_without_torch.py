@@ -9,11 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from export_helpers import images_for
 from PIL import Image
 
+from wcapsnet import InputError
+from wcapsnet.data.formats import Arrays
 from wcapsnet.exports.check import reference
-from wcapsnet.exports.evaluation import evaluate_onnx
+from wcapsnet.exports.evaluation import evaluate_onnx, measured
 from wcapsnet.exports.runtime import OnnxNetwork
 
 ROOT = Path(__file__).parents[2]
@@ -44,30 +47,18 @@ def run(*words, **options):
 
 @pytest.fixture
 def pictures(exported, tmp_path):
-    """A folder for two classes of the network, and one for a class it does not know; gray pictures of its size"""
+    """A folder for two classes of the network, and one for a class it does not know; pictures of its size"""
     classifier, _ = exported
     for at, image in enumerate(images_for(classifier, 6)):
         folder = tmp_path / "pictures" / (*classifier.classes[:2], "something else")[at % 3]
         folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image[0]).save(folder / f"{at}.png")
+        Image.fromarray(image.transpose(1, 2, 0)).save(folder / f"{at}.png")
     return tmp_path / "pictures"
 
 
-@pytest.fixture(scope="module")
-def gray(tmp_path_factory):
-    """The ONNX file of a network for gray pictures"""
-    from export_helpers import classifier_of, written
-
-    from twins import quiet
-    from wcapsnet import WCapsNet
-
-    classifier = classifier_of(WCapsNet(quiet(channels=1)))
-    return classifier, written(classifier, tmp_path_factory.mktemp("gray"))
-
-
 @pytest.mark.slow
-def test_predict_answers_without_torch_as_with_it(gray, pictures):
-    classifier, path = gray
+def test_predict_answers_without_torch_as_with_it(exported, pictures):
+    classifier, path = exported
     done = run("predict", path, pictures, "--json")
     assert done.returncode == 0, done.stderr
     answers = json.loads(done.stdout)
@@ -80,8 +71,8 @@ def test_predict_answers_without_torch_as_with_it(gray, pictures):
 
 
 @pytest.mark.slow
-def test_evaluate_counts_without_torch_as_with_it(gray, pictures, tmp_path):
-    classifier, path = gray
+def test_evaluate_counts_without_torch_as_with_it(exported, pictures, tmp_path):
+    classifier, path = exported
     done = run("evaluate", path, pictures, "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -101,8 +92,8 @@ def test_what_needs_no_network_needs_no_torch(command):
 
 
 @pytest.mark.slow
-def test_a_command_that_needs_another_package_says_so(gray, tmp_path):
-    download = ("evaluate", gray[1], "mnist", "--download", "--data-dir", tmp_path)
+def test_a_command_that_needs_another_package_says_so(exported, tmp_path):
+    download = ("evaluate", exported[1], "mnist", "--download", "--data-dir", tmp_path)
     for command, package in ((("train", "demo"), "PyTorch"), (download, "pooch")):
         done = run(*command, cwd=tmp_path)
         assert done.returncode == 1
@@ -111,23 +102,16 @@ def test_a_command_that_needs_another_package_says_so(gray, tmp_path):
 
 
 def test_the_loss_counts_the_extra_class_as_training_does(exported, tmp_path):
-    import torch
-
     classifier, path = exported
     pixels = images_for(classifier, 3)
     logits = torch.from_numpy(reference(classifier, pixels)["logits"])
     expected = torch.nn.functional.cross_entropy(logits, torch.tensor([0, 1, 2]))
-    from wcapsnet.data.formats import Arrays
-    from wcapsnet.exports.evaluation import measured
-
     found = measured(OnnxNetwork(path), Arrays(pixels, np.array([0, 1, 2])))
     assert found.loss == pytest.approx(float(expected), abs=1e-5)
     assert [w.shape for w in found.mean_weights] == [(3, 3), (3, 2)]
 
 
 def test_images_of_another_size_and_unknown_datasets_are_refused(exported):
-    from wcapsnet import InputError
-
     with pytest.raises(InputError):
         evaluate_onnx(exported[1], "sample")  # 28×28 images, for a network of 8×8
     with pytest.raises(InputError):

@@ -237,6 +237,7 @@ def test_capsules_that_had_no_weight_share_it_equally_if_all_others_are_switched
         ([torch.ones(3), None, None], r"keep\[0\] must be boolean"),
         ([None, torch.ones(4, dtype=torch.bool), None], r"keep\[1\] must be boolean, \(3,\)"),
         ([None, None, torch.zeros(2, dtype=torch.bool)], r"keep\[2\] switches all capsules off"),
+        ([torch.tensor([[True] * 3, [False] * 3]), None, None], r"keep\[0\] switches all capsules off"),
     ],
 )
 def test_what_cannot_be_kept_is_refused(keep, said):

@@ -6,6 +6,7 @@ import re
 import pytest
 from page_helpers import facts_of, toy
 
+from browsing import opening
 from wcapsnet.explanations import specialization
 from wcapsnet.formatting import percentage
 from wcapsnet.reports import comparison_page, run_page
@@ -22,23 +23,14 @@ def address(facts, tmp_path_factory):
 
 @pytest.fixture
 def visit(browser):
-    """Opens a page; that nothing was wrong and nothing was asked for is checked when it is left."""
-    troubles, opened = [], []
+    """Opens a page, which asks for nothing else"""
+    with opening(browser, reduced_motion="reduce") as open_page:  # or it scrolls for a while
 
-    def go(address, width=1280, height=900, **options):
-        size = {"width": width, "height": height}
-        page = browser.new_page(viewport=size, reduced_motion="reduce", **options)  # or it scrolls for a while
-        opened.append(page)
-        page.on("console", lambda message: troubles.append(message.text))
-        page.on("pageerror", lambda error: troubles.append(str(error)))
-        page.on("request", lambda request: request.url.startswith(("file:", "data:")) or troubles.append(request.url))
-        page.goto(address)
-        return page
+        def visit(address, width=1280, **options):
+            return open_page(address, viewport={"width": width, "height": 900}, **options)
 
-    yield go
-    for page in opened:
-        page.close()
-    assert troubles == []
+        yield visit
+    assert all(url.startswith(("file:", "data:")) for url in open_page.asked)
 
 
 def tip(page):

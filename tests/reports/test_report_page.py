@@ -198,10 +198,6 @@ def test_the_command_that_repeats_the_run_is_there(page, finished_run):
     assert f"wcapsnet train '{finished_run[0].path}'" in page.text
 
 
-def test_the_page_of_the_same_run_is_the_same(facts, finished_run):
-    assert run_page(facts) == run_page(facts_of(*finished_run))
-
-
 # ── beside the paper ──
 
 

@@ -10,14 +10,6 @@ from scipy import stats
 from wcapsnet.reports.significance import Sample, Spread, apart, compare, holm, pooled, spreads
 from wcapsnet.reports.tables import verdict
 
-
-def test_students_tail_worked_by_hand():
-    # one degree of freedom is the Cauchy distribution: P(|T| ≥ 1) = ½; two: P(|T| ≥ t) = 1 − t/√(2 + t²)
-    # a variance of ½ over one seed on each side is a standard error of 1
-    assert Spread(0.5, 1).p(1, 1, 1) == pytest.approx(0.5)
-    assert Spread(0.5, 2).p(3, 1, 1) == pytest.approx(1 - 3 / math.sqrt(11))
-
-
 counts = st.lists(st.integers(9000, 9999), min_size=2, max_size=5, unique=True)
 
 

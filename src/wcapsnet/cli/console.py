@@ -135,7 +135,7 @@ def paper_tables(tables: list[report.Table]) -> None:
 
     for one in tables:
         _grid(report.grid(one), one.title)
-        _notes(one.notes)
+        _notes(one.paper.notes)
     if compared := report.differences(tables):
         _grid(compared, "Differences")
     _notes(report.explained(tables))

@@ -70,7 +70,6 @@ class Range(NamedTuple):
     center: Tensor  # (k,): medians
     low: Tensor  # (k,): 5 % quantiles
     high: Tensor  # (k,): 95 % quantiles
-    images: int  # number of images whose decoded vector is from this block
     typical: int  # the image whose vector is closest to the centre, with elements scaled by their range
 
 
@@ -124,23 +123,20 @@ def nearest(survey: Survey, vector: Tensor, count: int = 8) -> Neighbours:
     return Neighbours(near.indices[:count], near.values[:count])
 
 
-def vector_range(survey: Survey, capsule: int | None = None) -> Range:
-    """Over the images whose decoded vector is from this block of the last level; None: over all images
+def vector_range(survey: Survey, capsule: int) -> Range:
+    """Over the images whose decoded vector is from this block of the last level
 
     These are not the images that the block wins: where blocks tie, the decoded vector may be from another winner, and
     only this block's own vectors count.
     """
-    chosen = torch.ones(len(survey), dtype=torch.bool)
-    if capsule is not None:
-        check_capsule([b.shape[1] for b in survey.weights], len(survey.weights) - 1, capsule)
-        chosen = survey.places[:, 0] == capsule
+    check_capsule([b.shape[1] for b in survey.weights], len(survey.weights) - 1, capsule)
+    chosen = survey.places[:, 0] == capsule
     if not chosen.any():
         raise InputError(f"No vector of block {capsule} of the last level was decoded ({len(survey):,} images).")
     vectors = survey.vectors[chosen]
     low, center, high = (torch.quantile(vectors, q, dim=0) for q in (0.05, 0.5, 0.95))
     distance = ((vectors - center) / (high - low).clamp_min(1e-12)).square().sum(1)
-    typical = int(chosen.nonzero()[distance.argmin()])
-    return Range(center, low, high, len(vectors), typical)
+    return Range(center, low, high, typical=int(chosen.nonzero()[distance.argmin()]))
 
 
 @torch.no_grad()
@@ -166,10 +162,10 @@ def traverse(
     return Traversal(values, images, change)
 
 
-def traverse_capsule(network: WCapsNet, survey: Survey, capsule: int, steps: int = 7) -> Traversal:
+def traverse_capsule(network: WCapsNet, survey: Survey, capsule: int) -> Traversal:
     """Starting from the most typical decoded vector of a last-level block, over the range of all of them"""
     seen = vector_range(survey, capsule)
-    return traverse(network, survey.vectors[seen.typical], survey.positions[seen.typical], seen.low, seen.high, steps)
+    return traverse(network, survey.vectors[seen.typical], survey.positions[seen.typical], seen.low, seen.high)
 
 
 def _image(survey: Survey, classes: Sequence[str], files: Sequence[str], index: int) -> dict[str, Any]:

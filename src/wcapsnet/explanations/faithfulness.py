@@ -34,7 +34,6 @@ BATCH = 16
 class Faithfulness:
     """Deletion and insertion curves of m images for one method's ranking."""
 
-    method: str
     removed: Tensor  # (steps + 1,): share of regions, from 0 to 1
     deletion: Tensor  # (m, steps + 1): probability of the predicted class with that share deleted
     insertion: Tensor  # (m, steps + 1): with that share restored
@@ -100,7 +99,7 @@ def faithfulness(
         for method in chosen:
             relevance = METHODS[method](network, images, target, reference).flatten(1)
             rank = _ranks(relevance, generator)
-            found[method] = Faithfulness(method, *_curves(network, images, reference, target, rank, steps))
+            found[method] = Faithfulness(*_curves(network, images, reference, target, rank, steps))
     return found
 
 

@@ -78,10 +78,9 @@ class ImageExplanation:
         """(n, h, w): the last level's weights, resized to the image"""
         return over_image(self.weights[-1], self.reconstruction.shape[-2:], self.stride)
 
-    def contribution_heat(self, target: int | None = None) -> Tensor:
-        """(n, h, w): contributions to the logit of `target` (default: the predicted class), resized to the image"""
-        target = self.predicted if target is None else target
-        return over_image(self.contributions[target], self.reconstruction.shape[-2:], self.stride)
+    def contribution_heat(self) -> Tensor:
+        """(n, h, w): contributions to the logit of the predicted class, resized to the image"""
+        return over_image(self.contributions[self.predicted], self.reconstruction.shape[-2:], self.stride)
 
     def summary(self, classes: Sequence[str], target: int | None = None) -> dict[str, Any]:
         """Plain values, ready for JSON. `target` is the class to explain (default: the predicted one)."""

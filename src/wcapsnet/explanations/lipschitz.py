@@ -104,12 +104,10 @@ class _Judged(NamedTuple):
     dropping: Tensor  # the same with dropout
 
 
-def critics(
-    network: WCapsNet, split: DeviceSplit, seed: int = 0, progress: Callable[[int], None] | None = None
-) -> Critics:
+def critics(network: WCapsNet, split: DeviceSplit, progress: Callable[[int], None] | None = None) -> Critics:
     """Measure the critics on every image of the split, in evaluation mode and fp32.
 
-    `seed` determines the dropout masks. `progress` receives the number of finished images.
+    `progress` receives the number of finished images.
     """
     judges = _critics(network)
     if not judges:
@@ -122,7 +120,7 @@ def critics(
 
     def look(start: int) -> list[_Judged]:
         images, _ = split.take(slice(start, start + size))
-        numbers = torch.Generator(device).manual_seed(seed * 1_000_003 + start)  # in any thread order
+        numbers = torch.Generator(device).manual_seed(start)  # the same in any thread order
         with arithmetic("fp32", device):
             with torch.no_grad():  # set here because the mode is per thread
                 capsules = network(images).capsules

@@ -133,7 +133,11 @@ def _size(network: WCapsNet, split: DeviceSplit) -> int:
 def _others(network: WCapsNet, mean_of: DeviceSplit, seed: int) -> dict[str, Weigh]:
     if network.config.routing.fitness == "critic":
         means = _mean_weights(network, mean_of)
-        kinds = {"mean": _given(means), "other": _of_the_next_image, "equal": _given(_equal(means))}
+        kinds: dict[str, Weigh] = {
+            "mean": _given(means),
+            "other": lambda level, own, c, numbers: own.roll(1, 0),  # of the next image
+            "equal": _given(_equal(means)),
+        }
         return {**kinds, "dropout": _dropping(network)} if network.config.critic_dropout else kinds
     with torch.no_grad():
         kept = [routing.fitness for routing in network(mean_of.take(slice(0, 1))[0]).routings]
@@ -148,10 +152,6 @@ def _others(network: WCapsNet, mean_of: DeviceSplit, seed: int) -> dict[str, Wei
 def _given(weights: Sequence[Tensor]) -> Weigh:
     """These weights for every image; of each level (n,) or (n, i, j)"""
     return lambda level, own, c, numbers: weights[level].expand_as(own)
-
-
-def _of_the_next_image(level: int, own: Tensor, c: Tensor, numbers: torch.Generator) -> Tensor:
-    return own.roll(1, 0)
 
 
 def _dropping(network: WCapsNet) -> Weigh:

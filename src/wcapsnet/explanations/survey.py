@@ -141,7 +141,6 @@ def survey(
     network: nn.Module,
     split: DeviceSplit,
     *,
-    precision: str = "fp32",
     batch_size: int | None = None,
     routed: bool = False,
     progress: Callable[[int], None] | None = None,
@@ -158,7 +157,7 @@ def survey(
     @torch.no_grad()  # set here because the mode is per thread
     def look(start: int) -> tuple[dict[str, Tensor], Tensor | None]:
         images, labels = split.take(slice(start, start + batch_size))
-        with arithmetic(precision, images.device):
+        with arithmetic("fp32", images.device):
             output = network(images)
         last = output.routings[-1].weights if isinstance(network, WCapsNet) else None
         return _facts(network, images, labels, output, routed), last

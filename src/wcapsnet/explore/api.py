@@ -30,7 +30,6 @@ from ..data.device_data import normalize
 from ..errors import InputError
 from ..explanations import ImageExplanation, Survey, check_routing, decode, explain_image, has_routing, without_routing
 from ..explanations.image import pixels_per_cell
-from ..network import WCapsNet
 from ..prediction import check_finite
 from .favourites import Favourites, identity
 from .worker import Worker
@@ -138,10 +137,10 @@ class Explorer:
             raise InputError(f"This picture cannot be read: {error.reason}.") from error
         return {"pixels": _text(pixels)}
 
-    def test_picture(self, index: int, side: int = 96) -> bytes:
-        """A test image as PNG, at most `side` pixels a side"""
+    def test_picture(self, index: int) -> bytes:
+        """A test image as PNG, at most 96 pixels a side"""
         picture = from_array(self._test_pixels(index))
-        picture.thumbnail((side, side))
+        picture.thumbnail((96, 96))
         file = io.BytesIO()
         picture.save(file, "PNG")
         return file.getvalue()
@@ -190,7 +189,6 @@ class Explorer:
             "position": one.position.tolist(),
             "place": list(one.place),
             "tied": one.tied.nonzero().tolist(),
-            "decoded": one.decoded(self.classifier.classes),
             "reconstruction": self._picture_text(one.reconstruction),
         }
 
@@ -211,22 +209,24 @@ class Explorer:
 
     def block(self, asked: Asked) -> dict[str, Any]:
         """One block: its maps for an image, the prediction without it, and its favourite images"""
-        check_routing(self.classifier.network)
+        network = self.classifier.network
+        check_routing(network)
         pixels, off = self._pixels(asked), self._off(asked)
         level, capsule = self._place(asked.get("block"))
         more: Off = tuple(sorted({*off, (level, capsule)}))
         left = self.classifier.config.levels[level].capsules - sum(one == level for one, _ in more)
 
-        def look() -> tuple[Tensor, ImageExplanation, ImageExplanation | None]:
-            c = block_outputs(self.classifier.network, self._normalized(pixels), level, self._keep(off))
-            return c[capsule], self._look(pixels, off), self._look(pixels, more) if left else None
+        def look() -> tuple[Tensor, ImageExplanation | None]:
+            with torch.no_grad():
+                routes = network.keeping(self._keep(off))
+                c = network(self._normalized(pixels)[None], routes=routes).capsules[level][0, capsule]
+            return c.float().cpu(), self._look(pixels, more) if left else None
 
-        c, one, without = self.worker.ask(look)
+        c, without = self.worker.ask(look)
         small = _at_most(c, MAP_SIDE)
         return {
             "level": level,
             "capsule": capsule,
-            "weight": float(one.block_weights(level)[capsule]),
             "map": list(small.shape),
             "maps": _text(small),
             "length": _text(_at_most(c.norm(dim=0, keepdim=True), MAP_SIDE)),
@@ -336,12 +336,6 @@ class Explorer:
     def _vector(self, asked: Asked) -> Tensor:
         check_routing(self.classifier.network)
         return _numbers(asked.get("vector"), self.classifier.config.levels[-1].dimension, "vector")
-
-
-@torch.no_grad()
-def block_outputs(network: WCapsNet, image: Tensor, level: int, keep: Sequence[Tensor | None]) -> Tensor:
-    """c of a level (n, k, i, j) for one image (ch, h, w)"""
-    return network(image[None], routes=network.keeping(keep)).capsules[level][0].float().cpu()
 
 
 def _at_most(maps: Tensor, side: int) -> Tensor:

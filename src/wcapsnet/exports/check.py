@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from ..data.device_data import normalize
 from ..errors import InputError
 from ..prediction import check_finite
 from ..training.evaluate import evaluating, good_batch
+from .graph import named
 
 Answers = dict[str, np.ndarray]
 Run = Callable[[np.ndarray], Answers]  # pixels (m, ch, h, w) uint8 → the file's outputs
@@ -44,33 +45,34 @@ class Comparison:
 
 def compared(classifier: Classifier, run: Run, images: Images, int8: bool = False) -> Comparison:
     """How far the file's answers are from the network's; an `InputError` if rounding does not explain it."""
-    largest, same, places, others = 0.0, 0, 0, 0.0
     count, size = len(images.pixels), good_batch(classifier.network, torch.device("cpu"))
-    for start in range(0, count, size):
-        pixels = images.pixels[start : start + size]
-        expected, found = reference(classifier, pixels), run(pixels)
-        missing = expected.keys() - found.keys()
-        if missing:
-            raise InputError(f"The exported file has no output {', '.join(sorted(missing))}.")
-        difference = np.abs(expected["probabilities"] - found["probabilities"])
-        largest = max(largest, float(difference.max()) if np.isfinite(difference).all() else np.inf)
-        same += int((expected["probabilities"].argmax(1) == found["probabilities"].argmax(1)).sum())
-        alike = np.ones(len(pixels), bool)
-        if "best_capsule" in expected:
-            alike = (expected["best_capsule"] == found["best_capsule"]).all(1)
-            places += int((~alike).sum())
-        for name in expected.keys() - {"probabilities", "logits", "best_capsule"}:
-            chosen = alike if name == "reconstruction" else slice(None)
-            gap = np.abs(expected[name][chosen] - found[name][chosen])
-            others = max(others, float(gap.max(initial=0)) if np.isfinite(gap).all() else np.inf)
-    result = Comparison(count, images.what, largest, same)
+    batches = [images.pixels[start : start + size] for start in range(0, count, size)]
+    expected, found = _joined(reference(classifier, pixels) for pixels in batches), _joined(map(run, batches))
+    if missing := expected.keys() - found.keys():
+        raise InputError(f"The exported file has no output {', '.join(sorted(missing))}.")
+    alike = np.ones(count, bool)
+    if "best_capsule" in expected:
+        alike = (expected["best_capsule"] == found["best_capsule"]).all(1)
+    largest = {}  # difference by output
+    for name in expected.keys() - {"logits", "best_capsule"}:
+        chosen = alike if name == "reconstruction" else slice(None)
+        gap = np.abs(expected[name][chosen] - found[name][chosen])
+        largest[name] = float(gap.max(initial=0)) if np.isfinite(gap).all() else np.inf
+    same = int((expected["probabilities"].argmax(1) == found["probabilities"].argmax(1)).sum())
+    result = Comparison(count, images.what, largest["probabilities"], same)
     if int8:
-        good = same >= SAME_INT8 * count and np.isfinite(largest)
+        good = same >= SAME_INT8 * count and np.isfinite(result.largest)
     else:
-        good = same == count and max(largest, others) <= CLOSE and places <= (1 - SAME_PLACES) * count
+        places = (~alike).sum() <= (1 - SAME_PLACES) * count
+        good = same == count and max(largest.values()) <= CLOSE and places
     if not good:
         raise InputError(f"The exported file differs from the network ({result}), so it was removed; report this bug.")
     return result
+
+
+def _joined(batches: Iterable[Answers]) -> Answers:
+    parts = list(batches)
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 @torch.no_grad()
@@ -78,12 +80,7 @@ def reference(classifier: Classifier, pixels: np.ndarray) -> Answers:
     """The network's own answers, under the names of `Graph`"""
     images = torch.from_numpy(np.ascontiguousarray(pixels)).to(classifier.mean.device)
     with evaluating(classifier):
-        output: Any = classifier(normalize(images, classifier.mean, classifier.std))
-    answers = {"probabilities": classifier.probabilities(output), "logits": output.logits}
+        output = classifier(normalize(images, classifier.mean, classifier.std))
+    answers = named(output, classifier.config.classes, classifier.mean, classifier.std)
     check_finite(answers["probabilities"].cpu())
-    answers |= {f"weights_{level}": one.weights for level, one in enumerate(getattr(output, "routings", ()), 1)}
-    if (best := getattr(output, "best", None)) is not None:
-        answers["best_capsule"] = best.place
-    if (image := getattr(output, "reconstruction", None)) is not None:
-        answers["reconstruction"] = classifier.pixels(image)
     return {name: value.float().cpu().numpy() for name, value in answers.items()}

@@ -79,16 +79,22 @@ class Graph(nn.Module):
         x = normalize(images, self.mean, self.std) if self.input == "uint8" else (images - self.mean) / self.std
         # Not `keeping`, which looks at the masks: a graph cannot.
         output = self.network(x, routes=lambda level, router, c: router(c, keep[level])) if keep else self.network(x)
-        answers = {"probabilities": output.logits[:, : self.classes].float().softmax(1), "logits": output.logits}
-        routings = getattr(output, "routings", ())
-        answers |= {f"weights_{level}": routing.weights for level, routing in enumerate(routings, 1)}
-        if (best := getattr(output, "best", None)) is not None:
-            answers["best_capsule"] = best.place.to(torch.int32)  # JavaScript's int64 are not numbers
-        if (image := getattr(output, "reconstruction", None)) is not None:
-            answers["reconstruction"] = (image * self.std + self.mean).clamp(0, 1)
+        answers = named(output, self.classes, self.mean, self.std)
         for extra in self.extras:
             answers |= _extra(extra, output, self.network)
         return answers
+
+
+def named(output: Any, classes: int, mean: Tensor, std: Tensor) -> dict[str, Tensor]:
+    """What any network's output holds, by the names of `Graph`"""
+    answers = {"probabilities": output.logits[:, :classes].float().softmax(1), "logits": output.logits}
+    routings = getattr(output, "routings", ())
+    answers |= {f"weights_{level}": routing.weights for level, routing in enumerate(routings, 1)}
+    if (best := getattr(output, "best", None)) is not None:
+        answers["best_capsule"] = best.place.to(torch.int32)  # JavaScript's int64 are not numbers
+    if (image := getattr(output, "reconstruction", None)) is not None:
+        answers["reconstruction"] = (image * std + mean).clamp(0, 1)
+    return answers
 
 
 class DecoderGraph(nn.Module):

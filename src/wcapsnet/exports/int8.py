@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -55,18 +56,11 @@ def _in_float(model: Any) -> list[str]:
 
 
 def _reader(model: Any, pixels: np.ndarray, kind: str) -> Any:
-    from onnxruntime.quantization import CalibrationDataReader
-
+    """What onnxruntime calls a CalibrationDataReader: `get_next` returns the next batch, in the end None"""
     switches = {
         one.name: np.ones([axis.dim_value for axis in one.type.tensor_type.shape.dim], bool)
         for one in model.graph.input[1:]
     }
-
     images = pixels if kind == "uint8" else pixels.astype(np.float32) / np.float32(255)
     batches = ({"images": images[start : start + _BATCH], **switches} for start in range(0, len(images), _BATCH))
-
-    class Reader(CalibrationDataReader):  # type: ignore[misc]
-        def get_next(self) -> dict[str, np.ndarray] | None:
-            return next(batches, None)
-
-    return Reader()
+    return SimpleNamespace(get_next=lambda: next(batches, None))

@@ -54,11 +54,11 @@ class Cell(NamedTuple):
     color: str = ""  # its own colour, if it has one
 
 
-def ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Round numbers between low and high"""
+def ticks(low: float, high: float) -> list[float]:
+    """About five round numbers between low and high"""
     if not high > low:
         return [low]
-    rough = (high - low) / most
+    rough = (high - low) / 5
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(s * power for s in (1, 2, 5, 10) if s * power >= rough * 0.999)
     first = math.ceil(low / step - 1e-9)
@@ -128,17 +128,15 @@ def line_chart(
     return Drawing(width, above + height, label, Markup("").join(parts), "chart", numbers)
 
 
-def scatter(
-    label: str, points: Sequence[Point], *, x_name: str, y_name: str, unit: str = "", width: float = 520
-) -> Drawing:
+def scatter(label: str, points: Sequence[Point], *, x_name: str, y_name: str) -> Drawing:
     """Named points; the horizontal axis is logarithmic. Names move up or down where they would cover each other."""
-    height, left, right, top, bottom = 340.0, 50.0, 12.0, 26.0, 298.0
+    width, height, left, right, top, bottom = 520.0, 340.0, 50.0, 12.0, 26.0, 298.0
     floor, ceiling = _limits([point.y for point in points], None, None, False)
     first, last = _limits([point.x for point in points], None, None, True)
     x, y = _scale(first, last, left, width - right, logarithmic=True), _scale(floor, ceiling, bottom, top)
     parts = [text(0, top - 14, y_name, "tick"), text((left + width) / 2, bottom + 34, x_name, "tick", "middle")]
     for at, name in _ticks_named(floor, ceiling).items():
-        parts += _rule(left, width - right, y(at), name + unit)
+        parts += _rule(left, width - right, y(at), name)
     parts += [text(x(at), bottom + 16, f"{at:g}", "tick", "middle") for at in _powers(first, last)]
     taken: list[tuple[float, float, float]] = []  # left end, right end and height of names
     for point in sorted(points, key=lambda point: -point.y):

@@ -7,6 +7,7 @@ page, and each map has a legend.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,11 +23,9 @@ THROUGH = 0.32  # contrast of a picture that shows through a weight map
 
 def shades(positions: Tensor, ramp: tuple[tuple[int, int, int], ...] = RAMP) -> Tensor:
     """Positions on the scale in [−1, 1], of any shape → the same shape with r, g, b in [0, 1] at the end"""
-    colors = torch.tensor(ramp, dtype=torch.float64) / 255
-    at = (positions.double().clamp(-1, 1) + 1) / 2 * (len(ramp) - 1)
-    low = at.floor().long().clamp(max=len(ramp) - 2)
-    part = (at - low)[..., None]
-    return (colors[low] * (1 - part) + colors[low + 1] * part).float()
+    at = np.linspace(-1, 1, len(ramp))
+    channels = [np.interp(positions, at, channel) for channel in zip(*ramp, strict=True)]
+    return torch.from_numpy(np.stack(channels, -1) / 255).float()
 
 
 def hex_of(position: float, ramp: tuple[tuple[int, int, int], ...] = RAMP) -> str:

@@ -11,7 +11,7 @@ from ..data import DATASETS
 from ..formatting import listed, mean_and_deviation, percent
 from ..models import parameter_count
 from ..recipes.ablations import NUMERALS
-from ..recipes.published import PAPER_COLUMNS, PAPER_TABLES, SYSTEMS
+from ..recipes.published import PAPER_COLUMNS, PAPER_TABLES, SYSTEMS, PaperTable
 from ..sweeps import Sweep
 from ..training.run_folder import Run
 from .records import NETWORK, Record, comparable, row_of
@@ -56,27 +56,23 @@ class Table:
     project: bool = True  # from this project's records, which explain missing datasets
 
     @property
-    def title(self) -> str:
-        return f"Table {self.numeral}: {PAPER_TABLES[self.numeral].title}"
+    def paper(self) -> PaperTable:
+        return PAPER_TABLES[self.numeral]
 
     @property
-    def reference(self) -> str:
-        return PAPER_TABLES[self.numeral].reference
+    def title(self) -> str:
+        return f"Table {self.numeral}: {self.paper.title}"
 
     @property
     def parameters(self) -> dict[str, str]:
         """As the paper prints them; for rows that the paper lacks, counted on the first dataset with a record"""
-        printed = PAPER_TABLES[self.numeral].parameters
+        printed = self.paper.parameters
         if not printed:
             return {}
         systems = {one.title: one for one in SYSTEMS.values() if one.title in self.rows and not one.row}
         measured = {row: next(name for name, cell in self.rows[row].items() if cell.records) for row in systems}
         sizes = {row: parameter_count(system.config(measured[row])) for row, system in systems.items()}
         return {**printed, **{row: f"{size / 1e6:.2f}M" for row, size in sizes.items()}}
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        return PAPER_TABLES[self.numeral].notes
 
     def measured(self, dataset: str) -> bool:
         return any(cells[dataset].records for cells in self.rows.values())
@@ -86,35 +82,32 @@ def build(numeral: str, records: Sequence[Record], project: bool = True) -> Tabl
     """The paper's rows and columns, with this project's records or the user's own; another dataset gets a column in
     Table V, and in an ablation that has a record of it."""
     records, paper = comparable(records), PAPER_TABLES[numeral]
-    others = [r for r in records if r.row in BESIDE]
-    records = [r for r in records if r not in others]  # other networks have a spread of their own
     named = {row: NETWORK if row == paper.reference else row.lower() for row in paper.rows}
     if numeral == "V":
-        recorded = {r.row for r in others}
+        recorded = {r.row for r in records} & BESIDE
         named = {one.row or one.title: name for name, one in SYSTEMS.items() if one.row or name in recorded}
         named = {row: named[row] for row in (*paper.rows, *named)}  # in the paper's order
-    of = {row: [r for r in (*records, *others) if r.row == name] for row, name in named.items()}
+    of = {row: [r for r in records if r.row == name] for row, name in named.items()}
     found = {r.dataset for row, runs in of.items() for r in runs if numeral == "V" or row != paper.reference}
     columns = (*PAPER_COLUMNS, *(name for name in DATASETS if name in found and name not in PAPER_COLUMNS))
-    spread = {}  # over seeds, from all rows of all tables
+    spread = {}  # over seeds, from all rows of all tables; other networks have a spread of their own
     for dataset in columns:
         accuracies: dict[str, list[float]] = {}
-        for record in (r for r in records if r.dataset == dataset):
+        for record in (r for r in records if r.dataset == dataset and r.row not in BESIDE):
             accuracies.setdefault(record.row, []).append(record.accuracy)
         spread[dataset] = spreads(accuracies, ("random",))
-    rows: dict[str, dict[str, Cell]] = {}
-    for row, name in named.items():
-        rows[row], figures = {}, paper.rows.get(row, {})
-        for dataset in columns:
-            own = [r for r in of[row] if r.dataset == dataset]
-            if name in BESIDE:
-                rows[row][dataset] = Cell(figures.get(dataset), tuple(own))
-                continue
-            reference = [r for r in of[paper.reference] if r.dataset == dataset and row != paper.reference]
-            sample, figure, known = _sample(own), figures.get(dataset), spread[dataset]
-            compared = _compared(sample, figure, _sample(reference), known.get(name), known.get(NETWORK))
-            rows[row][dataset] = Cell(figure, tuple(own), *compared)
-    return Table(numeral, columns, rows, project)
+
+    def cell(row: str, dataset: str) -> Cell:
+        figure = paper.rows.get(row, {}).get(dataset)
+        own = tuple(r for r in of[row] if r.dataset == dataset)
+        if named[row] in BESIDE:
+            return Cell(figure, own)
+        reference = [r for r in of[paper.reference] if r.dataset == dataset and row != paper.reference]
+        known = spread[dataset]
+        compared = _compared(_sample(own), figure, _sample(reference), known.get(named[row]), known.get(NETWORK))
+        return Cell(figure, own, *compared)
+
+    return Table(numeral, columns, {row: {name: cell(row, name) for name in columns} for row in named}, project)
 
 
 def _compared(
@@ -176,7 +169,7 @@ def remarks(tables: Sequence[Table]) -> list[str]:
     rows: dict[str, dict[str, Cell]] = {}
     for table in tables:
         for row, cells in table.rows.items():
-            rows.setdefault(REFERENCE if row == table.reference else row, {}).update(cells)
+            rows.setdefault(REFERENCE if row == table.paper.reference else row, {}).update(cells)
     places = [(row, name, cell.records) for row, cells in rows.items() for name, cell in cells.items() if cell.records]
     columns = list(dict.fromkeys(name for table in tables for name in table.columns))
     missing = [
@@ -275,8 +268,8 @@ def differences(tables: Sequence[Table]) -> list[list[str]]:
         for row, cells in table.rows.items():
             for dataset, cell in cells.items():
                 if cell.from_paper or cell.from_reference:
-                    place = dataset, REFERENCE if row == table.reference else row
-                    found.setdefault(place, (cell, _papers(cell, table.rows[table.reference][dataset])))
+                    place = dataset, REFERENCE if row == table.paper.reference else row
+                    found.setdefault(place, (cell, _papers(cell, table.rows[table.paper.reference][dataset])))
     tested = {place: d.p for place, (cell, _) in found.items() if (d := cell.from_reference) and d.test != "z"}
     corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
     lines = []
@@ -308,7 +301,7 @@ def shown(d: Difference | None, corrected: float | None = None) -> tuple[str, st
 def markdown(tables: Sequence[Table]) -> str:
     text: list[str] = []
     for table in tables:
-        text += [f"**{table.title}**", "", markdown_table(grid(table)), *(f"{note}\n" for note in table.notes)]
+        text += [f"**{table.title}**", "", markdown_table(grid(table)), *(f"{note}\n" for note in table.paper.notes)]
     if compared := differences(tables):
         text += ["**Differences**", "", markdown_table(compared)]
     return "\n".join([*text, *(f"- {line}" for line in explained(tables))]) + "\n"
@@ -339,7 +332,7 @@ def as_json(tables: Sequence[Table]) -> dict[str, Any]:
         "tables": {
             table.numeral: {
                 "title": table.title,
-                "reference": table.reference,
+                "reference": table.paper.reference,
                 "rows": {
                     row: {dataset: _cell_json(cell, dataset, table.project) for dataset, cell in cells.items()}
                     for row, cells in table.rows.items()

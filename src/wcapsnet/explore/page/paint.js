@@ -2,7 +2,7 @@
 
 import { byId as $, clamp, make } from "./dom.js";
 
-// Weights against the equal share, as in report/shades.py: pale below it, gray at it, dark and warm above.
+// Weights against the equal share, as in reports/colors.py: pale below it, gray at it, dark and warm above.
 const SHARES = [[222, 235, 247], [196, 205, 213], [168, 166, 163], [186, 100, 52], [112, 20, 10]];
 const EQUAL = 0.99; // a weight of at least this share of another is equal, to within 1 %
 const THROUGH = 0.32; // contrast of a picture that shows through a weight map

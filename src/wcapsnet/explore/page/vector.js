@@ -1,9 +1,9 @@
 // The decoded vector: sliders, reconstruction, and the test images with the nearest vectors.
 
 import { bytes } from "./base64.js";
-import { byId as $, node, set, signed } from "./dom.js";
+import { byId as $, count, node, set, signed } from "./dom.js";
 import * as paint from "./paint.js";
-import { about, shown, state, survey } from "./state.js";
+import { about, classOf, shown, state, survey } from "./state.js";
 
 /** `moved` is called with an element and its new value. */
 export function makeSliders(moved) {
@@ -37,11 +37,16 @@ export function renderVector() {
     $("near-part").hidden = true;
     return ["seen", "rebuilt"].forEach(paint.clear);
   }
-  const decoded = `${answer.decoded[0].toUpperCase()}${answer.decoded.slice(1)}`;
-  $("vector-note").textContent = `${decoded}. Move a slider to see what its element encodes.`;
+  $("vector-note").textContent = `${decoded(answer)} Move a slider to see what its element encodes.`;
   paint.pixels($("seen"), answer.pixels, about);
   if (!changed) paint.pixels($("rebuilt"), bytes(answer.reconstruction), about);
   renderSliders(answer);
+}
+
+/** The same sentence as `ImageExplanation.decoded` in Python */
+function decoded({ place: [n, i, j], tied: { length }, predicted }) {
+  const tied = `one of ${count(length)} equally weighted vectors, the one that adds most to '${classOf(predicted)}'`;
+  return `Decoded: block ${n}, row ${i}, column ${j}; ${length > 1 ? tied : "the vector with the largest weight"}.`;
 }
 
 function renderSliders({ vector, position, place: [block] }) {

@@ -120,7 +120,10 @@ def composed(facts: dict[str, Any], files: dict[str, bytes], runtime: Runtime) -
     known = json.dumps(facts, allow_nan=False).replace("<", r"\u003c")  # a class may be named </script>
     content = [
         f'<script type="application/json" id="file-facts">{known}</script>',
-        *(f'<script type="application/gzip" id="file-{name}">{_packed(data)}</script>' for name, data in files.items()),
+        *(
+            f'<script type="application/gzip" id="file-{name}">{_text(gzip.compress(data, 9, mtime=0))}</script>'
+            for name, data in files.items()
+        ),
         f'<script type="module">\n{bundle(modules, "app.js")}\n</script>',
     ]
     changes = {
@@ -139,10 +142,6 @@ def composed(facts: dict[str, Any], files: dict[str, bytes], runtime: Runtime) -
             raise ValueError(f"index.html has {text.count(old)} times {old!r}")
         text = text.replace(old, new)
     return text
-
-
-def _packed(data: bytes) -> str:
-    return _text(gzip.compress(data, 9, mtime=0))
 
 
 def _text(data: bytes) -> str:

@@ -138,17 +138,10 @@ async function explain(body) {
     position,
     place,
     tied,
-    decoded: decoded(place, tied.length, one.predicted),
     reconstruction: picturePixels(one.reconstruction),
   };
   if (body.test !== undefined) Object.assign(answer, { pixels: text(testPixels(body.test)), label: test.labels[body.test] });
   return answer;
-}
-
-/** The same sentence as `ImageExplanation.decoded` */
-function decoded([n, i, j], tied, predicted) {
-  const chosen = tied > 1 ? `one of ${tied.toLocaleString("en")} equally weighted vectors, the one that adds most to '${facts.about.classes[predicted]}'` : "the vector with the largest weight";
-  return `decoded: block ${n}, row ${i}, column ${j}; ${chosen}`;
 }
 
 async function block({ block: [level, capsule], ...body }) {
@@ -162,7 +155,6 @@ async function block({ block: [level, capsule], ...body }) {
   return {
     level,
     capsule,
-    weight: blockWeights(one, level)[capsule],
     map: [dimension, height, width],
     maps: text(new Uint8Array(maps.buffer)),
     length: text(new Uint8Array(length.buffer)),

@@ -39,7 +39,7 @@ function planesOf(picture, channels) {
 }
 
 /** Resized until it covers height × width, the rest cut off on both sides */
-export function covering(planes, tall, wide, height, width) {
+function covering(planes, tall, wide, height, width) {
   const result = new Uint8Array(planes.length * height * width);
   const ratio = width / height;
   const wider = wide / tall >= ratio;
