@@ -92,14 +92,6 @@ def test_of_two_runs_that_begin_at_once_each_gets_a_folder(tmp_path):
     assert {first.path.name, second.path.name} == {"race", "race-2"}
 
 
-def test_a_folder_that_was_named_is_not_taken_twice(tmp_path):
-    first, second = (Run.at(tmp_path / "mine", Experiment("race")) for _ in range(2))
-    first.begin({"who": "first"})
-    with pytest.raises(ValueError, match="Another process is training"):
-        second.begin({"who": "second"})
-    assert "first" in (tmp_path / "mine" / "environment.json").read_text()
-
-
 @pytest.fixture(params=["size", "classes"])
 def mixed(own, request) -> str:
     """The run `mine` with the best weights of another one; how that is told."""

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from cli_helpers import environment
 from PIL import Image
 from torch.nn.functional import one_hot
 
@@ -322,19 +322,19 @@ def trained(tool, pictures, tmp_path_factory):
 
 
 def in_a_fresh_process(*arguments):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    command = [sys.executable, "-m", "wcapsnet", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment(), cwd=ROOT)
 
 
 @pytest.mark.slow
 def test_a_run_is_evaluated_later_with_the_plugin_and_refused_without(trained):
     folder = trained / "shortcut-pooled/seed=0"
     assert not (folder / "test.json").exists()
-    said = in_a_fresh_process("evaluate", folder, "--split", "validation", "--plugin", PLUGIN, "--json")
+    command = ("-m", "wcapsnet", "evaluate", folder, "--split", "validation")
+    said = in_a_fresh_process(*command, "--plugin", PLUGIN, "--json")
     assert said.returncode == 0, said.stderr
     assert json.loads(said.stdout)["accuracy"] == pytest.approx(read_json(folder / "validation.json")["best"])
-    said = in_a_fresh_process("evaluate", folder, "--split", "validation")
+    said = in_a_fresh_process(*command)
     assert said.returncode == 2
     assert "readings.py" in said.stderr
 
@@ -431,9 +431,7 @@ def test_the_table_of_the_page_is_that_of_its_record(tool):
 
 
 def test_the_command_answers_what_is_wrong_in_a_sentence(tmp_path):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    command = [sys.executable, str(ROOT / "tools/try_readings.py"), "--table", "--out", str(tmp_path)]
-    said = subprocess.run(command, capture_output=True, text=True, env=environment)
+    said = in_a_fresh_process(ROOT / "tools/try_readings.py", "--table", "--out", tmp_path)
     assert said.returncode == 2
     assert said.stderr == f"error: There are no runs of readings in {tmp_path}.\n"
 
