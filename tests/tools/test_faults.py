@@ -12,8 +12,7 @@ import faults
 
 
 def test_the_documented_table_is_that_of_the_record():
-    page = faults.PAGE.read_text(encoding="utf-8")
-    assert faults.updated(page, faults.recorded()) == page
+    assert faults.updated(faults.recorded()) == faults.PAGE.read_text(encoding="utf-8")
 
 
 def test_the_recorded_rows_have_no_fault_and_nothing_was_lost():

@@ -262,10 +262,6 @@ def digest(*roots: Path) -> str:
 
 
 def percentiles(values: Iterable[float]) -> dict[str, float]:
-    every = sorted(values)
-    if not every:
-        return {}
-    return {
-        name: round(every[int(share * (len(every) - 1))], 1)
-        for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("max", 1.0))
-    }
+    every = list(values)
+    shares = {"p50": 50, "p95": 95, "p99": 99, "max": 100} if every else {}
+    return {name: round(float(np.percentile(every, share, method="lower")), 1) for name, share in shares.items()}
