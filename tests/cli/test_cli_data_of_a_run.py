@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from cli_helpers import SMALL, SRC, call, fruit, sentence
 
-from wcapsnet.atomic import write_text
+from wcapsnet.atomic import _umask, write_text
 from wcapsnet.data import DATASETS, datasets
 from wcapsnet.data.datasets import Archive
 from wcapsnet.experiment import Experiment
@@ -127,9 +127,7 @@ def test_a_report_shows_nothing_of_another_runs_weights(mixed):
 @pytest.mark.skipif(os.name != "posix", reason="permissions are those of POSIX")
 def test_every_file_of_a_run_can_be_read_by_others(own):
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in Path("mine").iterdir() if path.is_file()}
-    mask = os.umask(0)
-    os.umask(mask)
-    assert set(modes.values()) == {0o666 & ~mask}, modes
+    assert set(modes.values()) == {0o666 & ~_umask()}, modes
 
 
 def test_stopping_early_is_said(toy):

@@ -1,6 +1,5 @@
 """tools/readings.py, tools/try_readings.py: every part does what its name says, and its runs can be used later."""
 
-import itertools
 import json
 import subprocess
 import sys
@@ -12,6 +11,7 @@ import torch
 from cli_helpers import environment
 from PIL import Image
 from torch.nn.functional import one_hot
+from training_helpers import rows_of_light
 
 from twins.tiny import quiet, tiny
 from wcapsnet import parts
@@ -54,12 +54,9 @@ def readings(tool):
 def pictures(tmp_path_factory):
     """Three classes of 8×8 pictures, told apart by which rows are bright: a dataset that any process can read."""
     folder = tmp_path_factory.mktemp("pictures")
-    torch.manual_seed(0)
-    for number, name in itertools.product(range(20), range(3)):
-        pixels = torch.randint(0, 100, (8, 8), dtype=torch.uint8)
-        pixels[3 * name : 3 * name + 2] += 150
-        (folder / str(name)).mkdir(exist_ok=True)
-        Image.fromarray(pixels.numpy()).save(folder / str(name) / f"{number}.png")
+    for number, (image, name) in enumerate(zip(*rows_of_light(60, 0), strict=True)):
+        (folder / f"{name}").mkdir(exist_ok=True)
+        Image.fromarray(image[0].numpy()).save(folder / f"{name}" / f"{number}.png")
     return DataConfig(source=str(folder), height=8, width=8, channels=1, validation=0.2, test=0.2)
 
 

@@ -192,7 +192,7 @@ def line(commands: dict[str, Any], name: str, sample: Sample, chance: random.Ran
             for _ in range(chance.choice((1, 1, 1, 2))):
                 words += [option] if getattr(one, "is_flag", False) else [option, _value(one, sample, chance, odd)]
     if name in ("train", "sweep", "ablate") and chance.random() < 0.7:
-        words += ["--size", "8", "--epochs", "1", *SMALL]
+        words += ["--size", "8", "--epochs", "1", "--lr", "0.05", *SMALL]
     if name == "explore":
         words += ["--no-browser", "--port", "0"]
     if chance.random() < 0.1:
