@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from cli_helpers import SMALL, SRC, call, fruit, sentence
 
+from wcapsnet import __version__
 from wcapsnet.atomic import _umask, write_text
 from wcapsnet.data import DATASETS, datasets
 from wcapsnet.data.datasets import Archive
@@ -145,6 +146,7 @@ def test_the_command_settles_openmp_and_onednn_before_torch_is_loaded():
     environment = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "ONEDNN_MAX_CPU_ISA")}
     environment["PYTHONPATH"] = str(SRC)
     said = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert said.stdout.startswith(f"wcapsnet {__version__}")
     assert said.stdout.splitlines()[-1] == "10000 AVX512_CORE_BF16"
 
 
