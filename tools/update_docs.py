@@ -36,7 +36,6 @@ BEGIN, END = "<!-- {}: made by tools/{}.py -->", "<!-- end of {} -->"
 WEIGHTS = Path("src/wcapsnet/shipped/weights")
 PACKAGED = Path("src/wcapsnet/reports/records.json")
 COMPARED = PACKAGED.with_name(compare.PACKAGED)
-SHORT = "cifar10"  # the dataset of the short comparison in the README
 PAGES = (Path("README.md"), Path("docs/results.md"), Path("docs/runs.md"), Path("docs/guide.md"))
 LEVEL = 3  # whose weights are shown: as in the paper, the level that specialises
 LOOKED = {  # the figure's panels, and the output of `wcapsnet explain --json` for these networks
@@ -70,13 +69,11 @@ def pages(root: Path) -> dict[Path, str]:
     short_table = headline(records)
     facts = measured(root / "benchmarks" / "records")
     compared = {dataset: compare.build(dataset, None, records, facts) for dataset in facts}
-    wanted = BEGIN.format("compare", "update_docs") in (root / readme).read_text(encoding="utf-8")
-    short = {"compare": compared[SHORT].markdown(short=True)} if wanted and SHORT in compared else {}
     paper = tables.markdown([tables.build(n, records) for n in PAPER_TABLES])
     made = {
         PACKAGED: records_json(records),
         COMPARED: _one_line_each(facts),
-        readme: filled(root / readme, {"results": short_table, **short}),
+        readme: filled(root / readme, {"results": short_table}),
         results: filled(
             root / results, {"summary": short_table, "tables": paper, "compare": _compared(compared.values())}
         ),
@@ -163,11 +160,8 @@ def filled(path: Path, blocks: dict[str, str], by: str = "update_docs") -> str:
 
 
 def _networks(root: Path) -> str:
-    files = sorted((root / WEIGHTS).glob("*.safetensors"))
-    if not files:
-        return "No trained network is shipped yet.\n"
     lines = [["network", "dataset", "correct test images", "epochs", "seed", "file"]]
-    for file in files:
+    for file in sorted((root / WEIGHTS).glob("*.safetensors")):
         _, facts = load_tensors(file)
         experiment, test = facts["experiment"], facts["test"]
         source, training = experiment["data"]["source"], experiment["training"]

@@ -81,21 +81,20 @@ class Comparison:
     def title(self) -> str:
         return f"Networks on {DATASETS[self.dataset].title}"
 
-    def grid(self, short: bool = False) -> list[list[str]]:
-        """The table with its header; `short`: accuracies and sizes only"""
+    def grid(self) -> list[list[str]]:
+        """The table with its header"""
         columns: dict[str, Callable[[Row], str]] = {
             "network": lambda row: row.title,
             "parameters": lambda row: f"{row.costs.parameters:,}",
             "multiply-adds": lambda row: f"{row.costs.multiply_adds / 1e6:,.0f}M",
             "test accuracy, %": _ours,
             "published, %": lambda row: DASH if row.published is None else f"{row.published:.2f}",
+            "source": lambda row: row.source,
+            "minutes": _minutes,
         }
-        if not short:
-            columns["source"] = lambda row: row.source
-            columns["minutes"] = _minutes
-            for batch in BATCHES:
-                columns[f"GB at {batch}"] = lambda row, batch=batch: f"{row.costs.kept * batch / 2**30:.2f}"  # type: ignore[misc]
-        if self.measured and not short:
+        for batch in BATCHES:
+            columns[f"GB at {batch}"] = lambda row, batch=batch: f"{row.costs.kept * batch / 2**30:.2f}"  # type: ignore[misc]
+        if self.measured:
             columns["training images/s"] = lambda row: _speed(row, "training", ",.0f")
             columns["inference images/s"] = lambda row: _speed(row, "inference", ",.0f")
             columns["latency, ms"] = lambda row: _speed(row, "latency", ".3g")
@@ -124,8 +123,8 @@ class Comparison:
             said.append("No speeds are recorded yet; --speed measures them.")
         return said + [f"{name}: not measured. {why}" for name, why in (self.cannot or {}).items()]
 
-    def markdown(self, short: bool = False) -> str:
-        return markdown_table(self.grid(short))
+    def markdown(self) -> str:
+        return markdown_table(self.grid())
 
     def as_json(self) -> dict[str, Any]:
         """Plain values, with the mean and deviation of the accuracies in %"""
