@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from wcapsnet import InputError, create, host_memory, memory
+from wcapsnet.bench.work import kept_for_gradient
 from wcapsnet.memory import CPU, available, built, check_training
 from wcapsnet.models import model_config
 from wcapsnet.network import Level, WCapsNetConfig
@@ -18,28 +19,12 @@ def little(monkeypatch):
     monkeypatch.setattr(memory, "available", lambda device: 8 * 2**30)
 
 
-def kept_for_backward(config, images):
-    """Bytes that autograd keeps of a forward pass, without the parameters"""
-    kept = {}
-
-    def keep(tensor):
-        if not isinstance(tensor, nn.Parameter):
-            kept[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
-        return tensor
-
-    network = config.build().train()
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        output = network(torch.rand(images, config.channels, config.height, config.width))
-    assert output.logits.requires_grad
-    return sum(storage.nbytes() for storage in kept.values())
-
-
 @pytest.mark.parametrize("name", ["wcapsnet", "wcapsnet-quick", "wcapsnet-small"])
 @pytest.mark.parametrize("size", [(12, 12), (32, 20)])
 @pytest.mark.parametrize("changes", [{}, {"levels": (Level(3, 5, 7, 1), Level(2, 3, 4, 3))}, {"dense_layers": 1}])
 def test_activations_are_at_least_half_and_at_most_all_of_what_is_kept(name, size, changes):
     config = replace(model_config(name, 10, 3, *size), **changes)
-    measured = (kept_for_backward(config, 5) - kept_for_backward(config, 2)) / 3
+    measured = kept_for_gradient(config.build())
     kept, working = config.activations()
     assert 0.5 * measured < 4 * kept * memory.MARGIN < 1.1 * measured
     assert 0 < working < kept

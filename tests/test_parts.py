@@ -10,7 +10,6 @@ import torch
 
 import wcapsnet
 from twins import tiny
-from wcapsnet import parts
 from wcapsnet.api.training import train
 from wcapsnet.data import DATASETS, DatasetInfo
 from wcapsnet.errors import InputError
@@ -121,15 +120,6 @@ def test_an_unknown_name_suggests_the_nearest_or_lists_all(kind):
     with pytest.raises(InputError, match=r"There is no filter 'qqq'; choose one of blur, sharpen\."):
         kind["qqq"]
     assert suggestion("BLUR", kind) == "; did you mean 'blur'?"
-
-
-def test_the_parts_of_the_paper_are_registered():
-    assert {"softmax", "normalized"} <= set(parts.weighting)
-    assert {"critic", "random", "constant"} <= set(parts.fitness)
-    assert {"squash", "tilt"} <= set(parts.nonlinearity)
-    assert {"cross_entropy", "wasserstein", "reconstruction"} <= set(parts.loss_term)
-    assert {"mirror", "shift"} <= set(parts.augmentation)
-    assert "wcapsnet" in parts.architecture
 
 
 # ── plugins ──
@@ -258,8 +248,3 @@ def test_a_weighting_that_breaks_its_contract_is_refused_before_training(functio
         wcapsnet.create("wcapsnet-quick", routing=RoutingConfig(weighting="own"))
     with pytest.raises(InputError, match=said):
         train("demo", settings=["model.routing.weighting=own"], out=tmp_path / "run", quiet=True)
-
-
-@pytest.mark.parametrize("name", ["softmax", "normalized"])
-def test_the_weightings_of_the_paper_keep_their_contract(name):
-    wcapsnet.create("wcapsnet-quick", routing=RoutingConfig(weighting=name))

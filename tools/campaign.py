@@ -12,10 +12,8 @@ them; --set changes every run, for a short trial. Then: python tools/update_docs
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -63,22 +61,19 @@ def planned(wanted: str, precision: str, settings: list[str]) -> list[Planned]:
 @contextmanager
 def stopped_after(minutes: float | None) -> Iterator[None]:
     """As if Ctrl-C were pressed then: every run is saved."""
-    done = threading.Event()
 
-    def stop() -> None:
-        wait = 60 * (minutes or 0)
-        while not done.wait(wait):
-            wait = 0.05
-            if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # else the signal would be lost
-                os.kill(os.getpid(), signal.SIGINT)
-                return
+    def stop(*_: object) -> None:
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # else the signal would be lost
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.raise_signal(signal.SIGINT)
 
+    signal.signal(signal.SIGALRM, stop)
     if minutes is not None:
-        threading.Thread(target=stop, daemon=True).start()
+        signal.setitimer(signal.ITIMER_REAL, max(60 * minutes, 0.001), 0.05)  # again until it is heard
     try:
         yield
     finally:
-        done.set()
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def main() -> None:

@@ -9,12 +9,11 @@ information and mean weights of every level. Without RUN, only the page and the 
 from __future__ import annotations
 
 import argparse
-import statistics
 from pathlib import Path
 from typing import Any
 
 import wcapsnet
-from records import environment_of, history_of, write_record
+from records import environment_of, history_of, mean_and_spread, write_record
 from update_docs import Panel, filled, weight_maps
 from wcapsnet.atomic import write_text
 from wcapsnet.cli.exit import in_a_sentence
@@ -72,22 +71,19 @@ def table(root: Path) -> str:
     low, high = (100 * (difference.difference + sign * difference.margin) for sign in (-1, 1))
     rows = [
         ["", *(f"{title} ({len(each)})" for title, each in zip(RECIPES.values(), runs.values(), strict=True))],
-        ["test accuracy, %", *(_spread(each, ".2f") for each in accuracies)],
+        ["test accuracy, %", *(mean_and_spread(each, ".2f") for each in accuracies)],
         ["difference, points", f"{signed(100 * difference.difference, 2)} [{signed(low, 2)}, {signed(high, 2)}]", ""],
     ]
     for kind, title in OTHERS.items():
         points = [100 * run["inside"]["rerouted"][kind]["all_levels"]["difference"] for run in deciding]
-        rows.append([f"{title}, points", _spread(points, "+.1f"), ""])
+        rows.append([f"{title}, points", mean_and_spread(points, "+.1f"), ""])
     for level in range(len(deciding[0]["inside"]["levels"])):
         told = ([run["inside"]["levels"][level]["information"] for run in each] for each in (deciding, equal))
-        rows.append([f"information about the class, level {level + 1}", *(_spread(each, ".3f") for each in told)])
+        rows.append(
+            [f"information about the class, level {level + 1}", *(mean_and_spread(each, ".3f") for each in told)]
+        )
     rows.append(["parameters", *(f"{parameter_count(recipe(name).model):,}" for name in RECIPES)])
     return markdown_table(rows)
-
-
-def _spread(values: list[float], form: str) -> str:
-    deviation = f" ± {statistics.stdev(values):{form.lstrip('+')}}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):{form}}{deviation}".replace("-", "−")
 
 
 def pages(root: Path) -> dict[Path, str]:

@@ -36,14 +36,15 @@ import torch
 import wcapsnet
 from fault_trials import damage, inputs, kills, live_page, photos, places
 from fault_trials.common import Outcome, Sample
+from update_docs import filled
 from wcapsnet.atomic import write_text
 from wcapsnet.cli import load_commands
+from wcapsnet.reports.tables import markdown_table
 from wcapsnet.training.environment import commit
 
 ROOT = Path(__file__).parents[1]
 RECORD = ROOT / "results" / "reliability" / "2026-11-18_two-cpu-cores.json"
 PAGE = ROOT / "docs" / "reliability.md"
-BEGIN, END = "<!-- table: made by tools/faults.py -->", "<!-- end of table -->"
 
 
 class Row(NamedTuple):
@@ -95,16 +96,15 @@ def recorded(path: Path = RECORD) -> dict[str, Any]:
 
 
 def table(record: dict[str, Any]) -> str:
-    lines = ["| what | tries | outcome | faults | lost |", "| --- | --- | --- | --- | --- |"]
+    lines = [["what", "tries", "outcome", "faults", "lost"]]
     for name, row in ROWS.items():
         if name in record["rows"]:
             one = record["rows"][name]
             ended = ", ".join(f"{count:,} {what}" for what, count in one["outcome"].items())
-            lost = len(one["lost"]) or "nothing"
-            lines.append(f"| {row.title} | {one['tries']:,} | {ended} | {len(one['faults']) or 'none'} | {lost} |")
-    if missing := [row.title for name, row in ROWS.items() if name not in record["rows"]]:
-        lines += ["", f"Not recorded yet: {'; '.join(missing)}."]
-    return "\n".join(lines)
+            trouble = [str(len(one["faults"]) or "none"), str(len(one["lost"]) or "nothing")]
+            lines.append([row.title, f"{one['tries']:,}", ended, *trouble])
+    missing = [row.title for name, row in ROWS.items() if name not in record["rows"]]
+    return markdown_table(lines) + (f"\nNot recorded yet: {'; '.join(missing)}.\n" if missing else "")
 
 
 def details(record: dict[str, Any]) -> str:
@@ -132,9 +132,9 @@ def details(record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def updated(page: str, record: dict[str, Any]) -> str:
-    head, _, rest = page.partition(BEGIN)
-    return f"{head}{BEGIN}\n\n{table(record)}\n\n{details(record)}\n\n{END}{rest.partition(END)[2]}"
+def updated(record: dict[str, Any]) -> str:
+    """docs/reliability.md"""
+    return filled(PAGE, {"table": f"{table(record)}\n{details(record)}\n"}, by="faults")
 
 
 def main() -> int:
@@ -156,7 +156,7 @@ def main() -> int:
         }
         _run(asked, record)
     if asked.record == RECORD and PAGE.exists():
-        write_text(PAGE, updated(PAGE.read_text(encoding="utf-8"), record))
+        write_text(PAGE, updated(record))
     chosen = [record["rows"][name] for name in asked.only if name in record["rows"]]
     return int(any(one["faults"] or one["lost"] for one in chosen))
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from wcapsnet.experiment import Experiment, stored_experiment
 from wcapsnet.formatting import mean_and_deviation, percent
-from wcapsnet.model_card import augmentation, colors, licence_of, preprocessing, title_of
+from wcapsnet.model_card import accuracy, augmentation, colors, fact_table, licence_of, page, preprocessing, title_of
 from wcapsnet.network import WCapsNet
 from wcapsnet.recipes.ablations import PAPER_FIGURES
 from wcapsnet.recipes.published import PAPER_TABLES
@@ -26,59 +26,35 @@ LIGHT_ON_DARK = {
 
 def card(m: Measured) -> str:
     experiment = stored_experiment(m.facts["experiment"])
-    return "\n".join(
-        [
-            f"# {m.name}",
-            "",
-            *_summary(m, experiment),
-            "",
-            f"![Training curve of {m.name}]({m.name}.svg)",
-            "",
-            "## Use",
-            "",
-            "```python",
-            "import wcapsnet",
-            "",
-            f'model = wcapsnet.load("{m.name}")',
-            'model.predict("picture.png")',
-            "```",
-            "",
-            "```",
-            f"wcapsnet predict {m.name} picture.png",
-            f"wcapsnet evaluate {m.name} --data-dir DIR",
-            f"wcapsnet explore {m.name}",
-            "```",
-            "",
-            *preprocessing(experiment.model, m.facts, m.classes),
-            "",
-            "## Numbers",
-            "",
-            *_numbers(m, experiment),
-            "",
-            "## Limits",
-            "",
-            *_limits(m, experiment),
-            "",
-            "## Training",
-            "",
-            "```",
-            rebuild(experiment),
-            "```",
-            "",
-            *_provenance(m),
-            "",
-            "## Licence",
-            "",
-            f"Weights: Apache-2.0, like the package. Data: {licence_of(experiment)}.",
-            "",
-        ]
-    )
+    use = [
+        "```python",
+        "import wcapsnet",
+        "",
+        f'model = wcapsnet.load("{m.name}")',
+        'model.predict("picture.png")',
+        "```",
+        "",
+        "```",
+        f"wcapsnet predict {m.name} picture.png",
+        f"wcapsnet evaluate {m.name} --data-dir DIR",
+        f"wcapsnet explore {m.name}",
+        "```",
+        "",
+        *preprocessing(experiment.model, m.facts, m.classes),
+    ]
+    sections = {
+        "Use": use,
+        "Numbers": _numbers(m),
+        "Limits": _limits(m, experiment),
+        "Training": ["```", rebuild(experiment), "```", "", *_provenance(m)],
+        "Licence": [f"Weights: Apache-2.0, like the package. Data: {licence_of(experiment)}."],
+    }
+    return page(m.name, [*_summary(m, experiment), "", f"![Training curve of {m.name}]({m.name}.svg)"], sections)
 
 
 def _summary(m: Measured, experiment: Experiment) -> list[str]:
     counts = WCapsNet(experiment.model).parameter_counts()
     levels = "-".join(str(level.capsules) for level in experiment.model.levels)
-    test, validation = m.facts["test"], m.facts["validation"]
     height, width = experiment.model.height, experiment.model.width
     rows = {
         "model": f"WCapsNet, {levels} capsules, {sum(counts.values()):,} parameters including critics and decoder",
@@ -87,14 +63,14 @@ def _summary(m: Measured, experiment: Experiment) -> list[str]:
         "dataset": f"{title_of(experiment)}: {m.images['train']:,} training and {m.images['validation']:,} validation "
         "images",
         "augmentation": augmentation(experiment),
-        "test accuracy": f"**{_share(test)}**: {test['correct']:,} of {test['images']:,} images, fp32",
-        "validation accuracy": f"{_share(validation)}: {validation['correct']:,} of {validation['images']:,} images",
+        "test accuracy": f"{accuracy(m.facts['test'], bold='**')}, fp32",
+        "validation accuracy": accuracy(m.facts["validation"]),
         **_paper(experiment),
         "weights": f"epoch {m.facts['epoch']} of {experiment.training.epochs}, seed {experiment.training.seed}",
         "file": f"`{m.name}.safetensors`, {m.bytes / 1e6:.2f} MB, {m.facts['stored']}",
         "checksum": f"`{m.facts['checksum']}` (SHA-256 of weights and metadata, verified on loading)",
     }
-    return ["| | |", "| --- | --- |", *(f"| {name} | {text} |" for name, text in rows.items())]
+    return fact_table(rows)
 
 
 def _paper(experiment: Experiment) -> dict[str, str]:
@@ -104,11 +80,7 @@ def _paper(experiment: Experiment) -> dict[str, str]:
     return {"test accuracy in the paper": f"{figures[dataset]:.2f}%"} if dataset in figures else {}
 
 
-def _share(counts: dict[str, int]) -> str:
-    return f"{percent(counts['correct'] / counts['images'])}%"
-
-
-def _numbers(m: Measured, experiment: Experiment) -> list[str]:
+def _numbers(m: Measured) -> list[str]:
     text = [
         "All candidate runs. The one with the best validation accuracy was chosen, without regard to test accuracy.",
         "",

@@ -34,6 +34,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 import wcapsnet
+from records import mean_and_spread
 from update_docs import filled
 from wcapsnet.__main__ import keep_freed_memory
 from wcapsnet.api import experiment_for
@@ -328,10 +329,9 @@ def table(record: dict[str, Any]) -> str:
         cells = []
         for system in systems:
             runs = [run for run in record["runs"] if (run["folder"], run["system"]) == (name, system)]
-            accuracies = [100 * run["accuracy"] for run in runs]
-            spread = f" ± {statistics.stdev(accuracies):.1f}" if len(runs) > 1 else ""
+            accuracy = mean_and_spread([100 * run["accuracy"] for run in runs], ".1f") if runs else ""
             seconds = round(statistics.fmean(run["cpu_seconds"] for run in runs)) if runs else 0
-            cells.append(f"{statistics.fmean(accuracies):.1f}{spread} ({len(runs)}); {seconds} s" if runs else "–")
+            cells.append(f"{accuracy} ({len(runs)}); {seconds} s" if runs else "–")
         lines += [[folder.title, *cells]] if set(cells) != {"–"} else []
     return markdown_table(lines)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +48,22 @@ def _compact(value: Any) -> str:
 
 def history_of(run: Run) -> list[dict[str, Any]]:
     """metrics.jsonl, to six digits."""
-    return [{name: _rounded(value) for name, value in epoch.items()} for epoch in run.metrics()]
+    return [rounded(epoch) for epoch in run.metrics()]
 
 
-def _rounded(value: Any) -> Any:
-    return float(f"{value:.6g}") if isinstance(value, float) else value
+def rounded(value: Any, digits: int = 6) -> Any:
+    """The numbers in plain values, to this many digits"""
+    if isinstance(value, dict):
+        return {name: rounded(one, digits) for name, one in value.items()}
+    if isinstance(value, list):
+        return [rounded(one, digits) for one in value]
+    return float(f"{value:.{digits}g}") if isinstance(value, float) else value
+
+
+def mean_and_spread(values: Sequence[float], form: str) -> str:
+    """Mean ± standard deviation, in a format such as .2f or +.1f"""
+    deviation = f" ± {statistics.stdev(values):{form.lstrip('+')}}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):{form}}{deviation}".replace("-", "−")
 
 
 def environment_of(run: Run) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from model_card import card
 from records import environment_of, history_of
 from wcapsnet import __version__
 from wcapsnet.atomic import replacing, write_text
-from wcapsnet.classifier import Classifier, save_tensors, sealed
+from wcapsnet.classifier import Classifier, save_tensors
 from wcapsnet.data import DATASETS, Dataset, load_dataset
 from wcapsnet.data.device_data import DeviceSplit
 from wcapsnet.device import arithmetic, choose_device
@@ -35,7 +35,7 @@ from wcapsnet.parts import model as MODELS
 from wcapsnet.recipes import RECIPES
 from wcapsnet.reports.export import accuracy_figure, write_figure
 from wcapsnet.reports.records import FREE, open_run, runs_in
-from wcapsnet.settings import flat, to_dict
+from wcapsnet.settings import differing
 from wcapsnet.training.evaluate import Evaluation, evaluate, good_batch, on_every_core
 from wcapsnet.training.run_folder import PARTS, Run
 
@@ -135,16 +135,13 @@ def _candidates(folders: list[Path]) -> list[Run]:
     runs = [open_run(path) for folder in folders for path in runs_in(folder)]
     if not runs:
         raise InputError("Name finished runs, or folders of them.")
-    first = flat(to_dict(runs[0].experiment))
     for run in runs:
         if not run.finished:
             raise InputError(f"{run.path} is not finished, so it cannot be shipped.")
-        fields = flat(to_dict(run.experiment))
-        for field in {**first, **fields}:
-            if field not in FREE and first.get(field) != fields.get(field):
+        for field, own, first in differing(run.experiment, runs[0].experiment):
+            if field not in FREE:
                 raise InputError(
-                    f"{run.path} and {runs[0].path} are different experiments: {field} is {fields.get(field)} and "
-                    f"{first.get(field)}."
+                    f"{run.path} and {runs[0].path} are different experiments: {field} is {own} and {first}."
                 )
     return sorted(runs, key=_seed)
 
@@ -197,10 +194,10 @@ def _in_half_precision(classifier: Classifier) -> Classifier:
 
 
 def _write(path: Path, classifier: Classifier, facts: dict[str, Any]) -> None:
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in classifier.network.state_dict().items()}
+    tensors = classifier.network.state_dict()
     if facts["stored"] == "float16":
         tensors = {name: _halved(tensor) for name, tensor in tensors.items()}
-    save_tensors(path, tensors, sealed(tensors, {**classifier.description(), **facts}))
+    save_tensors(path, tensors, {**classifier.description(), **facts})
 
 
 def _rounding(classifier: Classifier, dataset: Dataset) -> Rounding:

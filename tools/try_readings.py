@@ -26,7 +26,7 @@ import torch
 from rich.console import Console
 
 from readings import AS_DECIDED, AS_DECIDED_PLAIN, READINGS, experiment_of, that_apply_to
-from records import environment_of
+from records import environment_of, mean_and_spread, rounded
 from wcapsnet.atomic import write_text
 from wcapsnet.cli.exit import in_a_sentence
 from wcapsnet.data import Dataset, default_data_dir, load_dataset
@@ -175,15 +175,9 @@ def record(name: str, run: Run) -> dict[str, Any]:
         "environment": {fact: environment.get(fact) for fact in ("hardware", "torch", "python", "commit")},
         **({"margin": environment["margin"]} if "margin" in environment else {}),
         **({"failure": run.failure} if run.failure else {}),
-        "per_epoch": {column: [_rounded(epoch[column]) for epoch in metrics] for column in columns if metrics},
-        **{fact: _rounded(value) for fact, value in figures.items()},
+        "per_epoch": {column: rounded([epoch[column] for epoch in metrics], 5) for column in columns if metrics},
+        **rounded(figures, 5),
     }
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_rounded(one) for one in value]
-    return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
 def _check_comparable(runs: Sequence[tuple[str, Run]]) -> None:
@@ -268,7 +262,7 @@ def table(found: Sequence[dict[str, Any]]) -> str:
                 difference[0],
                 some[0]["baseline"] if difference[0] else "",
                 difference[1],
-                _mean(errors[name], 4) if name in errors else "",
+                mean_and_spread(errors[name], ".4f") if name in errors else "",
                 " / ".join(percent(statistics.mean(level), 0) for level in _levels(some)),
             ]
         )
@@ -281,11 +275,6 @@ def _counted(some: Sequence[dict[str, Any]]) -> str:
     done, diverged = sum("last" in one for one in some), sum("failure" in one for one in some)
     left = [(diverged, "diverged"), (len(some) - done - diverged, "not finished")]
     return "(" + ", ".join([str(done), *(f"{count} {what}" for count, what in left if count)]) + ")"
-
-
-def _mean(values: Sequence[float], digits: int) -> str:
-    spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.{digits}f}{spread}"
 
 
 def _levels(some: Sequence[dict[str, Any]]) -> list[tuple[float, ...]]:

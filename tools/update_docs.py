@@ -163,11 +163,8 @@ def filled(path: Path, blocks: dict[str, str], by: str = "update_docs") -> str:
 
 
 def _networks(root: Path) -> str:
-    files = sorted((root / WEIGHTS).glob("*.safetensors"))
-    if not files:
-        return "No trained network is shipped yet.\n"
     lines = [["network", "dataset", "correct test images", "epochs", "seed", "file"]]
-    for file in files:
+    for file in sorted((root / WEIGHTS).glob("*.safetensors")):
         _, facts = load_tensors(file)
         experiment, test = facts["experiment"], facts["test"]
         source, training = experiment["data"]["source"], experiment["training"]

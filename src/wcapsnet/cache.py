@@ -6,10 +6,8 @@ import os
 from pathlib import Path
 
 
-def directory(given: Path | None = None) -> Path | None:
+def directory() -> Path | None:
     """None if there is no place for a cache, for example for a user without a home directory."""
-    if given is not None:
-        return given
     if named := os.environ.get("WCAPSNET_CACHE"):
         return Path(named).expanduser()
     if base := os.environ.get("XDG_CACHE_HOME"):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich import console
 from rich.text import Text
 
-from .formatting import printable
+from .formatting import plural, printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn
@@ -46,6 +46,12 @@ def few(lines: Sequence[str], most: int = 10) -> None:
         err.print(f"  {line}", markup=False, soft_wrap=True)
     if len(lines) > most:
         err.print(f"  and {len(lines) - most} more")
+
+
+def tell_skipped(files: Sequence[str]) -> None:
+    if files:
+        warn(f"{plural(len(files), 'file was', 'files were')} skipped:")
+        few(files)
 
 
 def progress_bar(*columns: str | ProgressColumn, quiet: bool) -> Progress:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -12,18 +11,15 @@ import torch
 
 from . import shipped
 from .classifier import Classifier, weights_checksum
-from .console import few, warn
+from .console import tell_skipped, warn
 from .data import DATASETS, Dataset, default_data_dir, load_dataset
 from .data.huggingface import is_hugging_face, moved_to
 from .device import choose_device
 from .errors import InputError
 from .experiment import Experiment, Start, published
-from .formatting import plural
 from .pretrained import WEIGHTS, is_pretrained
 from .scores import imbalanced
-from .training.run_folder import Run, read_json
-
-PARTS = ("train", "validation", "test")  # of a dataset
+from .training.run_folder import PARTS, Run, read_json
 
 
 def load(source: str | Path, *, device: str = "cpu") -> Classifier:
@@ -151,12 +147,6 @@ def dataset_of(
             warn(f"Classes have {least} to {most} training images; all are drawn equally often (data.balance).")
     check_fit(experiment, dataset)
     return dataset
-
-
-def tell_skipped(files: Sequence[str]) -> None:
-    if files:
-        warn(f"{plural(len(files), 'file was', 'files were')} skipped:")
-        few(files)
 
 
 def check_fit(experiment: Experiment, dataset: Dataset) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
 GRACE = 10.0  # seconds that a failed worker waits: torchrun stops all others once one has ended
 
@@ -32,17 +31,13 @@ def only_first_speaks() -> Iterator[None]:
     if not follows():
         yield
         return
-    out, err = sys.stdout, sys.stderr
-    with open(os.devnull, "w") as nothing:
-        sys.stdout = sys.stderr = nothing
+    with open(os.devnull, "w") as nothing, redirect_stdout(nothing), redirect_stderr(nothing):
         try:
             yield
         except SystemExit as end:
             if end.code == 2:  # bad input, which rank 0 reports
                 time.sleep(GRACE)
             raise
-        finally:
-            sys.stdout, sys.stderr = out, err
 
 
 def launcher() -> list[str]:

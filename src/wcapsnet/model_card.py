@@ -36,37 +36,42 @@ def card(classifier: Any, name: str, license: str | None = None) -> str:
         *([f"- It was trained and tested on {title} only{_after(experiment)}."] if title else []),
         "- Its probabilities are not calibrated.",
     ]
-    trained = ["## Training", "", "```", rebuild(experiment), "```", ""] if experiment else []
-    licences = [
-        *([f"Weights: {license}."] if license else []),
-        *([f"Data: {licence_of(experiment)}."] if experiment else []),
+    use = [
+        "```python",
+        "from wcapsnet import Classifier",
+        "",
+        'model = Classifier.from_pretrained("FOLDER")  # this folder, or OWNER/NAME on the Hub',
+        'model.predict("picture.png")',
+        "```",
+        "",
+        *preprocessing(classifier.config, facts, classifier.classes[:MOST_CLASSES]),
     ]
-    return "\n".join(
-        [
-            *_front_matter(name, experiment, facts, license),
-            f"# {name}",
-            "",
-            *_summary(classifier, experiment),
-            "",
-            "## Use",
-            "",
-            "```python",
-            "from wcapsnet import Classifier",
-            "",
-            'model = Classifier.from_pretrained("FOLDER")  # this folder, or OWNER/NAME on the Hub',
-            'model.predict("picture.png")',
-            "```",
-            "",
-            *preprocessing(classifier.config, facts, classifier.classes[:MOST_CLASSES]),
-            "",
-            "## Limits",
-            "",
-            *limits,
-            "",
-            *trained,
-            *(["## Licence", "", " ".join(licences), ""] if licences else []),
-        ]
-    )
+    sections = {"Use": use, "Limits": limits}
+    if experiment:
+        sections["Training"] = ["```", rebuild(experiment), "```"]
+    weights = f"Weights: {license}." if license else ""
+    data = f"Data: {licence_of(experiment)}." if experiment else ""
+    if weights or data:
+        sections["Licence"] = [f"{weights} {data}".strip()]
+    front = _front_matter(name, experiment, facts, license)
+    return "\n".join([*front, page(name, _summary(classifier, experiment), sections)])
+
+
+def page(title: str, opening: list[str], sections: dict[str, list[str]]) -> str:
+    """Markdown"""
+    lines = [f"# {title}", "", *opening]
+    for name, content in sections.items():
+        lines += ["", f"## {name}", "", *content]
+    return "\n".join([*lines, ""])
+
+
+def fact_table(rows: dict[str, str]) -> list[str]:
+    return ["| | |", "| --- | --- |", *(f"| {name} | {text} |" for name, text in rows.items())]
+
+
+def accuracy(counts: dict[str, int], bold: str = "") -> str:
+    right, images = counts["correct"], counts["images"]
+    return f"{bold}{percent(right / images)}%{bold}: {right:,} of {images:,} images"
 
 
 def _front_matter(name: str, experiment: Experiment | None, facts: dict[str, Any], license: str | None) -> list[str]:
@@ -106,14 +111,13 @@ def _summary(classifier: Any, experiment: Experiment | None) -> list[str]:
         rows |= {"dataset": title_of(experiment), "augmentation": augmentation(experiment)}
     for part in ("test", "validation"):
         if part in facts:
-            right, images = facts[part]["correct"], facts[part]["images"]
-            rows[f"{part} accuracy"] = f"{percent(right / images)}%: {right:,} of {images:,} images"
+            rows[f"{part} accuracy"] = accuracy(facts[part])
     if experiment and experiment.start:
         rows["started from"] = f"{experiment.start.source} (`{experiment.start.checksum}`)"
     if experiment and "epoch" in facts:
         rows["weights"] = f"epoch {facts['epoch']} of {experiment.training.epochs}, seed {experiment.training.seed}"
     rows["checksum"] = f"`{facts['checksum']}` (SHA-256 of weights and metadata, verified on loading)"
-    return ["| | |", "| --- | --- |", *(f"| {name} | {text} |" for name, text in rows.items())]
+    return fact_table(rows)
 
 
 def _after(experiment: Experiment | None) -> str:

@@ -21,10 +21,7 @@ from .parts import Kind, architecture, suggestion
 T = TypeVar("T")
 
 
-@functools.cache
-def type_hints(cls: Any) -> dict[str, Any]:
-    """The evaluated annotations; evaluating them is slow."""
-    return typing.get_type_hints(cls)
+type_hints = functools.cache(typing.get_type_hints)  # evaluating annotations is slow
 
 
 class Amounts(Mapping[str, float]):

@@ -26,17 +26,10 @@ def test_a_panel_for_each_axis_and_a_name_at_each_line():
     answer = call("bench", "plot", *files, "--out", "speed.svg")
     assert answer.code == 0, answer
     svg = Path("speed.svg").read_text()
-    for name in (
-        "fused",
-        "plain",
-        "loop:fp32",
-        "batch size",
-        "capsules in level 1",
-        "levels",
-        "a card",
-        "training step of toy",
-    ):
+    for name in ("fused", "plain", "loop:fp32", "a card", "training step of toy"):
         assert f">{name}" in svg
+    for axis in ("batch size", "capsules in level 1", "levels"):
+        assert f">{axis}" in svg
 
 
 @pytest.mark.parametrize(

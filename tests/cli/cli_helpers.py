@@ -11,32 +11,19 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
 import pytest
-from PIL import Image
 from training_helpers import CtrlC, same_tensors
 
+from fault_trials.common import COLORS, SMALL, fruit, picture
 from wcapsnet.cli import main
 from wcapsnet.training.console import Board, Progress
 from wcapsnet.training.run_folder import Run
 
+__all__ = ["COLORS", "SMALL", "fruit", "picture"]
 same_weights = same_tensors
 SRC = Path(__file__).parents[2] / "src"
-
-# What makes any recipe or folder small, as options of `train`.
-LEVELS = [
-    {"capsules": 3, "growth": 2, "dimension": 4, "stride": 2},
-    {"capsules": 2, "growth": 2, "dimension": 4, "stride": 1},
-]
-SMALL = [
-    *("--set", f"model.levels={json.dumps(LEVELS)}"),
-    *("--set", "model.dense_layers=1"),
-    *("--set", "model.init_channels=4"),
-    *("--set", "model.critic_channels=4"),
-    *("--set", "model.decoder_channels=4,4"),
-]
 
 
 class Answer(NamedTuple):
@@ -72,27 +59,15 @@ def sentence(answer: Answer) -> str:
     return lines[0].removeprefix("error: ")
 
 
+def experiment(run: Path | str) -> Any:
+    """What is recorded"""
+    return json.loads(Path(run, "experiment.json").read_text())
+
+
 def environment() -> dict[str, str]:
     """Of a process of its own: this source tree, one thread."""
     path = os.pathsep.join([str(SRC), os.environ.get("PYTHONPATH", "")])
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-
-
-def picture(color: tuple[int, int, int], seed: int, size: tuple[int, int] = (14, 14)) -> Image.Image:
-    noise = np.random.default_rng(seed).integers(-60, 61, (size[1], size[0], 3))
-    return Image.fromarray((np.array(color) + noise).clip(0, 255).astype(np.uint8))
-
-
-COLORS = {"apples": (190, 60, 60), "plums": (60, 60, 190)}
-
-
-def fruit(root: Path, count: int = 20) -> Path:
-    """A folder of pictures that anybody can tell apart."""
-    for kind, color in COLORS.items():
-        (root / kind).mkdir(parents=True)
-        for i in range(count):
-            picture(color, i).save(root / kind / f"{i}.png")
-    return root
 
 
 def press_ctrl_c(patch: pytest.MonkeyPatch, epoch: int, step: int, name: str | None = None) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from cli_helpers import SMALL, Answer, call, fruit
+from training_helpers import rows_of_light
 
 from twins.tiny import tiny
 from wcapsnet.data import DATASETS, DataConfig, DatasetInfo
@@ -65,11 +65,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> None:
     """A data set and a recipe `toy`. Its data lie wherever there is a file toy.txt, and in ./data."""
 
     def arrays(count: int, seed: int) -> Arrays:
-        labels = np.arange(count) % 3
-        images = np.random.default_rng(seed).integers(0, 100, (count, 1, 8, 8), dtype=np.uint8)
-        for r in range(3):
-            images[labels == r, :, 3 * r : 3 * r + 2] += 150
-        return Arrays(images, labels)
+        return Arrays(*(part.numpy() for part in rows_of_light(count, seed)))
 
     def read(root: Path) -> RawData:
         if root.name != "data" and not (root / "toy.txt").is_file():

@@ -1,11 +1,10 @@
 """`wcapsnet train FOLDER --from …`: on other classes, sizes and colours, repeated and refused."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cli_helpers import call, picture, same_weights, sentence
+from cli_helpers import call, experiment, picture, same_weights, sentence
 
 from wcapsnet import sweep, train
 from wcapsnet.api import experiments, sweeping
@@ -13,10 +12,6 @@ from wcapsnet.hub import load
 from wcapsnet.training.take_over import take_over
 
 QUICK = ("--epochs", 1, "--quiet")
-
-
-def experiment(run):
-    return json.loads((run / "experiment.json").read_text())
 
 
 @pytest.fixture

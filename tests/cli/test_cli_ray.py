@@ -8,10 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from cli_helpers import same_weights
-from PIL import Image
+from cli_helpers import fruit, same_weights
 
 import wcapsnet
 from wcapsnet.cli.options import with_address
@@ -46,16 +44,6 @@ def test_without_ray_the_error_names_the_extra(monkeypatch):
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    rng = np.random.default_rng(0)
-    for number in range(48):
-        file = tmp_path / "photos" / ("dark", "light")[number % 2] / f"{number}.png"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(rng.integers(0, 128, (16, 16), dtype=np.uint8) + 127 * np.uint8(number % 2)).save(file)
-    return tmp_path / "photos"
-
-
-@pytest.fixture
 def two_workers(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A cluster on this machine: a head that trains nothing, and two nodes with one core each."""
     pytest.importorskip("ray")
@@ -79,10 +67,9 @@ def two_workers(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of Ray
-def test_a_killed_workers_run_continues_on_the_other_and_ends_with_the_same_weights(
-    folder, two_workers, tmp_path, monkeypatch
-):
+def test_a_killed_workers_run_continues_on_the_other_and_ends_with_the_same_weights(two_workers, tmp_path, monkeypatch):
     cluster, workers = two_workers
+    folder = fruit(tmp_path / "photos", 24)
     monkeypatch.setattr(on_ray, "EVERY", 0.0)
     options = {"seeds": 3, "model": "wcapsnet-quick", "epochs": 20, "batch_size": 8, "size": 16}
     options |= {"quiet": True, "device": "cpu"}

@@ -6,9 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_helpers import call, sentence
+from cli_helpers import call, press_ctrl_c, sentence
 
-import wcapsnet.training.step as step_module
 from wcapsnet.cli import report as report_command
 from wcapsnet.data import DATASETS
 from wcapsnet.data.device_data import DeviceSplit
@@ -17,21 +16,6 @@ from wcapsnet.explanations import Survey
 
 def text(path):
     return Path(path).read_text(encoding="utf-8")
-
-
-def stop_at(patch, step):
-    """Ctrl-C, pressed in a step"""
-    plain, done = step_module.Step.__call__, []
-
-    def pressed(self, index):
-        plain(self, index)
-        done.append(1)
-        if len(done) == step:
-            import signal
-
-            signal.raise_signal(signal.SIGINT)
-
-    patch.setattr(step_module.Step, "__call__", pressed)
 
 
 def test_train_writes_a_report_and_says_where(trained):
@@ -81,7 +65,7 @@ def test_report_makes_the_same_page_again(run, tmp_path):
 
 def test_an_interrupted_run_leaves_a_report_of_what_there_is(toy, monkeypatch):
     with pytest.MonkeyPatch.context() as patch:
-        stop_at(patch, 3)  # two steps an epoch
+        press_ctrl_c(patch, 1, 1)
         answer = call("train", "toy", "--out", "broken")
     assert answer.code == 130
     assert "The report is broken/report.html." in answer.out

@@ -221,14 +221,6 @@ def test_help_spells_out_the_options_that_training_commands_share(function):
 # ── processes of their own ──
 
 
-def test_python_m_wcapsnet_version():
-    answer = subprocess.run(
-        [sys.executable, "-m", "wcapsnet", "--version"], env=environment(), capture_output=True, text=True, timeout=60
-    )
-    assert (answer.returncode, answer.stderr) == (0, "")
-    assert answer.stdout.startswith(f"wcapsnet {wcapsnet.__version__}")
-
-
 def test_a_reader_that_leaves_is_no_error_worth_a_traceback():
     with subprocess.Popen(
         [sys.executable, "-m", "wcapsnet", "list", "models"],

@@ -11,6 +11,7 @@ import sys
 import pytest
 from data_helpers import Server
 
+from wcapsnet.atomic import _umask
 from wcapsnet.data.download import download
 from wcapsnet.errors import InputError
 
@@ -31,9 +32,7 @@ def test_the_file_arrives_from_the_first_mirror_that_has_it_and_nothing_is_print
     assert os.listdir(target.parent) == ["file.bin"]
     assert server.requests == ["/none.bin", "/wrong.bin", "/file.bin"]
     assert capfd.readouterr() == ("", "")
-    mask = os.umask(0)
-    os.umask(mask)
-    assert stat.S_IMODE(target.stat().st_mode) == 0o666 & ~mask
+    assert stat.S_IMODE(target.stat().st_mode) == 0o666 & ~_umask()
 
 
 @pytest.mark.parametrize(

@@ -523,29 +523,29 @@ class Trap:
         return os.mkdir, (os.fspath(self.place),)
 
 
-def test_an_unwritable_cache_only_costs_time(picture_folder, decoded, tmp_path):
+def test_an_unwritable_cache_only_costs_time(picture_folder, decoded, tmp_path, monkeypatch):
     path = picture_folder({"a": 4, "b": 4})
     (tmp_path / "file").touch()
+    monkeypatch.setenv("WCAPSNET_CACHE", str(tmp_path / "file" / "cache"))
     for _ in range(2):
-        assert sum(sizes(load_folder(config(path), cache_dir=tmp_path / "file" / "cache"))) == 8
+        assert sum(sizes(load_folder(config(path)))) == 8
     assert len(decoded) == 16
 
 
 def test_where_the_cache_is(tmp_path, monkeypatch):
-    assert cache.directory(tmp_path) == tmp_path
-    assert cache.directory(None) == tmp_path / "cache"
+    assert cache.directory() == tmp_path / "cache"
     monkeypatch.delenv("WCAPSNET_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert cache.directory(None) == Path("/somewhere/wcapsnet")
+    assert cache.directory() == Path("/somewhere/wcapsnet")
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/me")
-    assert cache.directory(None) == Path("/me/.cache/wcapsnet")
+    assert cache.directory() == Path("/me/.cache/wcapsnet")
     monkeypatch.setattr(Path, "home", classmethod(lambda cls: (_ for _ in ()).throw(RuntimeError)))
-    assert cache.directory(None) is None
+    assert cache.directory() is None
 
 
 def test_without_a_place_for_a_cache(picture_folder, monkeypatch):
-    monkeypatch.setattr(cache, "directory", lambda given=None: None)
+    monkeypatch.setattr(cache, "directory", lambda: None)
     assert sum(sizes(load_folder(config(picture_folder({"a": 3, "b": 3}))))) == 6
 
 

@@ -1,19 +1,18 @@
 """tools/faults.py: the table in docs/reliability.md is that of the record, no row has a fault, and all of them run."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from cli_helpers import environment
 
 import faults
 
 
 def test_the_documented_table_is_that_of_the_record():
-    page = faults.PAGE.read_text(encoding="utf-8")
-    assert faults.updated(page, faults.recorded()) == page
+    assert faults.updated(faults.recorded()) == faults.PAGE.read_text(encoding="utf-8")
 
 
 def test_the_recorded_rows_have_no_fault_and_nothing_was_lost():
@@ -35,7 +34,7 @@ def test_every_fault_ends_in_a_sentence_and_costs_nothing(tmp_path):
         [sys.executable, root / "tools/faults.py", "--share", "0.01", "--record", record],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(root / "src")},
+        env=environment(),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(record.read_text())["rows"].keys() == faults.ROWS.keys()

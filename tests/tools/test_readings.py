@@ -1,8 +1,6 @@
 """tools/readings.py, tools/try_readings.py: every part does what its name says, and its runs can be used later."""
 
-import itertools
 import json
-import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,8 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from cli_helpers import environment
 from PIL import Image
 from torch.nn.functional import one_hot
+from training_helpers import rows_of_light
 
 from twins.tiny import quiet, tiny
 from wcapsnet import parts
@@ -54,12 +54,9 @@ def readings(tool):
 def pictures(tmp_path_factory):
     """Three classes of 8×8 pictures, told apart by which rows are bright: a dataset that any process can read."""
     folder = tmp_path_factory.mktemp("pictures")
-    torch.manual_seed(0)
-    for number, name in itertools.product(range(20), range(3)):
-        pixels = torch.randint(0, 100, (8, 8), dtype=torch.uint8)
-        pixels[3 * name : 3 * name + 2] += 150
-        (folder / str(name)).mkdir(exist_ok=True)
-        Image.fromarray(pixels.numpy()).save(folder / str(name) / f"{number}.png")
+    for number, (image, name) in enumerate(zip(*rows_of_light(60, 0), strict=True)):
+        (folder / f"{name}").mkdir(exist_ok=True)
+        Image.fromarray(image[0].numpy()).save(folder / f"{name}" / f"{number}.png")
     return DataConfig(source=str(folder), height=8, width=8, channels=1, validation=0.2, test=0.2)
 
 
@@ -322,19 +319,19 @@ def trained(tool, pictures, tmp_path_factory):
 
 
 def in_a_fresh_process(*arguments):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    command = [sys.executable, "-m", "wcapsnet", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment(), cwd=ROOT)
 
 
 @pytest.mark.slow
 def test_a_run_is_evaluated_later_with_the_plugin_and_refused_without(trained):
     folder = trained / "shortcut-pooled/seed=0"
     assert not (folder / "test.json").exists()
-    said = in_a_fresh_process("evaluate", folder, "--split", "validation", "--plugin", PLUGIN, "--json")
+    command = ("-m", "wcapsnet", "evaluate", folder, "--split", "validation")
+    said = in_a_fresh_process(*command, "--plugin", PLUGIN, "--json")
     assert said.returncode == 0, said.stderr
     assert json.loads(said.stdout)["accuracy"] == pytest.approx(read_json(folder / "validation.json")["best"])
-    said = in_a_fresh_process("evaluate", folder, "--split", "validation")
+    said = in_a_fresh_process(*command)
     assert said.returncode == 2
     assert "readings.py" in said.stderr
 
@@ -431,9 +428,7 @@ def test_the_table_of_the_page_is_that_of_its_record(tool):
 
 
 def test_the_command_answers_what_is_wrong_in_a_sentence(tmp_path):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    command = [sys.executable, str(ROOT / "tools/try_readings.py"), "--table", "--out", str(tmp_path)]
-    said = subprocess.run(command, capture_output=True, text=True, env=environment)
+    said = in_a_fresh_process(ROOT / "tools/try_readings.py", "--table", "--out", tmp_path)
     assert said.returncode == 2
     assert said.stderr == f"error: There are no runs of readings in {tmp_path}.\n"
 

@@ -2,12 +2,9 @@
 
 import re
 import shlex
-import sys
 from pathlib import Path
 
-import pytest
-
-from wcapsnet import cli
+from cli_helpers import Answer, call
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,9 +18,5 @@ def blocks(content: str, language: str) -> list[str]:
     return [block for written_in, block in found if written_in == language]
 
 
-def run(command: str, monkeypatch: pytest.MonkeyPatch) -> int:
-    """The exit code of a command, called in this process"""
-    monkeypatch.setattr(sys, "argv", shlex.split(command))
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    return int(end.value.code or 0)
+def run(command: str) -> Answer:
+    return call(*shlex.split(command)[1:])

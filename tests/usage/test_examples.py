@@ -1,11 +1,11 @@
 """Every example runs as a script, in a process of its own, and says what it promises."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from cli_helpers import environment
 
 ROOT = Path(__file__).parents[2]
 SAYS = {
@@ -22,17 +22,10 @@ def test_every_example_is_tried():
 
 @pytest.mark.parametrize("name", SAYS)
 def test_the_example_runs(name, tmp_path):
-    paths = [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(paths),
-        "WCAPSNET_CACHE": str(tmp_path / "cache"),
-        "OMP_WAIT_POLICY": "PASSIVE",  # idle threads leave the processor to other tests
-    }
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / name)],
         cwd=tmp_path,
-        env=environment,
+        env={**environment(), "WCAPSNET_CACHE": str(tmp_path / "cache")},
         capture_output=True,
         text=True,
         encoding="utf-8",

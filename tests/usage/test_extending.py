@@ -82,12 +82,12 @@ def place(tmp_path, monkeypatch, registered):
     return tmp_path
 
 
-def try_section(section: str, monkeypatch, capsys) -> str:
+def try_section(section: str) -> str:
     name, code = file_of(section)
     Path(name).write_text(code, encoding="utf-8")
-    for command in commands_of(section):
-        assert run(command, monkeypatch) == 0, capsys.readouterr()
-    return capsys.readouterr().out
+    answers = [run(command) for command in commands_of(section)]
+    assert not any(answer.code for answer in answers), answers
+    return "".join(answer.out for answer in answers)
 
 
 def written(run_folder: str) -> dict:
@@ -101,9 +101,9 @@ def test_every_file_named_on_the_page_exists():
         assert (ROOT / "src/wcapsnet" / path).exists(), path
 
 
-def test_a_new_weighting_its_record_and_its_refusal(place, monkeypatch, capsys):
+def test_a_new_weighting_its_record_and_its_refusal(place):
     section, before = "A new weighting", [dict(kind) for kind in Kind.every]
-    try_section(section, monkeypatch, capsys)
+    try_section(section)
     name, _ = file_of(section)
     facts = written("runs/sharper")
     assert facts["model"]["routing"]["weighting"] == "sharper"
@@ -114,26 +114,27 @@ def test_a_new_weighting_its_record_and_its_refusal(place, monkeypatch, capsys):
         assert f"wcapsnet {command} runs/sharper --plugin {place / name}" in page
 
     forget(before)
-    assert run("wcapsnet evaluate runs/sharper", monkeypatch) == 2
-    said = " ".join(capsys.readouterr().err.split())
+    answer = run("wcapsnet evaluate runs/sharper")
+    assert answer.code == 2
     promised = re.search(r"^error: .*$", SECTIONS["Plugins"], re.M)[0].replace("/home/me/sharper.py", str(place / name))
-    assert said == promised
+    assert " ".join(answer.err.split()) == promised
 
-    assert run(f"wcapsnet evaluate runs/sharper --plugin {name} --json", monkeypatch) == 0
+    assert run(f"wcapsnet evaluate runs/sharper --plugin {name} --json").code == 0
     forget(before)
     Path(name).write_text(Path(name).read_text() + "# a remark\n")
-    assert run(f"wcapsnet evaluate runs/sharper --plugin {name} --json", monkeypatch) == 0
-    assert "has changed since" in " ".join(capsys.readouterr().err.split())
+    answer = run(f"wcapsnet evaluate runs/sharper --plugin {name} --json")
+    assert answer.code == 0
+    assert "has changed since" in " ".join(answer.err.split())
 
 
-def test_a_weighting_with_parameters_is_saved_and_loaded(place, monkeypatch, capsys):
-    try_section("A weighting with parameters", monkeypatch, capsys)
+def test_a_weighting_with_parameters_is_saved_and_loaded(place):
+    try_section("A weighting with parameters")
     network = wcapsnet.load("runs/temperature").network
     learned = [router.weighting.log for router in network.routers]
     assert any(float(log.detach()) for log in learned)
 
 
-def test_a_dataset_in_its_own_format(place, monkeypatch, capsys):
+def test_a_dataset_in_its_own_format(place):
     random = np.random.default_rng(0)
     arrays = {}
     for part, count in (("train", 40), ("test", 10)):
@@ -141,13 +142,13 @@ def test_a_dataset_in_its_own_format(place, monkeypatch, capsys):
         arrays[f"{part}_labels"] = np.arange(count) % 2
     Path("data").mkdir()
     np.savez("data/leaves.npz", **arrays)
-    said = try_section("A dataset in its own format", monkeypatch, capsys)
+    said = try_section("A dataset in its own format")
     assert "birch" in said
     assert written("runs/leaves")["data"]["source"] == "leaves"
 
 
-def test_a_loss_term(place, monkeypatch, capsys):
-    said = try_section("A loss term", monkeypatch, capsys)
+def test_a_loss_term(place):
+    said = try_section("A loss term")
     assert re.search(r"^epoch .* balance 0\.\d+", said, re.M)
     page = Path("runs/balance/report.html").read_text(encoding="utf-8")
     assert "the mean over levels: least when a batch uses all capsules equally." in page
@@ -156,12 +157,12 @@ def test_a_loss_term(place, monkeypatch, capsys):
     assert 0 < json.loads(epoch)["balance"] < 1
 
 
-def test_an_augmentation(place, monkeypatch, capsys):
-    try_section("An augmentation", monkeypatch, capsys)
+def test_an_augmentation(place):
+    try_section("An augmentation")
     assert written("runs/speckle")["data"]["augment"] == {"speckle": 0.3}
 
 
-def test_a_command(place, monkeypatch, capsys):
+def test_a_command(place):
     name, code = file_of("A command")
     file = Path(name)
     file.parent.mkdir(parents=True)
@@ -171,29 +172,27 @@ def test_a_command(place, monkeypatch, capsys):
     try:
         spec = spec_from_file_location("wcapsnet.cli.classes", file)
         spec.loader.exec_module(module_from_spec(spec))  # as a file of that folder is
-        for command in commands_of("A command"):
-            assert run(command, monkeypatch) == 0
-        assert capsys.readouterr().out.split() == [str(digit) for digit in range(10)]
+        (command,) = commands_of("A command")
+        assert run(command).out.split() == [str(digit) for digit in range(10)]
         cli.app.registered_commands[:] = before
         outside = code.replace("from ..", "from wcapsnet.").replace("from .", "from wcapsnet.cli.")
         exec(compile(outside, "classes.py", "exec"), {"__name__": "classes"})
-        assert run("wcapsnet classes wcapsnet-cifar10", monkeypatch) == 0
-        assert "airplane" in capsys.readouterr().out
+        assert "airplane" in run("wcapsnet classes wcapsnet-cifar10").out
     finally:
         cli.app.registered_commands[:] = before
 
 
-def test_another_critic(place, monkeypatch, capsys):
-    try_section("Another critic", monkeypatch, capsys)
+def test_another_critic(place):
+    try_section("Another critic")
     assert written("runs/linear")["model"]["routing"]["fitness"] == "linear"
 
 
-def test_another_network_trains_with_its_own_loss(place, monkeypatch, capsys):
+def test_another_network_trains_with_its_own_loss(place):
     for name, shade in (("dark", 40), ("light", 200)):
         Path("photos", name).mkdir(parents=True)
         for n in range(12):
             Image.new("L", (12, 12), shade + n).save(Path("photos", name, f"{n}.png"))
-    said = try_section("Another network", monkeypatch, capsys)
+    said = try_section("Another network")
     assert f"wcapsnet evaluate runs/cnn --plugin {place / 'small_cnn.py'}\n" in said
     assert "wcapsnet explore" not in said
     facts = written("runs/cnn")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cli_helpers import sentence
 from documents import blocks, run, text
 from PIL import Image
 
@@ -120,26 +121,29 @@ def test_the_guides_python_shares_a_network(place):
     assert names["again"].classes == names["model"].classes
 
 
-def test_the_commands_for_own_pictures_run(photos, monkeypatch, capsys):
+def test_the_commands_for_own_pictures_run(photos, monkeypatch):
     used = {"train", "sweep", "evaluate", "predict", "explain", "report", "explore"}
     assert {command.split()[1] for command in OWN} == used
     assert sum(command.startswith("wcapsnet explain") for command in OWN) == 6
     monkeypatch.setattr(Server, "serve_forever", ctrl_c)
     monkeypatch.setattr("webbrowser.open", lambda url: None)
+    said = ""
     for command in OWN:
         if "photos-2" in command:
             shutil.copytree("runs/photos", "runs/photos-2", dirs_exist_ok=True)
         if "animals" in command:
             shutil.copytree("runs/photos", "runs/animals", dirs_exist_ok=True)
-        assert run(command, monkeypatch) == 0, capsys.readouterr()
-    assert "holiday/one.png" in capsys.readouterr().out
+        answer = run(command)
+        assert answer.code == 0, answer
+        said += answer.out
+    assert "holiday/one.png" in said
     assert Path("runs/photos/report.html").is_file()
     assert Path("runs/comparison.html").is_file()
     assert Path("figures/confusion.pdf").is_file()
 
 
-def test_every_file_of_a_run_is_in_the_guide(photos, monkeypatch):
-    assert run("wcapsnet train photos/ --quiet", monkeypatch) == 0
+def test_every_file_of_a_run_is_in_the_guide(photos):
+    assert run("wcapsnet train photos/ --quiet").code == 0
     guide = text("docs/guide.md").partition("## The run folder")[2].partition("## ")[0]
     for path in Path("runs/photos").iterdir():
         assert f"`{path.name}{'/' if path.is_dir() else ''}`" in guide
@@ -148,27 +152,26 @@ def test_every_file_of_a_run_is_in_the_guide(photos, monkeypatch):
 
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if "wcapsnet-" in c])
-def test_the_commands_for_shipped_networks_run(command, photos, monkeypatch, capsys):
+def test_the_commands_for_shipped_networks_run(command, photos, monkeypatch):
     monkeypatch.setattr(Server, "serve_forever", ctrl_c)
     monkeypatch.setattr("webbrowser.open", lambda url: None)
-    assert run(command, monkeypatch) == 0, capsys.readouterr()
+    assert run(command).code == 0
 
 
 @pytest.mark.parametrize(
     "command", [c for c in COMMANDS if c.split()[1] in ("train", "sweep", "ablate") and c not in OWN]
 )
-def test_every_recipe_command_gets_as_far_as_its_data(command, place, monkeypatch, capsys):
+def test_every_recipe_command_gets_as_far_as_its_data(command, place, monkeypatch):
     def no_network(*_, **__):
         raise InputError("nobody is connected here.")
 
     monkeypatch.setattr(datasets, "fetch", no_network)
-    assert run(command, monkeypatch) == 2
-    said = capsys.readouterr().err
+    said = sentence(run(command))
     assert "not found" in said or "nobody is connected" in said
     assert not Path("runs").exists()
 
 
-def test_the_benchmarks_run(place, monkeypatch, capsys):
+def test_the_benchmarks_run(place, monkeypatch):
     def no_compiler(device):
         raise InputError("no compiler here.")
 
@@ -181,5 +184,5 @@ def test_the_benchmarks_run(place, monkeypatch, capsys):
     speed = [command for command in COMMANDS if command.split()[1] == "bench"]
     assert {command.split()[2] for command in speed} == {"train", "infer", "level", "plot"}
     for command in speed:
-        assert run(command, monkeypatch) == 0, capsys.readouterr()
+        assert run(command).code == 0
     assert {"capsules.json", "capsules.svg"} <= {path.name for path in place.iterdir()}

@@ -12,7 +12,6 @@ from safetensors.torch import save_file
 import wcapsnet
 from wcapsnet import Classifier, InputError
 from wcapsnet.classifier import METADATA, load_tensors, save_tensors, weights_checksum
-from wcapsnet.prediction import predict
 
 
 def same(one, other):
@@ -96,18 +95,6 @@ def test_arrays_and_tensors_of_bytes_or_floats_from_0_to_1_get_the_answer_of_the
 def test_an_array_that_is_no_picture_is_refused_with_its_shape_or_range(classifier, form, says):
     with pytest.raises(InputError, match=says):
         classifier.predict(form)
-
-
-def test_every_kind_of_network_takes_one_picture_a_list_or_a_batch(pixels):
-    class Fake:
-        shape = (3, 8, 12)
-
-        def classify(self, pixels, top, names):
-            return [image.shape for image in pixels]
-
-    assert predict(Fake(), pixels, 1) == (3, 8, 12)
-    for several in ([pixels], pixels[None], torch.from_numpy(pixels.transpose(2, 0, 1))[None]):
-        assert predict(Fake(), several, 1) == [(3, 8, 12)]
 
 
 # ── answers ──

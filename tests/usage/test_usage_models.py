@@ -14,17 +14,6 @@ from wcapsnet.network import CIFAR10_LEVELS, CIFAR100_LEVELS
 from wcapsnet.training.run_folder import Run
 
 
-def test_the_example_of_the_requirement():
-    assert wcapsnet.create().config == WCapsNetConfig()
-    model = wcapsnet.create("wcapsnet", classes=10, channels=3, size=32)
-    with torch.no_grad():
-        out = model.eval()(torch.rand(2, 3, 32, 32))
-    assert out.logits.shape == (2, 11)
-    assert out.reconstruction.shape == (2, 3, 32, 32)
-    assert out.routings[0].weights.shape == (2, 16)
-    torch.testing.assert_close(out.routings[0].weights.sum(1), torch.ones(2))
-
-
 @pytest.mark.parametrize(
     ("size", "height", "width"), [(16, 16, 16), ((16, 24), 16, 24), ((24, 16), 24, 16), ([9, 13], 9, 13)]
 )
@@ -44,6 +33,7 @@ def test_more_than_ten_classes_take_table_ones_cifar_100_column(classes):
 
 
 def test_any_field_of_the_configuration_can_be_given():
+    assert wcapsnet.create().config == WCapsNetConfig()
     model = wcapsnet.create(
         classes=4,
         size=8,

@@ -34,10 +34,11 @@ LEVELS = [
     {"capsules": 3, "growth": 2, "dimension": 4, "stride": 2},
     {"capsules": 2, "growth": 2, "dimension": 4, "stride": 1},
 ]
-SMALL = [
+SMALL = [  # options that make any recipe or folder small
     *("--set", f"model.levels={json.dumps(LEVELS)}", "--set", "model.dense_layers=1", "--set", "model.init_channels=4"),
-    *("--set", "model.critic_channels=4", "--set", "model.decoder_channels=4,4", "--lr", "0.05"),
+    *("--set", "model.critic_channels=4", "--set", "model.decoder_channels=4,4"),
 ]
+COLORS = {"apples": (190, 60, 60), "plums": (60, 60, 190)}
 EPOCHS = 5
 TIMES = ("seconds", "images_per_s")
 
@@ -166,18 +167,22 @@ def without_override() -> None:
             raise OSError(ctypes.get_errno(), "capset")
 
 
-def pictures(root: Path, count: int = 20) -> Path:
-    """Two classes that are easy to tell apart."""
-    for kind, color in {"apples": (190, 60, 60), "plums": (60, 60, 190)}.items():
+def picture(color: tuple[int, int, int], seed: int, size: tuple[int, int] = (14, 14)) -> Image.Image:
+    noise = np.random.default_rng(seed).integers(-60, 61, (size[1], size[0], 3))
+    return Image.fromarray((np.array(color) + noise).clip(0, 255).astype(np.uint8))
+
+
+def fruit(root: Path, count: int = 20) -> Path:
+    """A folder of two classes that are easy to tell apart"""
+    for kind, color in COLORS.items():
         (root / kind).mkdir(parents=True)
         for number in range(count):
-            noise = np.random.default_rng(number).integers(-60, 61, (14, 14, 3))
-            Image.fromarray((np.array(color) + noise).clip(0, 255).astype(np.uint8)).save(root / kind / f"{number}.png")
+            picture(color, number).save(root / kind / f"{number}.png")
     return root
 
 
-def training(folder: Path, run: Path, *more: object) -> list[object]:
-    return ["train", folder, "--size", 8, "--epochs", EPOCHS, "--out", run, "-q", *SMALL, *more]
+def training(folder: Path, run: Path) -> list[object]:
+    return ["train", folder, "--size", 8, "--epochs", EPOCHS, "--lr", 0.05, "--out", run, "-q", *SMALL]
 
 
 class Sample:
@@ -186,7 +191,7 @@ class Sample:
     def __init__(self, place: Path):
         self.place = place
         os.environ["WCAPSNET_CACHE"] = str(place / "cache")
-        self.pictures = pictures(place / "pictures")
+        self.pictures = fruit(place / "pictures")
         self.run = place / "run"
         self.trained = wcapsnet(*training(self.pictures, self.run))
         if self.trained.code:
@@ -262,10 +267,6 @@ def digest(*roots: Path) -> str:
 
 
 def percentiles(values: Iterable[float]) -> dict[str, float]:
-    every = sorted(values)
-    if not every:
-        return {}
-    return {
-        name: round(every[int(share * (len(every) - 1))], 1)
-        for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("max", 1.0))
-    }
+    every = list(values)
+    shares = {"p50": 50, "p95": 95, "p99": 99, "max": 100} if every else {}
+    return {name: round(float(np.percentile(every, share, method="lower")), 1) for name, share in shares.items()}

@@ -14,6 +14,7 @@ import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -255,15 +256,13 @@ def foreign(sample: Sample, tries: int, seed: int) -> Outcome:
         all_readers(f"state of {name}", lambda run, other=other: shutil.copy(other, run / "state.safetensors"), True)
         shutil.rmtree(other.parent)
 
-    def newer(run: Path) -> None:
-        facts = json.loads((run / "experiment.json").read_text())
-        facts |= {"version": "99.0", "future": {"field": 1}}
-        (run / "experiment.json").write_text(json.dumps(facts))
+    def newer(change: Callable[[dict[str, Any]], None]) -> Callable[[Path], None]:
+        def write(run: Path) -> None:
+            facts = json.loads((run / "experiment.json").read_text()) | {"version": "99.0"}
+            change(facts)
+            (run / "experiment.json").write_text(json.dumps(facts))
 
-    def newer_model(run: Path) -> None:
-        facts = json.loads((run / "experiment.json").read_text())
-        facts["version"], facts["model"] = "99.0", {**facts["model"], "attention": True}
-        (run / "experiment.json").write_text(json.dumps(facts))
+        return write
 
     def newer_weights(change: dict[str, object]) -> Callable[[Path], None]:
         def write(run: Path) -> None:
@@ -274,8 +273,8 @@ def foreign(sample: Sample, tries: int, seed: int) -> Outcome:
 
         return write
 
-    all_readers("a newer experiment.json", newer, True)
-    all_readers("a newer model in experiment.json", newer_model, True)
+    all_readers("a newer experiment.json", newer(lambda facts: facts.update(future={"field": 1})), True)
+    all_readers("a newer model", newer(lambda facts: facts["model"].update(attention=True)), True)
     all_readers("weights with a new field", newer_weights({"attention": True}))
     all_readers("weights of a new architecture", newer_weights({"architecture": "wcapsnet-2"}))
     outcome.facts["architectures"] = len(others)

@@ -25,25 +25,8 @@ from wcapsnet.training.run_folder import Run, read_experiment
 
 from .common import SMALL, Outcome, Sample, digest, forked, wcapsnet
 
-NUMBERS = [
-    0,
-    -0.0,
-    -1,
-    1,
-    2,
-    3,
-    0.5,
-    1e-320,
-    1e308,
-    -1e308,
-    2**31,
-    2**53 + 1,
-    2**63 - 1,
-    2**63,
-    2**64,
-    -(2**63),
-    10**400,
-]
+NUMBERS = [0, -0.0, -1, 1, 2, 3, 0.5, 1e-320, 1e308, -1e308]
+NUMBERS += [2**31, 2**53 + 1, 2**63 - 1, 2**63, 2**64, -(2**63), 10**400]
 TEXTS = ["", " ", "x" * 10_000, "\0", "\ud800", "é×\u202e\x1b[31m", "../..", "NaN", "1"]
 OTHERS = [None, True, False, [], {}, [[]], [{}], *TEXTS]
 SPECIAL = [float("nan"), float("inf"), -float("inf")]
@@ -209,7 +192,7 @@ def line(commands: dict[str, Any], name: str, sample: Sample, chance: random.Ran
             for _ in range(chance.choice((1, 1, 1, 2))):
                 words += [option] if getattr(one, "is_flag", False) else [option, _value(one, sample, chance, odd)]
     if name in ("train", "sweep", "ablate") and chance.random() < 0.7:
-        words += ["--size", "8", "--epochs", "1", *SMALL]
+        words += ["--size", "8", "--epochs", "1", "--lr", "0.05", *SMALL]
     if name == "explore":
         words += ["--no-browser", "--port", "0"]
     if chance.random() < 0.1:
@@ -237,16 +220,6 @@ def _value(one: Any, sample: Sample, chance: random.Random, odd: float) -> str:
     if one.name == "out":
         return chance.choice(("new", "picture.png", "new/deep/er"))
     places = [sample.run, sample.run, sample.pictures, sample.run / "best.safetensors", "picture.png", "wcapsnet-mnist"]
-    names = [
-        "cpu",
-        "auto",
-        "fp32",
-        "plain",
-        "8",
-        "3",
-        "quick",
-        chance.choice(sorted(RECIPES)),
-        "wcapsnet-quick",
-        "routing",
-    ]
+    recipe_name = chance.choice(sorted(RECIPES))
+    names = ["cpu", "auto", "fp32", "plain", "8", "3", "quick", recipe_name, "wcapsnet-quick", "routing"]
     return str(chance.choice(places if one.param_type_name == "argument" else names))

@@ -6,19 +6,19 @@ import base64
 import contextlib
 import http.client
 import json
-import os
 import random
 import re
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
-import threading
 import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-
-import wcapsnet.cli
 
 from .common import Outcome, Sample, percentiles
 from .photos import fuzzed, originals
@@ -31,23 +31,29 @@ GROWTH = 32  # MB that the server may grow between the first tenth of the reques
 def requests(sample: Sample, tries: int, seed: int) -> Outcome:
     """`tries` requests in all. The server is a process of its own and ends with this function."""
     outcome = Outcome()
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        server = _served(sample, out.fileno(), err.fileno())
+    command = [sys.executable, "-m", "wcapsnet", "explore", sample.run, "--port", "0", "--host", HOST, "--no-browser"]
+    with tempfile.TemporaryFile() as err:
+        server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=err, text=True)
         try:
-            port = _port(out, server)
-            page = _asked(port, "GET", "/")[1].decode()
+            found = re.search(r"http://127\.0\.0\.1:(\d+)/", server.stdout.readline())
+            if not found:
+                raise SystemExit("The live page did not start.")
+            port = int(found[1])
+            page = _asked(port, "/")[1].decode()
             token = re.findall(r'name="token" content="([^"]+)"', page)[0]
-            about = json.loads(_asked(port, "GET", "/api/about")[1])
+            about = json.loads(_asked(port, "/api/about")[1])
             load = _Load(port, token, about, seed)
             load.run(max(tries // 10, 1))
-            warm = _megabytes(server)
+            warm = _megabytes(server.pid)
             load.run(tries - load.done)
             time.sleep(0.5)
-            end = _megabytes(server)
-            alive = _asked(port, "GET", "/api/about")[0]
+            end = _megabytes(server.pid)
+            alive = _asked(port, "/api/about")[0]
+            server.send_signal(signal.SIGINT)
+            code = server.wait(timeout=30)
         finally:
-            os.kill(server, signal.SIGINT)
-            code = _ended(server)
+            server.kill()
+            server.communicate()
         err.seek(0)
         said = err.read().decode("utf-8", "replace")
     outcome.ended.update(load.ended)
@@ -67,52 +73,14 @@ def requests(sample: Sample, tries: int, seed: int) -> Outcome:
     return outcome
 
 
-def _served(sample: Sample, out: int, err: int) -> int:
-    child = os.fork()
-    if child:
-        return child
-    try:
-        os.dup2(out, 1)
-        os.dup2(err, 2)
-        sys.argv = ["wcapsnet", "explore", str(sample.run), "--port", "0", "--host", HOST, "--no-browser"]
-        wcapsnet.cli.main()
-    except SystemExit as end:
-        sys.stdout.flush()
-        os._exit(end.code if isinstance(end.code, int) else 1)
-    finally:
-        os._exit(121)
-
-
-def _port(out: Any, server: int) -> int:
-    for _ in range(1200):
-        text = os.pread(out.fileno(), 4096, 0).decode()
-        if found := re.search(r"http://127\.0\.0\.1:(\d+)/", text):
-            return int(found[1])
-        if os.waitpid(server, os.WNOHANG)[0]:
-            break
-        time.sleep(0.05)
-    raise SystemExit("The live page did not start.")
-
-
-def _ended(server: int) -> int:
-    for _ in range(600):
-        done, status = os.waitpid(server, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.05)
-    os.kill(server, signal.SIGKILL)
-    os.waitpid(server, 0)
-    return -9
-
-
 def _megabytes(process: int) -> int:
     found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())
     return int(found[1]) // 1024 if found else 0
 
 
-def _asked(port: int, method: str, path: str, body: bytes | None = None, headers: Any = None) -> tuple[int, bytes]:
+def _asked(port: int, path: str) -> tuple[int, bytes]:
     with contextlib.closing(http.client.HTTPConnection(HOST, port, timeout=60)) as connection:
-        connection.request(method, path, body, headers or {})
+        connection.request("GET", path)
         answer = connection.getresponse()
         return answer.status, answer.read()
 
@@ -123,46 +91,37 @@ class _Load:
         self.headers = {"X-Wcapsnet-Token": token, "Content-Type": "application/json"}
         self.bytes = about["channels"] * about["height"] * about["width"]
         self.pictures = originals()
-        self.done, self.next = 0, 0
-        self.ended: dict[str, int] = {}
+        self.done = 0
+        self.ended: Counter[str] = Counter()
         self.faults: list[str] = []
         self.good: list[float] = []
         self.bad: list[float] = []
-        self._lock = threading.Lock()
 
     def run(self, count: int) -> None:
-        end = self.next + count
-        threads = [threading.Thread(target=self._client, args=(end,)) for _ in range(CLIENTS)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        numbers = iter(range(self.done, self.done + count))  # every client takes the next one
+        with ThreadPoolExecutor(CLIENTS) as clients:
+            answers = [one for each in clients.map(self._client, [numbers] * CLIENTS) for one in each]
+        self.done += count
+        for status, took, fault in answers:
+            self.ended["answered" if status == 200 else "one sentence" if status >= 400 else "broken off"] += 1
+            (self.good if status == 200 else self.bad).append(took)
+            self.faults += [fault] if fault else []
 
-    def _client(self, end: int) -> None:
-        connection = http.client.HTTPConnection(HOST, self.port, timeout=60)
-        while True:
-            with self._lock:
-                if self.next >= end:
-                    break
-                number, self.next = self.next, self.next + 1
-            chance = random.Random(f"{self.seed} {number}")
-            began = time.perf_counter()
-            kind, wanted, status = "?", (), -1
-            try:
-                kind, wanted, status = self._one(connection, number, chance)
-            except (OSError, http.client.HTTPException) as error:
-                with self._lock:
-                    self.faults.append(f"request {number}: {type(error).__name__} {error}")
-                connection.close()
-            took = 1000 * (time.perf_counter() - began)
-            with self._lock:
-                self.done += 1
-                name = "answered" if status == 200 else "one sentence" if status >= 400 else "broken off"
-                self.ended[name] = self.ended.get(name, 0) + 1
-                (self.good if status == 200 else self.bad).append(took)
-                if wanted and status not in wanted:
-                    self.faults.append(f"request {number}, {kind}: status {status}, not {wanted}")
-        connection.close()
+    def _client(self, numbers: Iterator[int]) -> list[tuple[int, float, str]]:
+        """Status, milliseconds and fault of each request"""
+        answers = []
+        with contextlib.closing(http.client.HTTPConnection(HOST, self.port, timeout=60)) as connection:
+            for number in numbers:
+                chance, began, status, fault = random.Random(f"{self.seed} {number}"), time.perf_counter(), -1, ""
+                try:
+                    kind, wanted, status = self._one(connection, number, chance)
+                    if wanted and status not in wanted:
+                        fault = f"request {number}, {kind}: status {status}, not {wanted}"
+                except (OSError, http.client.HTTPException) as error:
+                    fault = f"request {number}: {type(error).__name__} {error}"
+                    connection.close()
+                answers.append((status, 1000 * (time.perf_counter() - began), fault))
+        return answers
 
     def _one(
         self, connection: http.client.HTTPConnection, number: int, chance: random.Random
@@ -187,11 +146,8 @@ class _Load:
             headers["Content-Type"] = "application/octet-stream"
             body = body or b"x"
         elif kind == "page":
-            return (
-                kind,
-                (200,),
-                self._send(connection, "GET", chance.choice(("/", "/app.js", "/style.css", "/api/about"))),
-            )
+            path = chance.choice(("/", "/app.js", "/style.css", "/api/about"))
+            return kind, (200,), self._send(connection, "GET", path)
         elif kind == "test picture":
             return kind, (200, 400), self._send(connection, "GET", f"/api/test/{chance.randrange(-2, 20)}.png")
         elif kind == "no page":

@@ -7,12 +7,14 @@ import random
 import resource
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from .common import Outcome, Sample, differences, digest, training, wcapsnet, without_override
 
 HOW = "modes of files, for a process without CAP_DAC_OVERRIDE"
+SHORT = ("--size", 8, "--epochs", 1, "--seeds", 1, "-q")
 
 
 def disk_full(sample: Sample, tries: int, seed: int) -> Outcome:
@@ -87,29 +89,15 @@ def _commands(sample: Sample, run: Path, room: Path) -> dict[str, list[object]]:
         "list": ["list", "runs", "--runs", run.parent],
         "export": ["export", run, "--out", run / "network.onnx"],
         "train into": training(sample.pictures, run / "new"),
-        "sweep into": [
-            "sweep",
-            sample.pictures,
-            "--size",
-            8,
-            "--epochs",
-            1,
-            "--seeds",
-            1,
-            "--out",
-            run / "sweep",
-            "-q",
-        ],
+        "sweep into": ["sweep", sample.pictures, *SHORT, "--out", run / "sweep"],
     }
 
 
 def read_only(sample: Sample, tries: int, seed: int) -> Outcome:
     """A run folder, cache and working directory that may be read but not written."""
-    outcome, runs = Outcome(facts={"how": HOW}), []
-    for unfinished in (False, True):
-        runs.append(sample.copy(unfinished))
-    with _Closed(*(run.parent for run in runs), mode=0o555):
-        _each(sample, outcome, runs, tries, seed, lambda run: None)
+    outcome, runs = Outcome(facts={"how": HOW}), [sample.copy(), sample.copy(unfinished=True)]
+    with _closed(*(file for run in runs for file in (run.parent, *run.parent.rglob("*"))), mode=0o555):
+        _each(sample, outcome, runs, tries, seed, lambda run: nullcontext())
     return outcome
 
 
@@ -119,25 +107,24 @@ def permission_missing(sample: Sample, tries: int, seed: int) -> Outcome:
     chance = random.Random(seed)
     runs = [sample.copy(), sample.copy(unfinished=True)]
 
-    def close(run: Path) -> _Closed:
-        places = [
-            run,
-            *run.iterdir(),
-            *run.iterdir(),
-            sample.pictures,
-            sample.pictures / "apples",
-            sample.picture,
-            sample.place / "cache",
-        ]
-        return _Closed(chance.choice([place for place in places if place.exists()]), mode=0, deep=False)
+    def close(run: Path) -> AbstractContextManager[str]:
+        others = [sample.pictures, sample.pictures / "apples", sample.picture, sample.place / "cache"]
+        places = [run, *run.iterdir(), *run.iterdir(), *others]
+        return _closed(chance.choice([place for place in places if place.exists()]), mode=0)
 
     _each(sample, outcome, runs, tries, seed, close)
     return outcome
 
 
 def _each(
-    sample: Sample, outcome: Outcome, runs: list[Path], tries: int, seed: int, close: Callable[[Path], _Closed | None]
+    sample: Sample,
+    outcome: Outcome,
+    runs: list[Path],
+    tries: int,
+    seed: int,
+    close: Callable[[Path], AbstractContextManager[str | None]],
 ) -> None:
+    """Every command in turn while something is closed; `close` names it, or None if that is true all the time."""
     chance, number = random.Random(seed), 0
     kept = digest(*runs, sample.pictures)
     while outcome.tries < tries:
@@ -150,13 +137,9 @@ def _each(
         name = names[number % len(every)]
         if name == "resume" and run == runs[0]:
             run = runs[1]
-        closed = close(run)
-        try:
+        with close(run) as closed:
             answer = wcapsnet(*_commands(sample, run, room)[name], before=without_override, cwd=room)
-        finally:
-            if closed:
-                closed.open()
-        outcome.add(f"{name} ({closed.what if closed else 'read only'})", answer)
+        outcome.add(f"{name} ({closed or 'read only'})", answer)
         shutil.rmtree(room)
         number += 1
         if closed:  # it may have been written where that was allowed
@@ -166,25 +149,17 @@ def _each(
             break
 
 
-class _Closed:
-    """Takes rights from files, and gives them back."""
-
-    def __init__(self, *roots: Path, mode: int, deep: bool = True):
-        found = [path for root in roots for path in ((root, *root.rglob("*")) if deep else (root,))]
-        self.modes = [(path, path.stat().st_mode) for path in found]
-        self.what = ", ".join(path.name for path in roots)
-        for path, was in reversed(self.modes):
-            path.chmod(was & (mode if path.is_dir() or not mode else 0o444))
-
-    def open(self) -> None:
-        for path, was in self.modes:
+@contextmanager
+def _closed(*paths: Path, mode: int) -> Iterator[str]:
+    """Takes rights from files and folders, folders first in `paths`, and gives them back."""
+    modes = [(path, path.stat().st_mode) for path in paths]
+    for path, was in reversed(modes):
+        path.chmod(was & (mode if path.is_dir() or not mode else 0o444))
+    try:
+        yield paths[0].name
+    finally:
+        for path, was in modes:
             path.chmod(was)
-
-    def __enter__(self) -> _Closed:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.open()
 
 
 def data_gone(sample: Sample, tries: int, seed: int) -> Outcome:

@@ -15,7 +15,7 @@ from .. import shipped
 from ..atomic import replacing
 from ..classifier import Classifier
 from ..console import warn
-from ..data import DATASETS, Split, image_files, read_image
+from ..data import DATASETS, Split, image_files
 from ..data.formats import read_sample
 from ..errors import InputError
 from ..explanations import check_routing
@@ -29,6 +29,7 @@ from ..exports.runtime import OnnxNetwork
 from ..exports.torch_program import Program, save_program
 from ..formatting import plural
 from ..hub import load, load_with_data
+from ..prediction import read_images
 from ..training.run_folder import Run
 from .options import as_path
 
@@ -160,14 +161,12 @@ def images_of(
     """Up to `count` images for a network: the given pictures, or a part of its dataset, spread over it. Where there is
     no dataset, images of the embedded sample if the network is for MNIST, or else random ones, with a warning; if they
     must be `real`, an error."""
-    config = classifier.config
-    shape = (config.channels, config.height, config.width)
+    shape = classifier.shape
     if pictures is not None:
         files = image_files(Path(pictures))[:count]
         if not files:
             raise InputError(f"There are no pictures in {pictures}.")
-        pixels = [read_image(file, channels=shape[0], height=shape[1], width=shape[2]) for file in files]
-        return Images(np.stack(pixels), f"{plural(len(files), 'picture')} of {pictures}")
+        return Images(read_images(files, shape), f"{plural(len(files), 'picture')} of {pictures}")
     try:
         dataset = load_with_data(
             source, part, device=classifier.mean.device, data_dir=data_dir, download=download, quiet=True

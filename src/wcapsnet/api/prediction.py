@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..console import tell_skipped
 from ..errors import InputError
 from ..exports.runtime import OnnxNetwork, check_device, is_onnx
 from ..prediction import Prediction, check_finite
@@ -47,7 +48,7 @@ def evaluate(
     from ..data.folder import load_labelled
     from ..device import choose_device
     from ..experiment import PRECISIONS
-    from ..hub import check_part, load, load_with_data, tell_skipped
+    from ..hub import check_part, load, load_with_data
     from ..training.evaluate import evaluate as measure
 
     if precision not in PRECISIONS:

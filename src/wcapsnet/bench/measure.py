@@ -12,16 +12,13 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
+from ..device import synchronize
+
 Call = Callable[[], object]
 K = TypeVar("K", bound=Hashable)
 STAT = Path("/proc/stat")
 QUIET = 0.1  # CPU seconds per second that other processes may use
 WARM_UP = 3  # calls before the number of calls per window is estimated
-
-
-def synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 class Timed(NamedTuple):

@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..device import synchronize
 from ..errors import InputError, first_line
 from ..experiment import Experiment
 from ..network import Level, WCapsNetConfig
 from ..training.environment import describe_environment, file_names_only
 from . import tasks
 from .contenders import Contender
-from .measure import ceilings, in_turns, synchronize
+from .measure import ceilings, in_turns
 from .work import BYTES, TRAINING, Work, total, work_of
 
 SCALINGS = {

@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from .. import api
-from ..console import few, out, warn
+from ..console import out, tell_skipped, warn
 from ..errors import InputError
 from ..exports.runtime import is_onnx
 from ..formatting import percent, plural, some
@@ -70,9 +70,7 @@ def evaluate(
         lacking = f"there are no pictures of {some(map(repr, missing))}" if missing else ""
         if sentence := "; ".join(filter(None, (unknown, lacking))):
             warn(f"Not evaluated: {sentence}.")
-    if skipped := getattr(result, "skipped", ()):
-        warn(f"{plural(len(skipped), 'file was', 'files were')} skipped:")
-        few(skipped)
+    tell_skipped(getattr(result, "skipped", ()))
     what = escape(str(folder)) if folder else split
     out.print(
         f"{what} accuracy [bold]{percent(result.accuracy)}%[/] on {plural(len(result.labels), 'image')}"

@@ -100,9 +100,6 @@ def _weights() -> None:
         title = DATASETS[source].title if source in DATASETS else source
         return [name, title, right, str(experiment["training"]["epochs"])]
 
-    if not shipped.names():
-        console.say("Shipped networks: none in this version.")
-        return
     columns = ["network", "data", "test accuracy", "epochs"]
     console.print_table(columns, map(cells, shipped.names()), "Shipped networks (wcapsnet.load(NAME))")
 

@@ -12,9 +12,7 @@ from ..console import progress_bar
 from ..errors import InputError
 
 
-def download(
-    urls: Sequence[str], target: Path, *, md5: str = "", sha256: str = "", quiet: bool = False, timeout: float = 30.0
-) -> Path:
+def download(urls: Sequence[str], target: Path, *, md5: str = "", sha256: str = "", quiet: bool = False) -> Path:
     """Download `target` from the first URL that serves it with the right checksum: `md5` or `sha256`."""
     import pooch  # with requests, a tenth of a second
     from requests import HTTPError, RequestException
@@ -26,7 +24,7 @@ def download(
         for url in urls:
             bar = _Bar(progress, target.name)
             # some servers reject the default user agent
-            fetch = pooch.HTTPDownloader(progressbar=bar, timeout=timeout, headers={"User-Agent": "wcapsnet"})
+            fetch = pooch.HTTPDownloader(progressbar=bar, timeout=30.0, headers={"User-Agent": "wcapsnet"})
             try:
                 with replacing(target) as partial:
                     pooch.retrieve(url, checksum, partial.name, partial.parent, downloader=fetch)

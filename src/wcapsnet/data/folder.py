@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .. import cache
 from ..errors import InputError
 from ..formatting import plural, printable, some
 from .decode import ImageHeader, UnreadableImageError, read_header
@@ -70,28 +69,24 @@ def scan_folder(path: Path, exclude: Iterable[str] = ()) -> FolderSummary:
     return replace(summarize(source, path), parts=source.part_folders, exclude=excluded)
 
 
-def load_folder(config: DataConfig, *, cache_dir: Path | None = None, quiet: bool = False) -> Dataset:
+def load_folder(config: DataConfig, *, quiet: bool = False) -> Dataset:
     """The folder `config.source` as a dataset; pictures that cannot be read are listed in `skipped`.
 
     Existing val and test folders are used as they are. A missing one is split off the training pictures, stratified by
-    class (see `stratified_split`). Decoded pictures are cached until the folder changes: in `cache_dir`, or
-    $WCAPSNET_CACHE, or $XDG_CACHE_HOME/wcapsnet, or ~/.cache/wcapsnet.
+    class (see `stratified_split`). Decoded pictures are cached until the folder changes: in $WCAPSNET_CACHE, or
+    $XDG_CACHE_HOME/wcapsnet, or ~/.cache/wcapsnet.
     """
     source = read_layout(Path(config.source).expanduser(), config.exclude)
-    dataset = load_source(source, config, cache_dir, quiet)
+    dataset = load_source(source, config, quiet)
     return replace(dataset, skipped=(*dataset.skipped, *source.ignored()))
 
 
-def load_source(source: Source, config: DataConfig, cache_dir: Path | None, quiet: bool) -> Dataset:
-    pictures = read_pictures(source, chosen_shape(config, source), cache.directory(cache_dir), quiet)
-    if broken := source.classes_without(pictures):
-        raise unusable(source.place, broken)
-    return _divided(source, pictures, config)
-
-
-def _divided(source: Source, pictures: Pictures, config: DataConfig) -> Dataset:
+def load_source(source: Source, config: DataConfig, quiet: bool) -> Dataset:
     """The readable pictures as a dataset. Parts that the source has are used as they are; a missing one is split off
     the training pictures, stratified by class."""
+    pictures = read_pictures(source, chosen_shape(config, source), quiet)
+    if broken := source.classes_without(pictures):
+        raise unusable(source.place, broken)
     names, labels, parts = (column[pictures.readable] for column in (source.names, source.labels, source.parts))
     present = set(source.parts.tolist())
     index = {part: np.flatnonzero(parts == part) for part in ("train", "validation", "test")}
@@ -163,7 +158,7 @@ def load_labelled(
 ) -> Labelled:
     """All pictures of these classes, as (ch, h, w). If it has train, val and test folders, those of `part`."""
     source, unknown = match_classes(path.expanduser(), classes, part)
-    pictures = read_pictures(source, shape, cache.directory(), quiet)
+    pictures = read_pictures(source, shape, quiet)
     if not len(pictures.readable):
         raise InputError(f"None of the pictures in {path} can be read (the first: {pictures.skipped[0]}).")
     return Labelled(pictures, source.labels[pictures.readable], unknown, (*pictures.skipped, *source.ignored()))

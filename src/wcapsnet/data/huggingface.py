@@ -95,11 +95,11 @@ def scan_hugging_face(source: str, exclude: Iterable[str] = ()) -> tuple[str, st
     return absolute, address.name, summary
 
 
-def load_hugging_face(config: DataConfig, *, cache_dir: Path | None = None, quiet: bool = False) -> Dataset:
+def load_hugging_face(config: DataConfig, *, quiet: bool = False) -> Dataset:
     """The dataset `config.source`. The splits train, validation and test are used as they are; a missing one is split
     off the training pictures. Decoded pictures are cached, both as for folders."""
     table = _Table(Address.of(config.source), config.exclude)
-    dataset = load_source(table, config, cache_dir, quiet)
+    dataset = load_source(table, config, quiet)
     return replace(dataset, warnings=(*table.warnings, *dataset.warnings))
 
 
@@ -141,7 +141,8 @@ class _Table(Source):
     def _file(self, path: str, position: int) -> Path:
         """Only a local file; a dataset from the hub must not name files outside the download."""
         file = Path(path)
-        inside = self.address.place is not None or _downloads() in file.resolve().parents
+        downloads = Path(_library().config.HF_CACHE_HOME).resolve()
+        inside = self.address.place is not None or downloads in file.resolve().parents
         if not (inside and file.is_absolute() and file.is_file()):
             raise UnreadableImageError(self.names[position], f"it refers to another file, {path}, which is not read")
         return file
@@ -255,10 +256,6 @@ def _opened(address: Address) -> dict[str, Any]:
     if not splits:
         raise InputError(f"{address} holds no rows.")
     return splits
-
-
-def _downloads() -> Path:
-    return Path(_library().config.HF_CACHE_HOME).resolve()
 
 
 def _undecoded(split: Any, column: str) -> Any:

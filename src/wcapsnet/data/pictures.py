@@ -23,6 +23,7 @@ import numpy as np
 from filelock import FileLock
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
+from .. import cache
 from ..atomic import replacing
 from ..console import progress_bar
 from ..errors import InputError
@@ -72,8 +73,9 @@ class Source(ABC):
         return broken
 
 
-def read_pictures(source: Source, shape: tuple[int, int, int], cache_dir: Path | None, quiet: bool) -> Pictures:
+def read_pictures(source: Source, shape: tuple[int, int, int], quiet: bool) -> Pictures:
     """All pictures of the source as (ch, h, w)."""
+    cache_dir = cache.directory()
     if cache_dir is None:
         return _in_memory(source, shape, quiet, "there is no cache directory")
     which, content = source.fingerprint()

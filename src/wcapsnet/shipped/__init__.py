@@ -57,7 +57,7 @@ def unknown(source: str) -> str:
     near = difflib.get_close_matches(Path(source).name, [*runs, *names()], 1, 0.5)
     if near and near[0] in runs:
         return f"nor a shipped network of that name; did you mean {runs[near[0]]!r}?"
-    return f"nor a shipped network of that name{suggestion(source, names()) if names() else ': none is shipped yet.'}"
+    return f"nor a shipped network of that name{suggestion(source, names())}"
 
 
 def experiment_of(classifier: Classifier, source: str) -> Experiment:

@@ -106,13 +106,9 @@ def _short(fields: list[str]) -> list[str]:
     for field in fields:
         parts = field.split(".")
         ends = [".".join(parts[-n:]) for n in range(1, len(parts) + 1) if not parts[-n].isdecimal()]
-        others = [other for other in fields if other != field] + ["seed"]
-        names.append(next((end for end in ends if not any(_ends(other, end) for other in others)), field))
+        others = [f".{other}" for other in (*fields, "seed") if other != field]
+        names.append(next((end for end in ends if not any(other.endswith(f".{end}") for other in others)), field))
     return names
-
-
-def _ends(field: str, end: str) -> bool:
-    return f".{field}".endswith(f".{end}")
 
 
 def _label(settings: dict[str, str]) -> str:
