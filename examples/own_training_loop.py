@@ -1,9 +1,12 @@
 """A training loop of your own around the network and the paper's objective, with a PyTorch DataLoader.
 
-python examples/own_training_loop.py
+python examples/own_training_loop.py           train
+python examples/own_training_loop.py FOLDER    and save the network there
 """
 
 from __future__ import annotations
+
+import sys
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -13,7 +16,7 @@ from wcapsnet.data import DataConfig, load_dataset
 from wcapsnet.objective import PAPER, objective
 
 
-def main(steps: int = 20, folder: str | None = None) -> list[float]:
+def main(steps: int = 140, folder: str | None = None) -> list[float]:
     torch.manual_seed(0)
     data = load_dataset(DataConfig(source="sample", validation=1000))  # the digits inside the package
     images, labels = data.train.images.float() / 255, data.train.labels
@@ -40,4 +43,4 @@ def main(steps: int = 20, folder: str | None = None) -> list[float]:
 
 
 if __name__ == "__main__":
-    main(folder="runs/own-loop")
+    main(folder=sys.argv[1] if len(sys.argv) > 1 else None)
