@@ -39,8 +39,8 @@ from .step import Average, GraphedStep, Step, decayed_parameters, make_optimizer
 from .take_over import TakenOver, take_over
 from .tensorboard import event_writer
 
-# Saving may take this share of the time, so large networks with short epochs are not saved after every epoch; saves
-# that take fewer seconds than QUICK do not count.
+# Saving may take this share of the time, so large networks with short epochs are only saved after some of them, and
+# after every best one. Saves that take fewer seconds than QUICK do not count.
 SAVING, QUICK = 0.05, 0.25
 
 Measure: TypeAlias = Callable[[WCapsNet, DeviceSplit], Evaluation]
@@ -157,7 +157,7 @@ class Trainer:
                     records.append(record)
                     self.run.write_metrics(records)
                     events(record)
-                    if self.over or self._save_is_due():
+                    if self.over or record["best"] or self._save_is_due():  # `state` is never older than `best`
                         self.save()
                 if self.pace:
                     self.pace.replan()
