@@ -11,9 +11,11 @@ from wcapsnet.data.device_data import DeviceSplit
 from wcapsnet.engine import check_compiler
 from wcapsnet.errors import InputError
 from wcapsnet.experiment import Experiment, TrainingConfig
+from wcapsnet.models import model_config
 from wcapsnet.training.step import Step, make_optimizer
 
 SMALL = DenseNetConfig(classes=3, channels=1, height=8, width=8, depth=10, growth=4)
+QUICK = model_config("wcapsnet-quick", classes=3, channels=1, height=16, width=16)
 
 
 def losses(wanted: str, steps: int = 4) -> list[float]:
@@ -29,6 +31,16 @@ def losses(wanted: str, steps: int = 4) -> list[float]:
         step(torch.arange(8) + 8 * start % 32)
         totals.append(float(step.sums[0]))
     return totals
+
+
+@pytest.mark.parametrize(("model", "last"), [(SMALL, True), (QUICK, False)], ids=["densenet", "wcapsnet"])
+def test_on_a_gpu_ordinary_convolutions_are_computed_with_channels_last(model, last):
+    network = model.build()
+    experiment = Experiment("small", DataConfig(source="toy"), model, training=TrainingConfig(kernels="plain"))
+    kernels.choose(network, experiment, torch.device("cuda"))
+    weights = [p for p in network.parameters() if p.dim() == 4 and p.shape[1] > 1 and p.shape[2] > 1]
+    assert weights
+    assert all(p.is_contiguous(memory_format=torch.channels_last) == last for p in weights)
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from ..baselines.common import Baseline
 from ..engine import Compiled, Engine
 from ..errors import InputError
 from ..experiment import Experiment
@@ -20,6 +21,9 @@ __all__ = ["FusedEngine", "choose"]
 def choose(network: nn.Module, experiment: Experiment, device: torch.device) -> Engine:
     """The engine for this experiment; its `description` is for the log."""
     training, wanted = experiment.training, experiment.training.kernels
+    if device.type == "cuda" and isinstance(network, Baseline):
+        # Tensor cores compute ordinary convolutions in this layout.
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if wanted == "compiled":
         return Compiled(network)
     plain = Engine(network)
