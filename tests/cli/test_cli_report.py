@@ -98,6 +98,18 @@ def test_several_runs_are_compared(toy):
     assert "2 runs compared" in text("runs/comparison.html")
 
 
+def test_a_sweep_stands_for_its_runs(toy):
+    assert call("sweep", "toy", "--grid", "training.lr=0.05,0.01", "--out", "rates", "-q").code == 0
+    answer = call("report", "rates")
+    assert answer.code == 0, answer.err
+    assert answer.out == "The report is rates/comparison.html.\n"
+    page = text("rates/comparison.html")
+    assert "2 runs compared" in page
+    assert page.index("lr=0.05") < page.index("lr=0.01")  # as in the sweep, whose first run is the reference
+    Path("rates/sweep.json").write_text("{}")
+    assert "sweep.json is damaged" in sentence(call("report", "rates"))
+
+
 @pytest.mark.slow
 def test_figures_are_written_beside(run, tmp_path):
     pytest.importorskip("typst")

@@ -17,6 +17,7 @@ from ..explanations import Survey
 from ..hub import data_of_run, load_with_data
 from ..reports import export
 from ..reports.survey_cache import aside
+from ..sweeps.plan import runs_of
 from ..training.run_folder import Run
 from .options import as_path
 
@@ -32,7 +33,7 @@ def report(
 ) -> Path:
     """Write one HTML page about a run or a shipped network, or about several side by side. Returns the file.
 
-    `figures` is a folder for the figures as SVG, PDF and PNG.
+    A sweep stands for its runs. `figures` is a folder for the figures as SVG, PDF and PNG.
     """
     chosen = choose_device(device)
     folder = Path(figures) if figures else None
@@ -42,7 +43,8 @@ def report(
         check_place(Path(out))  # before the work
     if not sources:
         raise InputError("Name at least one run folder or shipped network.")
-    subjects = [_subject(str(source)) for source in dict.fromkeys(sources)]
+    named = [str(run) for source in sources for run in (runs_of(Path(source)) or [source])]
+    subjects = [_subject(source) for source in dict.fromkeys(named)]
     first = subjects[0]
     if len(subjects) == 1:
         facts = _facts(first, chosen, as_path(data_dir), download, quiet)

@@ -23,12 +23,16 @@ from .options import DataDir, Device, Download, Open, Plugin, Quiet
         "wcapsnet report runs/demo                         writes runs/demo/report.html",
         "wcapsnet report runs/demo --open --figures figures/",
         "wcapsnet report runs/a runs/b runs/c              overlaid curves, differences with their uncertainty",
+        "wcapsnet report runs/demo-sweep                   the same for all runs of a sweep",
         "wcapsnet report wcapsnet-cifar10 --data-dir ~/data    a shipped network",
     ),
 )
 def report(
     runs: Annotated[
-        list[str], typer.Argument(metavar="RUN|NAME", help="Run folders or shipped networks; several are compared.")
+        list[str],
+        typer.Argument(
+            metavar="RUN|SWEEP|NAME", help="Run folders, sweeps or shipped networks; several runs are compared."
+        ),
     ],
     out_file: Annotated[
         Path | None,

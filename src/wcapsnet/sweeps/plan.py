@@ -206,6 +206,17 @@ class Sweep:
         write_csv(self.folder / "sweep.csv", [["run", *results[0]["settings"], *figures], *rows])
 
 
+def runs_of(folder: Path) -> list[Path]:
+    """The run folders of a sweep that have begun, in the order of its table; empty if this is not a sweep."""
+    if not (folder / "sweep.json").exists():
+        return []
+    try:
+        named = [folder / str(one["run"]) for one in read_json(folder / "sweep.json")["runs"]]
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{folder / 'sweep.json'} is damaged; name the runs in {folder} instead.") from error
+    return [path for path in named if Run.is_run(path)]
+
+
 def _with_any_seed(experiment: Experiment) -> Experiment:
     return replace(experiment, training=replace(experiment.training, seed=0))
 
