@@ -43,7 +43,7 @@ def report(
         check_place(Path(out))  # before the work
     if not sources:
         raise InputError("Name at least one run folder or shipped network.")
-    named = [str(run) for source in sources for run in (runs_of(Path(source)) or [source])]
+    named = [run for source in sources for run in (list(map(str, runs_of(Path(source)))) or [str(source)])]
     subjects = [_subject(source) for source in dict.fromkeys(named)]
     first = subjects[0]
     if len(subjects) == 1:
