@@ -119,7 +119,7 @@ def routing_facts(run: Run, data_dir: Path | None, images: int | None) -> dict[s
         for kind in ("mean", "other"):
             found[kind] = 100 * rerouted.difference(rerouted.by[kind][0])[0]
     for level in inside.specialization.levels:
-        found[f"I{level.level + 1}"] = level.information
+        found[f"I{level.level + 1}"] = level.information.value
     return found
 
 

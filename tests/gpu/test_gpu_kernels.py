@@ -260,7 +260,7 @@ def stepper(config, graph, lr=0.1, split=None, objective=PAPER, **data):
     training = TrainingConfig(precision="bf16", kernels="fused", lr=lr)
     experiment = Experiment("gpu", DataConfig(source="cifar10", **data), config, objective, training)
     torch.manual_seed(0)
-    engine = kernels.choose(WCapsNet(config).to(CUDA), experiment, CUDA)
+    engine = kernels.choose(config.build().to(CUDA), experiment, CUDA)
     optimizer = make_optimizer(engine, experiment, CUDA)
     assert isinstance(optimizer, FusedNesterov)
     device_split = DeviceSplit(split or pictures(512), (0.25,) * 3, (0.2,) * 3, CUDA)
@@ -414,3 +414,51 @@ def test_what_computes_is_said(tmp_path, options, said):
     answer = CliRunner().invoke(app, asked)
     assert answer.exit_code == 0, answer.output
     assert said in " ".join(answer.output.split())
+
+
+# ── DenseNet-BC ──
+
+DENSENET = model_config("densenet-bc-100-12", classes=10, channels=3, height=32, width=32)
+ENTROPY = Objective(cross_entropy=1.0)
+
+
+def test_a_pass_of_densenet_is_as_near_to_fp32_as_plain_bf16_is():
+    network = DENSENET.build().to(CUDA)
+    plain, half, fused = (engine_of(copy.deepcopy(network), wanted) for wanted in ("plain", "plain", "fused"))
+    images, labels = batch(64, DENSENET)
+    precisions = ((fused, "bf16"), (plain, "fp32"), (half, "bf16"))
+
+    def errors(values):
+        ours, truth, theirs = values
+        return error(ours, truth), error(theirs, truth)
+
+    answers = [one_pass(engine, images, labels, precision, ENTROPY)[0] for engine, precision in precisions]
+    ours, theirs = errors([answer.logits for answer in answers])
+    assert ours <= 1.5 * theirs + 0.01
+    triples = zip(*(engine.network.parameters() for engine, _ in precisions), strict=True)
+    found = [errors([p.grad for p in triple]) for triple in triples]
+    assert all(ours <= 3 * theirs + 0.1 for ours, theirs in found), max(found)
+    ours, theirs = (statistics.median(values) for values in zip(*found, strict=True))
+    print(f"DenseNet: median error of the gradients {ours:.4f}, of plain bf16's {theirs:.4f}")
+    assert ours <= 1.2 * theirs
+    for triple in zip(*(engine.network.buffers() for engine, _ in precisions), strict=True):
+        ours, theirs = errors(triple)
+        assert ours <= 1.5 * theirs + 0.01
+
+    for _ in range(3):  # running statistics that are not where they start
+        one_pass(plain, *batch(64, DENSENET), "fp32", ENTROPY)
+    answers = []
+    for engine, precision in precisions:
+        engine.network.load_state_dict(plain.network.state_dict())
+        engine.network.eval()
+        with torch.no_grad(), arithmetic(precision, CUDA):
+            answers.append(engine.forward(images).logits)
+    ours, theirs = errors(answers)
+    assert ours <= 1.5 * theirs + 0.01
+
+
+def test_a_replayed_step_of_densenet_is_the_eager_one_and_learns():
+    eager, replayed = (losses(stepper(DENSENET, graph, 0.02, None, ENTROPY), 6) for graph in (False, True))
+    torch.testing.assert_close(replayed, eager, rtol=3e-2, atol=0)
+    found = losses(stepper(DENSENET, True, 0.02, None, ENTROPY, mirror=True, shift=2), 200)
+    assert statistics.mean(found[-20:]) < 0.7 * statistics.mean(found[:5])

@@ -21,14 +21,8 @@ __all__ = ["FusedEngine", "choose"]
 def choose(network: nn.Module, experiment: Experiment, device: torch.device) -> Engine:
     """The engine for this experiment; its `description` is for the log."""
     training, wanted = experiment.training, experiment.training.kernels
-    if device.type == "cuda" and isinstance(network, Baseline):
-        # Tensor cores compute ordinary convolutions in this layout.
-        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    if wanted == "compiled":
-        return Compiled(network)
-    plain = Engine(network)
-    if wanted == "plain":
-        return plain
+    if wanted in ("compiled", "plain"):
+        return (Compiled if wanted == "compiled" else Engine)(_laid_out(network, device))
     try:
         _check(training.precision, device)
         fused = FusedEngine(network, experiment.objective, experiment.data.augmentations())
@@ -39,9 +33,17 @@ def choose(network: nn.Module, experiment: Experiment, device: torch.device) -> 
     except Unavailable as reason:
         if wanted == "fused":
             raise InputError(f"The fused kernels cannot be used: {reason}; choose --kernels auto or plain.") from None
+        plain = Engine(_laid_out(network, device))
         if device.type == "cuda":
             plain.description = f"plain PyTorch ({reason})"
         return plain
+
+
+def _laid_out(network: nn.Module, device: torch.device) -> nn.Module:
+    if device.type == "cuda" and isinstance(network, Baseline):
+        # Tensor cores compute ordinary convolutions in this layout.
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return network
 
 
 def _check(precision: str, device: torch.device) -> None:

@@ -12,6 +12,9 @@ from ..network.critic import Critic, SpectralConv2d
 from ..network.routing import Router, Routing
 from .compile import Kernel, Unavailable, structures
 from .layout import (
+    ACTIVATED,
+    BIASED,
+    MASKED,
     MULTIPROCESSORS,
     STRUCTURES,
     Layer,
@@ -30,8 +33,6 @@ from .supports import NORMALIZED
 
 for _file in ("spectral.cu", "route.cu"):
     STRUCTURES[_file] = structures(_file)
-
-ACTIVATED, MASKED, BIASED = 1, 2, 3
 
 
 class Spectral:

@@ -11,13 +11,12 @@ from ..network import BestCapsule
 from ..network.decoder import Decoder
 from .compile import Kernel, Unavailable, structures
 from .critic import weigh
-from .layout import STRUCTURES, Layer, SumsAt, build, map_layout, means, norm_arguments, tiling
+from .layout import BIASED, NORMED, STRUCTURES, Layer, SumsAt, build, map_layout, means, norm_arguments, tiling
 from .level import finish, launch_convolve
 from .prepare import Entry, Prepared, Zeros, gather
 from .side_stream import Aside
 
 STRUCTURES["decoder.cu"] = structures("decoder.cu")
-BIASED, NORMED = 3, 4
 
 
 class Stage:
@@ -72,8 +71,8 @@ class Stage:
         launch_convolve(tile, self.reading, 0, columns, groups, 2, BIASED, arguments, self.norm)
         return y
 
-    def backward(self, x: Tensor, sums: SumsAt, prepared: Prepared, dy: Tensor, du: SumsAt, dgamma: Tensor) -> Tensor:
-        """dx, and the gradients of the norm: Σdu in `du.sum`, dγ"""
+    def backward(self, x: Tensor, sums: SumsAt, prepared: Prepared, dy: Tensor, of_norm: SumsAt) -> Tensor:
+        """dx; the gradients of the norm, dβ and dγ, are added to `of_norm`"""
         layer, file, own = self.layer, "convolve.cu", STRUCTURES["convolve.cu"]
         g, dx = torch.empty_like(x), torch.empty_like(x)
         groups = -(-layer.out_chunks // layer.columns)
@@ -102,13 +101,15 @@ class Stage:
             mask_beta=self.norm.bias,
             mask_count=count,
             mask_eps=self.norm.eps,
-            out_sum=du.sum,
-            out_square=du.square,
+            mask_before=layer.out_chunks,
+            mask_channels=self.read,
+            out_sum=of_norm.sum,
+            out_square=of_norm.square,
         )
         launch_convolve(tile, layer, layer.low, layer.columns, groups, 1, NORMED, arguments)
-        reader = build(STRUCTURES["finish.cu"]["Reader"], gamma=self.norm.weight, dgamma=du.square, dbeta=du.sum)
+        dbeta, dgamma, _ = of_norm.addresses()
+        reader = build(STRUCTURES["finish.cu"]["Reader"], gamma=self.norm.weight, dgamma=dgamma, dbeta=dbeta)
         of = means("finish.cu", [reader], 1, 0, self.read, sums, count)
-        of.dgamma = dgamma.data_ptr()
         finish(of, map_layout(g), map_layout(x), map_layout(dx), x.shape[0], 1, self.read // 8, x.shape[1])
         return dx
 
@@ -196,9 +197,10 @@ class FusedDecoder:
         for index in (1, 0):
             stage, width = self.stages[index], widths[index]
             start = 2 * widths[0] * index
-            du = SumsAt(at + 4 * start, at + 4 * (start + width), 0)
+            of_norm = SumsAt(at + 4 * start, at + 4 * (start + width), 0)
             found[3 + 4 * index] = arena[start : start + width]  # dβ
-            dx = stage.backward(values[index], of[index], prepared, gradients, du, found[2 + 4 * index])
+            found[2 + 4 * index] = arena[start + width : start + 2 * width]  # dγ
+            dx = stage.backward(values[index], of[index], prepared, gradients, of_norm)
             place = at + 4 * (2 * sum(widths) + sum(places[:index]))
             made = [found[4 + 4 * index].detach(), found[9].detach()]
             with self.aside.work(values[index], sums, gradients, arena, *made):

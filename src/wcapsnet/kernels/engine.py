@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..baselines.densenet import DenseNet
 from ..data.augment import Mixed, augment, random_mirror, random_shift
 from ..data.device_data import DeviceSplit
 from ..engine import Engine, mixed
-from ..network import Output
 from ..objective import Objective, Terms
 from ..parts import augmentation, loss_term
+from .densenet import FusedDenseNet
 from .forward import FusedNetwork
 from .images import take
 from .objective import FUSED_TERMS, objective
@@ -23,9 +24,9 @@ from .optimizer import FusedNesterov
 class FusedEngine(Engine):
     def __init__(self, network: nn.Module, weights: Objective, augmentations: Mapping[str, float]):
         super().__init__(network)
-        self.fused = FusedNetwork(self.network)
+        self.fused: Any = FusedDenseNet(network) if isinstance(network, DenseNet) else FusedNetwork(self.network)
         left = {part: reason for part, reason in self.fused.left.items() if reason}
-        left |= {f"loss term {name}": "" for name in _without_kernel(weights)}
+        left |= {f"loss term {name}": "" for name in self._without_kernel(weights)}
         left |= {f"augmentation {name}": "" for name in _split(augmentations)[1]}
         notes = [f"{part} in PyTorch" + (f" ({reason})" if reason else "") for part, reason in left.items()]
         self.description = "; ".join(["fused kernels", *notes])
@@ -39,14 +40,14 @@ class FusedEngine(Engine):
         images, labels = take(data, index, "mirror" in fused, int(fused.get("shift", 0)))
         return augment(images, rest), labels
 
-    def forward(self, images: Tensor, labels: Tensor | None = None) -> Output:
+    def forward(self, images: Tensor, labels: Tensor | None = None) -> Any:
         return self.fused(self.network, images)
 
     def terms(
-        self, output: Output, images: Tensor, labels: Tensor, weights: Objective, sums: Tensor,
+        self, output: Any, images: Tensor, labels: Tensor, weights: Objective, sums: Tensor,
         share: Tensor | None = None,
     ) -> Terms:  # fmt: skip
-        others = _without_kernel(weights)
+        others = self._without_kernel(weights)
         if len(others) == len(weights):
             return super().terms(output, images, labels, weights, sums, share)
         fused = {name: value for name, value in weights.items() if name not in others}
@@ -60,6 +61,15 @@ class FusedEngine(Engine):
                 sums[0] += weights[name] * named[name]
                 sums[1 + list(weights).index(name)] += named[name]
         return Terms(total, {name: named[name] for name in weights})
+
+    def _without_kernel(self, weights: Objective) -> list[str]:
+        """The loss terms computed by PyTorch. The kernel adds L_CE with weight 1; with any other weight it is not used,
+        nor for networks other than WCapsNet."""
+        without = [name for name in weights if loss_term[name] is not FUSED_TERMS.get(name)]
+        if {"wasserstein", "centred_wasserstein"} <= set(weights) - set(without):
+            without.append("centred_wasserstein")
+        none = not isinstance(self.fused, FusedNetwork) or "cross_entropy" in without
+        return list(weights) if none or weights.get("cross_entropy") != 1 else without
 
     def backward(self, total: Tensor) -> None:
         self.fused.aside.enabled = True  # only the optimizer reads gradients, and there are none before
@@ -79,14 +89,6 @@ class FusedEngine(Engine):
 def fused_optimizer(name: str, momentum: float, nesterov: bool) -> bool:
     """Whether there is a kernel for this update: SGD with Nesterov momentum only"""
     return name == "sgd" and nesterov and momentum > 0
-
-
-def _without_kernel(weights: Objective) -> list[str]:
-    """The loss terms computed by PyTorch. The kernel adds L_CE with weight 1; with any other weight it is not used."""
-    without = [name for name in weights if loss_term[name] is not FUSED_TERMS.get(name)]
-    if {"wasserstein", "centred_wasserstein"} <= set(weights) - set(without):
-        without.append("centred_wasserstein")
-    return list(weights) if "cross_entropy" in without or weights.get("cross_entropy") != 1 else without
 
 
 def _split(augmentations: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:

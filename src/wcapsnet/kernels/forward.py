@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..network import BestCapsule, Output, WCapsNet
 from ..network.critic import Critic
@@ -23,10 +24,38 @@ from .side_stream import Aside
 from .supports import check_network, unsupported_decoder, unsupported_routing
 
 
-class FusedNetwork:
+class Fused(ABC):
     """A network's forward pass in bf16; otherwise the plain modules are used."""
 
+    def __init__(self) -> None:
+        self.left: dict[str, str | None] = {}  # parts → why PyTorch computes them; None if the kernels do
+        self.aside, self.zeros = Aside(), Zeros()
+        self.compiled: set[tuple[int, bool]] = set()
+
+    def serves(self, network: nn.Module, images: Tensor) -> bool:
+        # A single image may have no statistics, and training needs no gradients through running ones.
+        fit = len(images) > 1 if network.training else not torch.is_grad_enabled()
+        return fit and torch.is_autocast_enabled("cuda")
+
+    def __call__(self, network: Any, images: Tensor) -> Any:
+        if not self.serves(network, images):
+            return network(images)
+        if (kind := (len(images), network.training)) not in self.compiled:
+            self.compiled.add(kind)
+            rehearse(lambda: self._rehearsal(network, images))
+        return self._run(network, images)
+
+    @abstractmethod
+    def _run(self, network: Any, images: Tensor) -> Any: ...
+
+    @abstractmethod
+    def _rehearsal(self, network: Any, images: Tensor) -> None:
+        """Forward and, in training, backward, without side effects: no kernel is launched."""
+
+
+class FusedNetwork(Fused):
     def __init__(self, network: WCapsNet):
+        super().__init__()
         config = network.config
         check_network(network)
         capsules: Any = network.capsules
@@ -45,7 +74,7 @@ class FusedNetwork:
                 )
         if config.dense_layers > 14 or len(config.levels) > 16:
             raise Unavailable("the network has too many levels or dense layers")
-        self.aside, self.zeros, self.classes = Aside(), Zeros(), config.classes
+        self.classes = config.classes
         inputs = [(config.height, config.width), *maps[:-1]]
         self.init = FusedInit(network.init_conv, config.height, config.width, self.zeros)
         self.levels = [
@@ -58,7 +87,6 @@ class FusedNetwork:
         critics = [router.critic for router in routers]
         routes = not self.left["routing"]
         learned = routes and all(isinstance(critic, Critic) for critic in critics)
-        self.compiled: set[tuple[int, bool]] = set()
         self.spectral = Spectral([conv for critic in critics for conv in critic.layers] if learned else [])
         if len(self.spectral.convolutions) > 32:
             raise Unavailable("the critics have too many convolutions")
@@ -103,20 +131,6 @@ class FusedNetwork:
             stage.layer.check(stage.size[1])
             stage.reading.check(stage.size[1])
 
-    def serves(self, network: WCapsNet, images: Tensor) -> bool:
-        # A single image may have no statistics, and training needs no gradients through running ones.
-        fit = len(images) > 1 if network.training else not torch.is_grad_enabled()
-        return fit and torch.is_autocast_enabled("cuda")
-
-    def __call__(self, network: WCapsNet, images: Tensor) -> Output:
-        if not self.serves(network, images):
-            return network(images)
-        training = network.training
-        if (kind := (len(images), training)) not in self.compiled:
-            self.compiled.add(kind)
-            rehearse(lambda: self._rehearsal(network, images))
-        return self._run(network, images, draw(images.device))
-
     def blocks(self, network: WCapsNet, index: int, x: Tensor) -> Tensor:
         """The capsule blocks of one level alone: x (m, c, i, j) → c (m, n, k, i/s, j/s)"""
         level = self.levels[index]
@@ -138,15 +152,15 @@ class FusedNetwork:
         return routed(self.routers[index], c, training, seed, prepared)[1]
 
     def _rehearsal(self, network: WCapsNet, images: Tensor) -> None:
-        """Forward and, in training, backward, without side effects: no kernel is launched, and the parts that PyTorch
-        computes, on uninitialised memory, change neither their buffers nor the random numbers."""
+        """The parts that PyTorch computes, on uninitialised memory, change neither their buffers nor the random
+        numbers."""
         plain = [module for part in (network.routers, network.decoder) for module in part.modules()]
         modes = [module.training for module in plain]
         with torch.random.fork_rng([images.device] if images.is_cuda else []):
             try:
                 for module in plain:
                     module.training = False
-                output = self._run(network, images, torch.zeros(1, dtype=torch.int64, device=images.device))
+                output = self._run(network, images)
             finally:
                 for module, mode in zip(plain, modes, strict=True):
                     module.training = mode
@@ -156,8 +170,8 @@ class FusedNetwork:
             parameters = [p for p in network.parameters() if p.requires_grad]
             torch.autograd.grad(values, parameters, [torch.zeros_like(v) for v in values], allow_unused=True)
 
-    def _run(self, network: WCapsNet, images: Tensor, seed: Tensor) -> Output:
-        training, routings = network.training, []
+    def _run(self, network: WCapsNet, images: Tensor) -> Output:
+        training, routings, seed = network.training, [], draw(images.device)
         self.zeros.begin(images.device)
         self.spectral.forward(training)
         prepared = Prepared(self.entries, training, images.device)

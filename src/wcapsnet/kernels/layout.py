@@ -13,6 +13,7 @@ from .compile import LARGEST_SHARED, Unavailable, structures
 STRUCTURES = {
     file: structures(file) for file in ("convolve.cu", "pull.cu", "finish.cu", "weigh.cu", "vectors.cu", "block.cu")
 }
+AS_IT_IS, ACTIVATED, MASKED, BIASED, NORMED = range(5)  # epilogues of `convolve`
 MULTIPROCESSORS = 132  # number that a launch should roughly fill; smaller GPUs are filled more easily
 
 
@@ -215,8 +216,12 @@ class Layer:
         return -(-self.growth // 8)
 
     @property
+    def before_chunks(self) -> int:
+        return -(-self.before // 8)
+
+    @property
     def split(self) -> int:
-        return self.before // 8 * self.stride**2
+        return self.before_chunks * self.stride**2
 
     @property
     def chunks(self) -> int:
@@ -255,7 +260,7 @@ class Layer:
         """`read`: the Input covered by these tiles."""
         divided = (read.height, read.width) == (tile.height * self.stride, tile.width * self.stride)
         return {
-            "BEFORE": self.before // 8,
+            "BEFORE": self.before_chunks,
             "STRIDE": self.stride,
             "GROWN": self.grown_chunks,
             "EVEN": self.even,

@@ -16,6 +16,7 @@ from ..network.capsules import CapsuleBlocks
 from .compile import LARGEST_SHARED, Kernel, Unavailable, largest_shared
 from .layout import (
     MULTIPROCESSORS,
+    NORMED,
     NOWHERE,
     STRUCTURES,
     Layer,
@@ -473,6 +474,7 @@ def launch_convolve(
     """`together`: number of capsules that share a tile."""
     affine = 0 if norm is None else together * layer.even * 64
     shared = tile.positions * layer.pitch + affine + tile.threads // 32 * 64 * columns
+    shared += 8 * columns * 24 if epilogue == NORMED else 0
     kernel = Kernel(
         "convolve.cu", "convolve", **tile.defines(), **layer.defines(norm, tile, getattr(arguments, "in")),
         LOW=low, COLUMNS=columns, OUT_STRIDE=out_stride, EPILOGUE=epilogue, CAPSULES=together,
@@ -530,6 +532,16 @@ def finish(
     Kernel(file, "finish")((images, capsules, parts), 256, 4 * chunks * 8 * 4, arguments)
 
 
+def add_up(x: Tensor, zeros: Zeros) -> Tensor:
+    """Σx and Σx² (2, channel) of x (chunk, m, position, 8)"""
+    chunks, rows = len(x), x.shape[1] * x.shape[2]
+    sums = zeros(16 * chunks, x.device).view(2, -1)
+    grid = max(1, min(4 * MULTIPROCESSORS, -(-rows * chunks // 512)))
+    arguments = build(PREPARE["Sums"], x=x, rows=rows, chunks=chunks, sum=sums[0], square=sums[1])
+    Kernel("prepare.cu", "sums")((grid, 1, 1), 256, 256 // chunks * chunks * 64, arguments)
+    return sums
+
+
 class Memory:
     """Written by the forward pass, read by the backward pass."""
 
@@ -554,20 +566,12 @@ class Memory:
             found.append(SumsAt(place, place + half, capsule))
             place += 4 * size
         self.base_sums, self.grown_sums, self.z_sums = found
-        self.of_x = self._sum_up() if x_sums is None and training else x_sums
+        self.of_x = add_up(x, level.zeros) if x_sums is None and training else x_sums
         self.x_sums = SumsAt(0, 0, 0)
         if self.of_x is not None:
             self.x_sums = SumsAt(self.of_x[0].data_ptr(), self.of_x[1].data_ptr(), 0)
         if level.stride == 1:
             self.base_sums = self.x_sums
-
-    def _sum_up(self) -> Tensor:
-        chunks, rows = self.level.channels // 8, self.images * self.x.shape[2]
-        sums = self.level.zeros(2 * self.level.channels, self.x.device).view(2, -1)
-        grid = max(1, min(4 * MULTIPROCESSORS, -(-rows * chunks // 512)))
-        arguments = build(PREPARE["Sums"], x=self.x, rows=rows, chunks=chunks, sum=sums[0], square=sums[1])
-        Kernel("prepare.cu", "sums")((grid, 1, 1), 256, 256 // chunks * chunks * 64, arguments)
-        return sums
 
     def tensors(self) -> list[Tensor]:
         kept = [self.x, self.grown, self.base, self.z, self.sums, self.of_x, self.prepared.buffer]

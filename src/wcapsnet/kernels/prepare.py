@@ -63,7 +63,7 @@ class Entry:
             before=layer.before,
             growth=layer.growth,
             channels=layer.channels if self.channels is None else self.channels,
-            before_chunks=layer.before // 8,
+            before_chunks=layer.before_chunks,
             grown_chunks=layer.grown_chunks,
             split=layer.split,
             chunks=layer.chunks,

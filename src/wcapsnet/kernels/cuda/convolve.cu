@@ -6,7 +6,7 @@
 #define AS_IT_IS 0
 #define ACTIVATED 1  // dropout(relu(y + bias)), for critics
 #define BIASED 3  // y + bias
-#define NORMED 4  // backward through relu(norm(x)): γy where x passed; the sums are Σy and Σxy of that y
+#define NORMED 4  // backward through relu(norm(x)): γy where x passed; the sums are Σy and Σx̂y of that y, dβ and dγ
 #define MASKED 2  // backward through ACTIVATED: zero where the activation was zero
 #include "input.cuh"
 
@@ -29,10 +29,43 @@ struct Convolve {
     const float* mask_beta;
     float mask_count;
     float mask_eps;
+    int mask_before;  // chunks of x from before a block, filled up with zeros like those that its layers have grown
+    int mask_channels;  // in these chunks
+    int mask_grown;  // chunks a layer grows
+    int mask_growth;  // channels
+    int add;  // 1: what NORMED writes is added to
     float* out_sum;  // null: no statistics
     float* out_square;
     int out_capsule;
 };
+
+// The norm of a channel that a gradient passes.
+struct Passed {
+    float scale;
+    float shift;
+    float gamma;
+    float mean;
+    float rstd;
+    int real;  // the channel without padding, -1 for padding
+};
+
+device_function Passed passed(const Convolve& a, int channel) {
+    const int chunk = channel / 8, later = chunk - a.mask_before;
+    int real = channel;
+    if (later >= 0 && chunk < a.out_chunks) {
+        const int w = later % a.mask_grown * 8 + channel % 8;
+        real = w < a.mask_growth ? a.mask_channels + later / a.mask_grown * a.mask_growth + w : -1;
+    } else if (channel >= a.mask_channels) {
+        real = -1;
+    }
+    Passed p = {0, 0, 0, 0, 0, real};
+    if (real < 0) return p;
+    mean_and_rstd(a.mask_statistics, 0, channel, a.mask_count, a.mask_eps, p.mean, p.rstd);
+    p.gamma = a.mask_gamma[real];
+    p.scale = p.gamma * p.rstd;
+    p.shift = a.mask_beta[real] - p.mean * p.scale;
+    return p;
+}
 
 KERNEL(THREADS, BLOCKS) convolve(ARGUMENTS(Convolve) a) {
     SHARED_MEMORY(memory);
@@ -45,6 +78,7 @@ KERNEL(THREADS, BLOCKS) convolve(ARGUMENTS(Convolve) a) {
     char* tile = memory;
     Affine* affine = (Affine*)(tile + POSITIONS * PITCH);  // [capsule][pair of channels]
     float* sums = (float*)(affine + (NORM ? CAPSULES * EVEN * 4 : 0));  // [warp][Σy, Σy²][8·COLUMNS]
+    Passed* norms = (Passed*)(sums + blockDim.x / 32 * 16 * COLUMNS);  // for NORMED: [8·COLUMNS]
     // Which row of a product a lane addresses for the tensor core, and which it receives.
     const bool busy = warp * 2 < UNITS;  // further warps only help with loading
     const Spot named = locate(warp * 2 + (lane >> 3 & 1), lane & 7);
@@ -60,6 +94,8 @@ KERNEL(THREADS, BLOCKS) convolve(ARGUMENTS(Convolve) a) {
 #if NORM
     for (int i = 0; i < CAPSULES; i++) prepare_norm(a.in, n0 + i, affine + i * EVEN * 4);  // while the tile is loading
 #endif
+    if (EPILOGUE == NORMED)
+        for (int i = threadIdx.x; i < 8 * COLUMNS; i += blockDim.x) norms[i] = passed(a, column0 * 8 + i);
     copies_done();
     __syncthreads();
 
@@ -154,15 +190,10 @@ KERNEL(THREADS, BLOCKS) convolve(ARGUMENTS(Convolve) a) {
             const bf16* mask = EPILOGUE == MASKED || EPILOGUE == NORMED ? at(a.mask, chunk, image0 + spot.image, n) + lane % 4 * 2 +
                                                         first * (int)a.mask.position
                                                   : nullptr;
-            float scale_[2], shift_[2];
+            Passed norm[2] = {};
             if (EPILOGUE == NORMED)
 #pragma unroll
-                for (int i = 0; i < 2; i++) {
-                    float mean, rstd;
-                    mean_and_rstd(a.mask_statistics, 0, channel + i, a.mask_count, a.mask_eps, mean, rstd);
-                    scale_[i] = a.mask_gamma[channel + i] * rstd;
-                    shift_[i] = a.mask_beta[channel + i] - mean * scale_[i];
-                }
+                for (int i = 0; i < 2; i++) norm[i] = norms[c * 8 + lane % 4 * 2 + i];
 #pragma unroll
             for (int row = 0; row < ROWS; row++) {
                 if (TILES * TILE_ROWS > HEIGHT && row0 + spot.row + row >= HEIGHT) continue;
@@ -196,10 +227,15 @@ KERNEL(THREADS, BLOCKS) convolve(ARGUMENTS(Convolve) a) {
                     const float x[2] = {low_half(two), high_half(two)};
 #pragma unroll
                     for (int i = 0; i < 2; i++) {
-                        y[i] = x[i] * scale_[i] + shift_[i] > 0 ? y[i] : 0.f;
+                        y[i] = x[i] * norm[i].scale + norm[i].shift > 0 ? y[i] : 0.f;
                         total[c][i] += y[i];
-                        total[c][2 + i] += x[i] * y[i];
-                        y[i] *= a.mask_gamma[channel + i];
+                        total[c][2 + i] += (x[i] - norm[i].mean) * norm[i].rstd * y[i];
+                        y[i] *= norm[i].gamma;
+                    }
+                    if (a.add) {
+                        const unsigned before = *(const unsigned*)(out + further * (int)a.out.position);
+                        y[0] += low_half(before);
+                        y[1] += high_half(before);
                     }
                 }
                 unsigned two = pack(y[0], y[1]);
@@ -231,6 +267,7 @@ KERNEL(THREADS, BLOCKS) convolve(ARGUMENTS(Convolve) a) {
         for (int k = 0; k < (int)blockDim.x / 32; k++) x += sums[k * 16 * COLUMNS + i];
         if (channel >= a.out_chunks * 8) continue;
         if (OUT_STRIDE > 1) channel %= a.out_place_chunks * 8;
+        if (EPILOGUE == NORMED && (channel = norms[channel - column0 * 8].real) < 0) continue;
         atomicAdd((square ? a.out_square : a.out_sum) + n * a.out_capsule + channel, x);
     }
 }

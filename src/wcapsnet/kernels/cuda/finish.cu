@@ -22,8 +22,6 @@ KERNEL(256, 6) finish(ARGUMENTS(Finish) a) {
     for (int i = threadIdx.x; i < a.chunks * 8; i += blockDim.x) {
         float v[4] = {};
         if (i < a.of.channels) means(a.of, n, i, v[0], v[1], v[2], v[3]);
-        if (a.of.dgamma && blockIdx.x == 0 && blockIdx.z == 0)
-            a.of.dgamma[i] = (a.of.reader[0].dgamma[i] - v[0] * a.of.reader[0].dbeta[i]) * v[1];
         mean[i] = v[0];
         rstd[i] = v[1];
         mean_g[i] = v[2];

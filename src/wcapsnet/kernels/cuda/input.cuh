@@ -1,6 +1,6 @@
 // The input of a layer: BEFORE chunks of channels from before the block (as patches of STRIDE×STRIDE positions, where the
-// layer has a stride), then those that the block's layers have grown. Chunks are eight channels; what a layer grows is
-// filled up to GROWN whole ones. LOW is the offset of the first tap. EVEN is the number of chunks, rounded up to pairs.
+// layer has a stride), then those that the block's layers have grown, GROWN chunks each. A chunk is eight channels; both
+// parts are filled up with zeros. LOW is the offset of the first tap. EVEN is the number of chunks, rounded up to pairs.
 // NORM: batch norm and ReLU, done to what has come from shared memory into registers; outside of the map is zero, which
 // they would change, so that is masked there. DIVIDED: the stride divides the map.
 #include "tiles.cuh"
@@ -34,7 +34,7 @@ struct Input {
 // The layer's channel for element e of chunk q, -1 if there is none.
 device_function int real_channel(const Input& in, int q, int e) {
     if (q >= in.chunks) return -1;
-    if (q < SPLIT) return q % BEFORE * 8 + e;
+    if (q < SPLIT) return q % BEFORE * 8 + e < in.channels ? q % BEFORE * 8 + e : -1;
     int w = (q - SPLIT) % GROWN * 8 + e;
     return w < in.growth ? in.channels + (q - SPLIT) / GROWN * in.growth + w : -1;
 }

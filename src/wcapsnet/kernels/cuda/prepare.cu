@@ -39,7 +39,7 @@ device_function float weight(const Weights& a, int n, int o, int q, int e, int d
     if (q < a.split) {
         place = q / a.before_chunks;
         real = q % a.before_chunks * 8 + e;
-        if (real >= a.channels) return 0;
+        if (real >= (a.channels < a.before ? a.channels : a.before)) return 0;
     } else {
         int grown = (q - a.split) % a.grown_chunks * 8 + e;
         real = a.before + (q - a.split) / a.grown_chunks * a.growth + grown;

@@ -1,7 +1,7 @@
 // The readers of some channels, and the statistics of their gradients.
 #include "primitives.cuh"
 
-#define LAYERS 16
+#define LAYERS 20
 
 // One layer that reads the channels.
 struct Reader {
@@ -25,7 +25,6 @@ struct Means {
     Statistics statistics;
     float count;
     float eps;
-    float* dgamma;  // not null: the reader's dγ is still Σ x du, and its final value is stored here
 };
 
 device_function void means(const Means& a, int n, int channel, float& mean, float& rstd, float& g, float& gx) {
@@ -34,11 +33,8 @@ device_function void means(const Means& a, int n, int channel, float& mean, floa
     for (int l = 0; l < a.readers; l++)
         for (int more = 0; more < a.repeats; more++) {
             int place = (n + more) * a.reader[l].channels + a.channel + channel;
-            const float dbeta = a.reader[l].dbeta[place];
-            float dgamma = a.reader[l].dgamma[place];
-            if (a.dgamma) dgamma = (dgamma - mean * dbeta) * rstd;
-            g += a.reader[l].gamma[place] * dbeta;
-            gx += a.reader[l].gamma[place] * dgamma;
+            g += a.reader[l].gamma[place] * a.reader[l].dbeta[place];
+            gx += a.reader[l].gamma[place] * a.reader[l].dgamma[place];
         }
     g /= a.count;
     gx /= a.count;
