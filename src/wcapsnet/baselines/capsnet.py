@@ -87,28 +87,30 @@ class ClassCapsules(nn.Module):
         nn.init.trunc_normal_(self.weight, std=0.1, a=-0.2, b=0.2)
 
     def forward(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        votes = torch.einsum("mip,ipjd->mijd", u, self.weight)
-        return dynamic_routing(votes, self.bias, self.iterations, self.leaky)
+        # Copied once into the order in which every iteration reads them.
+        votes = torch.einsum("mip,ipjd->mjid", u, self.weight).contiguous()
+        v, c = dynamic_routing(votes, self.bias, self.iterations, self.leaky)
+        return v, c.transpose(1, 2)
 
 
 def dynamic_routing(votes: Tensor, bias: Tensor, iterations: int, leaky: bool = False) -> tuple[Tensor, Tensor]:
-    """c_ij = softmax_j(b_ij);  v_j = squash(Σ_i c_ij û_ij + bias_j);  b_ij ← b_ij + û_ij·v_j;  v (m, j, d), c (m, i, j)
+    """c_ij = softmax_j(b_ij);  v_j = squash(Σ_i c_ij û_ij + bias_j);  b_ij ← b_ij + û_ij·v_j
 
-    The gradient flows through all iterations.
+    û (m, j, i, d), v (m, j, d), c (m, j, i). The gradient flows through all iterations.
     """
     b = torch.zeros(votes.shape[:3], device=votes.device)
     c = coupling(b, leaky)
-    v = squash(torch.einsum("mij,mijd->mjd", c.to(votes.dtype), votes) + bias, -1)
+    v = squash(torch.einsum("mji,mjid->mjd", c.to(votes.dtype), votes) + bias, -1)
     for _ in range(iterations - 1):
-        b = b + torch.einsum("mijd,mjd->mij", votes, v.to(votes.dtype))
+        b = b + torch.einsum("mjid,mjd->mji", votes, v.to(votes.dtype))
         c = coupling(b, leaky)
-        v = squash(torch.einsum("mij,mijd->mjd", c.to(votes.dtype), votes) + bias, -1)
+        v = squash(torch.einsum("mji,mjid->mjd", c.to(votes.dtype), votes) + bias, -1)
     return v, c
 
 
 def coupling(b: Tensor, leaky: bool) -> Tensor:
     """Softmax over classes; leaky: over the classes and a logit 0, whose share is lost"""
-    return F.pad(b, (1, 0)).softmax(2)[:, :, 1:] if leaky else b.softmax(2)
+    return F.pad(b, (0, 0, 1, 0)).softmax(1)[:, 1:] if leaky else b.softmax(1)
 
 
 class CapsNet(Baseline):
