@@ -5,7 +5,7 @@
     python tools/plus_search.py runs/plus-search --routing --data-dir data          also how much routing matters
 
 Every candidate is `cifar10-plus` with some settings changed, for EPOCHS epochs: 2.7 million images each. If four runs
-at a time reach 40,000 images/s together (the paper's network: 50,800; this one has not been timed), all 26 take 29
+at a time reach 40,000 images/s together (the paper's network: 50,800; this one has not been timed), all 29 take 33
 minutes on an H200. With one seed and 5,000 images, differences below 0.7 points are noise, so repeat the best with
 other seeds (`campaign.py plus-search-NAME:1,2`). --routing predicts the validation images again with the mean
 weights and with another image's weights, and measures the information about the class (D29).
@@ -64,6 +64,12 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     ),
     "uniform-7-layers": (*_EQUAL, "model.dense_layers=7"),
     "uniform-two-wide-blocks": (*_EQUAL, _levels((2, 16, 48, 1), (2, 16, 64, 2), (2, 16, 80, 2), (2, 8, 64, 1))),
+    "uniform-two-wider-blocks": (*_EQUAL, _levels((2, 16, 64, 1), (2, 16, 80, 2), (2, 16, 96, 2), (2, 16, 64, 1))),
+    "uniform-growth-12": (*_EQUAL, _levels((4, 12, 48, 1), (4, 12, 64, 2), (4, 12, 80, 2), (2, 8, 64, 1))),
+    "uniform-middle-level": (
+        *_EQUAL,
+        _levels((4, 8, 48, 1), (4, 8, 64, 2), (4, 8, 64, 1), (4, 8, 96, 2), (2, 8, 64, 1)),
+    ),
     "uniform-5-levels": (*_EQUAL, _levels((4, 8, 48, 1), (4, 8, 48, 1), (4, 8, 64, 2), (4, 8, 96, 2), (2, 8, 64, 1))),
     # training
     "uniform-cutmix-always": (*_EQUAL, "data.augment.cutmix=1"),
