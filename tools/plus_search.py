@@ -3,12 +3,13 @@
     python tools/campaign.py plus-search --out runs/plus-search --data-dir data     train, several at a time; resumable
     python tools/plus_search.py runs/plus-search                                    validation accuracies, best first
     python tools/plus_search.py runs/plus-search --routing --data-dir data          also how much routing matters
+    python tools/plus_search.py runs/plus-search --keep                             records in results/plus-search
 
-Every candidate is `cifar10-plus` with some settings changed, for EPOCHS epochs: 2.7 million images each. If four runs
-at a time reach 40,000 images/s together (the paper's network: 50,800; this one has not been timed), all 29 take 33
-minutes on an H200. With one seed and 5,000 images, differences below 0.7 points are noise, so repeat the best with
-other seeds (`campaign.py plus-search-NAME:1,2`). --routing predicts the validation images again with the mean
-weights and with another image's weights, and measures the information about the class (D29).
+Every candidate is `cifar10-plus` with some settings changed, for EPOCHS epochs: 2.7 million images, about a minute on
+an H200 if four runs share it. With one seed and 5,000 images, differences below 0.7 points are noise, so repeat the
+best with other seeds (`campaign.py plus-search-NAME:1,2`). --routing predicts the validation images again with the mean
+weights and with another image's weights, and measures the information about the class (D29). --keep leaves out test
+results.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import wcapsnet
+from records import environment_of, history_of, rounded, write_record
 from wcapsnet.cli.exit import in_a_sentence
 from wcapsnet.errors import InputError
 from wcapsnet.experiment import Experiment
@@ -30,6 +32,7 @@ from wcapsnet.reports.tables import markdown_table
 from wcapsnet.settings import with_setting
 from wcapsnet.training.run_folder import Run
 
+RECORDS = Path(__file__).parents[1] / "results/plus-search"
 EPOCHS = 60
 PREFIX = "plus-search"
 
@@ -129,6 +132,16 @@ def routing_facts(run: Run, data_dir: Path | None, images: int | None) -> dict[s
     return found
 
 
+def keep(run: Run, routing: dict[str, float]) -> None:
+    """Write the record of a finished run, with validation results only"""
+    experiment, metrics = run.experiment, history_of(run)
+    best = next(one for one in reversed(metrics) if one["best"])
+    validation = {"epoch": best["epoch"], "accuracy": best["validation_accuracy"], **rounded(routing)}
+    parts = {"experiment": run.facts("experiment"), "environment": environment_of(run), "validation": validation}
+    name = experiment.name.removeprefix(f"{PREFIX}-")
+    write_record(RECORDS / name / f"seed={experiment.training.seed}.json", parts, metrics)
+
+
 def table(rows: list[dict[str, Any]]) -> str:
     """Markdown, best validation accuracy first"""
     rows = sorted(rows, key=lambda row: -row["validation"] if row["validation"] == row["validation"] else 0.0)
@@ -145,6 +158,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--routing", action="store_true", help="also measure how much the routing matters")
     parser.add_argument("--images", type=int, help="validation images for --routing (default: all)")
+    parser.add_argument("--keep", action="store_true", help="write the record of every finished run")
     parser.add_argument("--data-dir", type=Path)
     asked = parser.parse_args()
     with in_a_sentence():
@@ -154,7 +168,10 @@ def main() -> None:
         rows = []
         for run in runs:
             routed = asked.routing and run.metrics() and hasattr(run.experiment.model, "routing")
-            rows.append(facts(run) | (routing_facts(run, asked.data_dir, asked.images) if routed else {}))
+            routing = routing_facts(run, asked.data_dir, asked.images) if routed else {}
+            rows.append(facts(run) | routing)
+            if asked.keep and len(run.metrics()) == run.experiment.training.epochs:
+                keep(run, routing)
         print(table(rows), end="")
 
 

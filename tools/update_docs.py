@@ -23,11 +23,14 @@ from wcapsnet.bench import compare
 from wcapsnet.classifier import load_tensors
 from wcapsnet.data import DATASETS
 from wcapsnet.errors import InputError
-from wcapsnet.formatting import percent, plural
-from wcapsnet.recipes.published import PAPER_TABLES
+from wcapsnet.formatting import mean_and_deviation, percent, plural
+from wcapsnet.recipes import PAPER, PLUS_ROWS
+from wcapsnet.recipes.published import BEST_CAPSULES, PAPER_TABLES
 from wcapsnet.reports import figures, tables
 from wcapsnet.reports.export import accuracy_figure
 from wcapsnet.reports.records import NETWORK, Record, in_order, open_run, read_record, runs_in
+from wcapsnet.reports.significance import Sample
+from wcapsnet.reports.significance import compare as compare_samples
 from wcapsnet.reports.svg import Drawing, arranged, titled
 from wcapsnet.training.console import clock
 from wcapsnet.training.run_folder import read_json
@@ -46,7 +49,7 @@ LOOKED = {  # the figure's panels, and the output of `wcapsnet explain --json` f
         for seed in range(3)
     },
 }
-PLACES = ("table-II", "table-III", "table-IV", "table-V")
+PLACES = ("table-II", "table-III", "table-IV", "table-V", "plus")
 
 
 def committed(results: Path) -> list[Record]:
@@ -78,7 +81,8 @@ def pages(root: Path) -> dict[Path, str]:
         COMPARED: _one_line_each(facts),
         readme: filled(root / readme, {"results": short_table, **short}),
         results: filled(
-            root / results, {"summary": short_table, "tables": paper, "compare": _compared(compared.values())}
+            root / results,
+            {"summary": short_table, "tables": paper, "plus": plus(records), "compare": _compared(compared.values())},
         ),
         runs: filled(root / runs, {"runs": _runs(records) + _curves(records)}),
         guide: filled(root / guide, {"networks": _networks(root)}),
@@ -245,6 +249,34 @@ def headline(records: Sequence[Record]) -> str:
         lines.append([title, *(show(cells[name]) for name in columns)])
     named = {"learned routing": routed, "equal weights": equal}
     return "\n".join([tables.markdown_table(lines), *(f"{note}\n" for note in tables.trained_before(named, columns))])
+
+
+def plus(records: Sequence[Record]) -> str:
+    """wcapsnet-plus, equal weights and DenseNet with its recipe, and the best capsule networks published"""
+    own = {row: [r for r in records if r.row == row] for row in PLUS_ROWS}
+    columns = [name for name in PAPER if any(r.dataset == name for runs in own.values() for r in runs)]
+    if not columns:
+        return "No full-length run is recorded yet.\n"
+
+    def sample(row: str, dataset: str) -> Sample | None:
+        runs = [r for r in own[row] if r.dataset == dataset]
+        return Sample(tuple(r.accuracy for r in runs), runs[0].images) if runs else None
+
+    def cell(row: str, dataset: str) -> str:
+        found = sample(row, dataset)
+        return f"{mean_and_deviation(found.accuracies)} ({len(found.accuracies)})" if found else tables.DASH
+
+    def difference(row: str, dataset: str) -> str:
+        one, other = sample("wcapsnet-plus", dataset), sample(row, dataset)
+        return ": p = ".join(tables.shown(compare_samples(one, other))) if one and other else tables.DASH
+
+    lines = [["test accuracy in % (seeds)", *(DATASETS[name].title for name in columns)]]
+    lines += [[title, *(cell(row, name) for name in columns)] for row, (_, title) in PLUS_ROWS.items()]
+    best = {name: "{:.2f} ({})".format(*figure) for name, figure in BEST_CAPSULES.items()}
+    lines.append(["best capsule network published", *(best.get(name, tables.DASH) for name in columns)])
+    for row, (_, title) in list(PLUS_ROWS.items())[1:]:
+        lines.append([f"WCapsNet-plus − {title}", *(difference(row, name) for name in columns)])
+    return tables.markdown_table(lines)
 
 
 class Panel(NamedTuple):

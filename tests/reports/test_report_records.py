@@ -1,5 +1,6 @@
 """Which runs may stand in a table, where their records lie, and that all that is made of them is up to date."""
 
+import itertools
 import json
 import math
 import shutil
@@ -13,7 +14,7 @@ import update_docs as pages
 from records import keep, records_json
 from update_docs import main
 from wcapsnet.errors import InputError
-from wcapsnet.recipes import ABLATIONS, PAPER, TABLE_V, recipe
+from wcapsnet.recipes import ABLATIONS, PAPER, PLUS_ROWS, TABLE_V, recipe
 from wcapsnet.reports.records import (
     NETWORK,
     open_run,
@@ -363,6 +364,22 @@ def test_a_run_of_another_system_lands_in_table_v_with_one_command(checkout, tmp
     page = (checkout / "docs/results.md").read_text()
     assert "| DenseNet-BC-100 (k = 12) | 0.77M | 95.49 (1) |" in page
     assert "| CIFAR-10 | densenet-bc-100 | 0 | 300 |" in (checkout / "docs/runs.md").read_text()
+
+
+def test_runs_of_wcapsnet_plus_are_compared_with_equal_weights_and_densenet_trained_alike(checkout, tmp_path):
+    for dataset, row in itertools.product(("mnist", "cifar10"), PLUS_ROWS):
+        assert row_of(recipe(f"{dataset}-{PLUS_ROWS[row][0]}")) == (dataset, row)
+    runs = [finished(tmp_path / f"a{seed}", "cifar10-plus", 9550 + 10 * seed, seed) for seed in range(3)]
+    runs += [finished(tmp_path / f"b{seed}", "cifar10-plus-uniform", 9520 + 10 * seed, seed) for seed in range(3)]
+    assert main(list(map(str, runs)), checkout) == 0
+    assert (checkout / "results/plus/cifar10/wcapsnet-plus-uniform/seed=2.json").is_file()
+    page = (checkout / "docs/results.md").read_text()
+    assert "| WCapsNet-plus | 95.60 ± 0.10 (3) |" in page
+    assert "| WCapsNet-plus, equal weights | 95.30 ± 0.10 (3) |" in page
+    # Student's t: 0.30 / (0.10 √(2/3)) = 3.67 with 4 degrees of freedom
+    assert "| WCapsNet-plus − WCapsNet-plus, equal weights | +0.30 [+0.07, +0.53]: p = 0.021 |" in page
+    assert "| WCapsNet-plus | 0.80M | 95.60 ± 0.10 (3) | – |" in page  # Table V
+    assert paper_figure(recipe("cifar10-plus")) is None
 
 
 def test_runs_of_other_systems_leave_the_statistics_of_the_paper_s_network_alone(tmp_path):

@@ -1,5 +1,6 @@
 """tools/plus_search.py: every candidate can be trained by the kernels, and the table ranks by validation accuracy."""
 
+import json
 import sys
 from dataclasses import replace
 
@@ -15,7 +16,7 @@ from wcapsnet.models import parameter_count
 from wcapsnet.network import WCapsNet
 from wcapsnet.recipes import recipe
 from wcapsnet.settings import differing
-from wcapsnet.training.run_folder import Run
+from wcapsnet.training.run_folder import Run, read_json
 
 NAMES = plus_search.CANDIDATES
 
@@ -65,10 +66,18 @@ def test_the_search_trains_resumes_and_prints_validation_accuracies(tmp_path, mo
         monkeypatch.setattr(sys, "argv", command)
         campaign.main()
         assert "test" not in capsys.readouterr().out.split("| run")[1]
-    monkeypatch.setattr(sys, "argv", ["plus_search", str(tmp_path), "--routing", "--images", "20"])
+    monkeypatch.setattr(plus_search, "RECORDS", tmp_path / "records")
+    monkeypatch.setattr(sys, "argv", ["plus_search", str(tmp_path), "--routing", "--images", "20", "--keep"])
     plus_search.main()
     rows = [line for line in capsys.readouterr().out.splitlines() if "2/2" in line]
-    assert len(rows) == len([path for path in tmp_path.iterdir() if Run.is_run(path)]) == 2
+    runs = [Run.open(path) for path in tmp_path.iterdir() if Run.is_run(path)]
+    assert len(rows) == len(runs) == 2
+    for run in runs:
+        name = run.experiment.name.removeprefix(f"{plus_search.PREFIX}-")
+        kept = read_json(tmp_path / "records" / name / "seed=0.json")
+        assert len(kept["metrics"]["validation_accuracy"]) == 2
+        assert ("mean" in kept["validation"]) == (name == "position-information")
+        assert "test" not in json.dumps(kept["validation"] | {"fields": [*kept, *kept["metrics"]]})
 
 
 def test_the_table_puts_the_best_validation_accuracy_first_and_runs_without_one_last():

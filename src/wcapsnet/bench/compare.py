@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -16,14 +16,14 @@ from ..data import DATASETS, DataConfig
 from ..errors import InputError
 from ..experiment import Experiment, TrainingConfig
 from ..formatting import mean_and_deviation
+from ..kernels import FusedEngine, choose
 from ..models import parameter_count
-from ..network import WCapsNetConfig
 from ..objective import Objective
 from ..parts import model, suggestion
-from ..recipes import PAPER, TABLE_V
+from ..recipes import PAPER, RECORDED
 from ..recipes.published import SYSTEMS, System
 from ..reports.charts import Point, scatter
-from ..reports.records import NETWORK, Record, comparable, shipped_records
+from ..reports.records import Record, comparable, shipped_records
 from ..reports.svg import Drawing, arranged, titled
 from ..reports.tables import DASH, markdown_table
 from . import suite, tasks
@@ -190,11 +190,7 @@ def names_for(dataset: str, asked: Sequence[str] | None = None) -> dict[str, Sys
     if dataset not in PAPER:
         raise InputError(f"There is no dataset {dataset!r} to compare on{suggestion(dataset, PAPER)}")
     if asked is None:
-        return {
-            name: one
-            for name, one in SYSTEMS.items()
-            if name == NETWORK or f"{name}-{dataset}" in TABLE_V or one.published(dataset)
-        }
+        return {name: one for name, one in SYSTEMS.items() if (dataset, name) in RECORDED or one.published(dataset)}
     for name in asked:
         if name not in SYSTEMS and name not in model:
             raise InputError(f"There is no model {name!r}{suggestion(name, {**SYSTEMS, **model})}")
@@ -205,10 +201,8 @@ def names_for(dataset: str, asked: Sequence[str] | None = None) -> dict[str, Sys
 
 def experiment_of(name: str, system: System, dataset: str) -> Experiment:
     """Its recipe on this dataset; without one, the network of this shape with its own loss and optimizer"""
-    if name == NETWORK:
-        return PAPER[dataset]()
-    if f"{name}-{dataset}" in TABLE_V:
-        return TABLE_V[f"{name}-{dataset}"]()
+    if (dataset, name) in RECORDED:
+        return RECORDED[dataset, name]()
     config = system.config(dataset)
     terms: Any = getattr(config, "terms", None)
     training = TrainingConfig(**getattr(config, "training", {}))
@@ -265,6 +259,13 @@ def packaged_facts() -> dict[str, Any]:
     return facts
 
 
+def _as_trained(name: str, experiment: Experiment, precision: str, device: torch.device) -> Contender:
+    """The implementation that training chooses"""
+    training = replace(experiment.training, precision=precision, kernels="auto")
+    engine = choose(experiment.model.build(), replace(experiment, training=training), device)
+    return Contender("fused" if isinstance(engine, FusedEngine) else "plain", precision, name)
+
+
 def measure(
     experiments: Mapping[str, Experiment],
     device: torch.device,
@@ -286,8 +287,7 @@ def measure(
             if name in cannot:
                 continue
             say(f"{name}: {what}")
-            fused = isinstance(experiment.model, WCapsNetConfig) and device.type == "cuda"
-            contender = Contender("fused" if fused else "plain", precision, name)
+            contender = _as_trained(name, experiment, precision, device)
             data = data if data is not None or what != "training" else tasks.synthetic(experiment, device)
             asked = suite.Request("train" if what == "training" else "infer", experiment, [], [size], device)
             try:

@@ -10,10 +10,23 @@ from ..parts import recipe as recipes
 from ..parts import suggestion
 from . import paper, quick
 from .ablations import PAPER_FIGURES, ROWS, TABLE_OF, variant
-from .plus import PLUS
+from .plus import PLUS, PLUS_ROWS
+from .published import SYSTEMS
 from .table_v import TABLE_V
 
-__all__ = ["ABLATIONS", "PAPER", "PLUS", "RECIPES", "ROWS", "SMALL", "TABLE_V", "recipe", "suggest"]
+__all__ = [
+    "ABLATIONS",
+    "PAPER",
+    "PLUS",
+    "PLUS_ROWS",
+    "RECIPES",
+    "RECORDED",
+    "ROWS",
+    "SMALL",
+    "TABLE_V",
+    "recipe",
+    "suggest",
+]
 
 PAPER: dict[str, Callable[[], Experiment]] = {
     "mnist": paper.mnist,
@@ -42,6 +55,23 @@ def _ablation(base: Callable[[], Experiment], dataset: str, row: str) -> Callabl
 
 
 ABLATIONS = {f"{dataset}-{row}": _ablation(base, dataset, row) for dataset, base in PAPER.items() for row in ROWS}
+# The recipes whose full-length runs are kept in results/, by dataset and row
+RECORDED: dict[tuple[str, str], Callable[[], Experiment]] = {
+    **{(dataset, "wcapsnet"): base for dataset, base in PAPER.items()},
+    **{(dataset, row): ABLATIONS[f"{dataset}-{row}"] for dataset in PAPER for row in ROWS},
+    **{
+        (dataset, row): TABLE_V[f"{row}-{dataset}"]
+        for dataset in PAPER
+        for row in SYSTEMS
+        if f"{row}-{dataset}" in TABLE_V
+    },
+    **{
+        (dataset, row): PLUS[f"{dataset}-{ending}"]
+        for dataset in PAPER
+        for row, (ending, _) in PLUS_ROWS.items()
+        if f"{dataset}-{ending}" in PLUS
+    },
+}
 for _name, _function in {**PAPER, **SMALL, **PLUS, **ABLATIONS, **TABLE_V}.items():
     recipes(_name)(_function)
 RECIPES = recipes

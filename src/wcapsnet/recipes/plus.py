@@ -74,3 +74,9 @@ for _dataset in _DATA:
     PLUS[f"{_dataset}-plus-densenet"] = _recipe(
         _densenet, _dataset, "DenseNet-BC-100-12 and the recipe of wcapsnet-plus"
     )
+
+PLUS_ROWS = {  # rows of records: their recipes' endings, and titles
+    "wcapsnet-plus": ("plus", "WCapsNet-plus"),
+    "wcapsnet-plus-uniform": ("plus-uniform", "WCapsNet-plus, equal weights"),
+    "densenet-bc-100-plus": ("plus-densenet", "DenseNet-BC-100 (k = 12), same recipe"),
+}

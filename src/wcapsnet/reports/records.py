@@ -5,6 +5,7 @@
     results/table-IV/DATASET/{ws,ce,random,uniform}/seed=N.json
     results/table-V/DATASET/wcapsnet/seed=N.json    the paper's network: also softmax of II, tilt of III, WS+CE of IV
     results/table-V/DATASET/SYSTEM/seed=N.json      the other systems: the recipe SYSTEM-DATASET of recipes/table_v.py
+    results/plus/DATASET/ROW/seed=N.json            wcapsnet-plus and its comparisons: recipes/plus.py
 
 A record holds the JSON files of its run folder by name: experiment, environment, test, and metrics as one list per
 column. It has no weights and no paths; losses have six digits. records.json in this folder has the figures of all
@@ -27,7 +28,7 @@ from ..errors import InputError
 from ..experiment import Experiment
 from ..formatting import some
 from ..objective import Objective
-from ..recipes import ABLATIONS, PAPER, TABLE_V
+from ..recipes import PAPER, PLUS_ROWS, RECORDED
 from ..recipes.ablations import PAPER_FIGURES, TABLE_OF
 from ..recipes.published import PAPER_TABLES, SYSTEMS
 from ..settings import flat, from_dict, to_dict
@@ -37,6 +38,7 @@ from ..training.run_folder import Run, read_experiment, read_json
 NETWORK = "wcapsnet"  # the row that all tables share
 WITHOUT_LOSS = ("ce", "random", "uniform")  # rows with λ_WS = 0
 # Runs of one experiment may differ in these fields: their name, their seed, and how they are computed.
+BESIDE = {*SYSTEMS, *PLUS_ROWS} - {NETWORK}  # networks with recipes of their own
 FREE = ("name", "training.seed", "training.precision", "training.kernels", "training.cuda_graph")
 
 
@@ -67,8 +69,8 @@ class Record:
 
     @property
     def place(self) -> Path:
-        table = "V" if self.row in SYSTEMS else TABLE_OF[self.row]
-        return Path(f"table-{table}") / self.dataset / self.row / f"seed={self.seed}.json"
+        folder = "plus" if self.row in PLUS_ROWS else f"table-{TABLE_OF.get(self.row, 'V')}"
+        return Path(folder) / self.dataset / self.row / f"seed={self.seed}.json"
 
 
 class RecordedRun(Run):
@@ -111,7 +113,7 @@ def open_run(path: Path) -> Run:
 
 
 def row_of(experiment: Experiment) -> tuple[str, str] | None:
-    """Dataset and row of Tables II to V that an experiment repeats, with any seed; L̃_WS may be summed over levels"""
+    """Dataset and row that an experiment repeats, with any seed; L̃_WS may be summed over levels"""
     return _found(experiment)[0]
 
 
@@ -124,14 +126,8 @@ def _found(experiment: Experiment) -> tuple[tuple[str, str] | None, bool]:
 
 @functools.cache
 def _rows(summed: bool = False) -> list[tuple[tuple[str, str], dict[str, Any]]]:
-    """Dataset and row of every recipe in Tables II to V, with its essence"""
-    recipes = {(dataset, NETWORK): base for dataset, base in PAPER.items()}
-    for name, ablation in ABLATIONS.items():
-        dataset, _, row = name.rpartition("-")
-        recipes[dataset, row] = ablation
-    for name, system in () if summed else TABLE_V.items():
-        row = next(row for row in SYSTEMS if name.startswith(f"{row}-") and name.removeprefix(f"{row}-") in PAPER)
-        recipes[name.removeprefix(f"{row}-"), row] = system
+    """Dataset and row of every recipe that has records, with its essence"""
+    recipes = {place: make for place, make in RECORDED.items() if not summed or place[1] not in BESIDE}
     return [(row, _essence(_with_sum(make()) if summed else make())) for row, make in recipes.items()]
 
 
@@ -169,8 +165,8 @@ def paper_figure(experiment: Experiment) -> PaperFigure | None:
     (dataset, row), differences = (found, ()) if found else nearest_row(experiment)
     if dataset != experiment.data.source or any(one.startswith("model.architecture ") for one in differences):
         return None
-    if row != NETWORK and row in SYSTEMS:
-        published = SYSTEMS[row].published(dataset)
+    if row in BESIDE:
+        published = SYSTEMS[row].published(dataset) if row in SYSTEMS else None
         return PaperFigure(published[0] / 100, differences, published[1]) if published else None
     figures = PAPER_TABLES["IV"].rows["WS+CE"] if row == NETWORK else PAPER_FIGURES[row]
     return PaperFigure(figures[dataset] / 100, differences) if dataset in figures else None
@@ -185,7 +181,7 @@ def read_record(path: Path) -> Record:
             raise InputError(f"{path} was trained on a dataset that is not in the paper.")
         (dataset, name), differences = nearest_row(run.experiment)
         why = f"nearest is {name} on {dataset}, but {some(differences, 3)}"
-        raise InputError(f"{path} is not a row of the paper's tables: {why}.")
+        raise InputError(f"{path} is not a row of the tables: {why}.")
     epochs = run.experiment.training.epochs
     if not run.finished:
         raise InputError(
@@ -271,7 +267,7 @@ OTHER_OBJECTIVE = {
 def comparable(records: Sequence[Record]) -> list[Record]:
     """For each dataset, the records with one objective: L̃_WS as a mean over levels or, if the network has only such
     runs, as a sum (D7). Rows without that loss fit either."""
-    free = {*WITHOUT_LOSS, *SYSTEMS} - {NETWORK}
+    free = {*WITHOUT_LOSS, *BESIDE}
 
     def sums(dataset: str) -> bool:
         networks = {r.summed for r in records if (r.dataset, r.row) == (dataset, NETWORK)}
@@ -282,7 +278,7 @@ def comparable(records: Sequence[Record]) -> list[Record]:
 
 
 def in_order(records: Iterable[Record]) -> list[Record]:
-    datasets, rows = list(PAPER), [NETWORK, *TABLE_OF, *SYSTEMS]
+    datasets, rows = list(PAPER), [NETWORK, *TABLE_OF, *SYSTEMS, *PLUS_ROWS]
     return sorted(records, key=lambda r: (datasets.index(r.dataset), rows.index(r.row), r.seed))
 
 

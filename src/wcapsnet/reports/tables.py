@@ -14,12 +14,11 @@ from ..recipes.ablations import NUMERALS
 from ..recipes.published import PAPER_COLUMNS, PAPER_TABLES, SYSTEMS, PaperTable
 from ..sweeps import Sweep
 from ..training.run_folder import Run
-from .records import NETWORK, Record, comparable, row_of
+from .records import BESIDE, NETWORK, Record, comparable, row_of
 from .significance import LEVEL, Difference, Sample, Spread, compare, holm, spreads
 
 DASH = "–"
 REFERENCE = "reference"
-BESIDE = {*SYSTEMS} - {NETWORK}  # networks of other papers, with recipes of their own
 UNAVAILABLE = {"svhn": "not measured: the dataset was not available"}
 CHANGED = "2026-11-16T21:48"  # when D7 and D36 came into force; runs started before are older
 OLD = "Trained before D7 and D36, with the Wasserstein loss summed over levels and another decoded vector"
