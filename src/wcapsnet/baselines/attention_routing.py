@@ -35,6 +35,7 @@ class AttentionRoutingConfig(Pictures):
     routings: int = 2  # the first is uniform
 
     least_side: ClassVar[int] = 14
+    may_be_zero: ClassVar[tuple[str, ...]] = ("hidden",)
     training: ClassVar[dict[str, object]] = {"nesterov": False, "weight_decay": 5e-4}
 
     def build(self) -> AttentionRouting:

@@ -46,13 +46,15 @@ class CapsNetConfig(Pictures):
     standardize: bool = False  # each image by its own mean and deviation
 
     least_side: ClassVar[int] = 17
+    may_be_zero: ClassVar[tuple[str, ...]] = ("crop",)
     training: ClassVar[dict[str, object]] = {"optimizer": "adamw", "lr": 1e-3, "weight_decay": 0.0}  # Adam
     normalization: ClassVar[str] = "unit"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.crop <= min(self.height, self.width):
-            raise InputError(f"model.crop is {self.crop}, but the images are {self.height}×{self.width}.")
+        least, most = 1 if self.same_padding else self.least_side, min(self.height, self.width)
+        if self.crop and not least <= self.crop <= most:
+            raise InputError(f"model.crop is {self.crop}, but it must be 0 or between {least} and {most}.")
 
     def build(self) -> CapsNet:
         return CapsNet(self)

@@ -23,14 +23,19 @@ class Pictures:
     width: int = 32
 
     least_side: ClassVar[int] = 8
+    may_be_zero: ClassVar[tuple[str, ...]] = ()  # all other numbers are at least 1
     training: ClassVar[dict[str, object]] = {}  # changes to TrainingConfig
     normalization: ClassVar[str] = "standardize"
 
     def __post_init__(self) -> None:
-        for name, least in (("classes", 2), ("channels", 1), ("height", self.least_side), ("width", self.least_side)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < least:
-                raise InputError(f"model.{name} is {value!r}, but it must be a whole number of at least {least}.")
+        leasts = dict.fromkeys(self.may_be_zero, 0)
+        leasts |= {"classes": 2, "height": self.least_side, "width": self.least_side}
+        for name, value in vars(self).items():
+            least, several = leasts.get(name, 1), isinstance(value, tuple)
+            for one in value if several else (value,):
+                if not isinstance(one, int) or (one < least and not isinstance(one, bool)):
+                    must = "contain whole numbers" if several else "be a whole number"
+                    raise InputError(f"model.{name} is {value!r}, but it must {must} of at least {least}.")
 
     @property
     def terms(self) -> dict[str, float]:

@@ -42,6 +42,7 @@ class DeepCapsConfig(Pictures):
     class_dimension: int = 32
     iterations: int = 3
 
+    may_be_zero: ClassVar[tuple[str, ...]] = ("resize",)
     training: ClassVar[dict[str, object]] = {"optimizer": "adamw", "lr": 1e-3, "weight_decay": 0.0}  # Adam
     normalization: ClassVar[str] = "unit"
 

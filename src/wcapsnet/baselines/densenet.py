@@ -29,8 +29,6 @@ class DenseNetConfig(Pictures):
         super().__post_init__()
         if self.depth < 10 or (self.depth - 4) % 6:
             raise InputError(f"model.depth is {self.depth}, but it must be 4 + 6 n: 10, 16, 22, …")
-        if self.growth < 1:
-            raise InputError(f"model.growth is {self.growth}, but it must be at least 1.")
 
     def build(self) -> DenseNet:
         return DenseNet(self)
@@ -93,7 +91,7 @@ class DenseNet(Baseline):
         self.linear = nn.Linear(width, config.classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, images: Tensor) -> LogitsOutput:

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..errors import InputError
 from ..parts import architecture, model
 from .common import Baseline, CapsuleOutput, DenseDecoder, Pictures, lengths, log_odds, one_class
 
@@ -36,6 +37,14 @@ class EfficientCapsNetConfig(Pictures):
     least_side: ClassVar[int] = 11
     training: ClassVar[dict[str, object]] = {"optimizer": "adamw", "lr": 5e-4, "weight_decay": 0.0}  # Adam
     normalization: ClassVar[str] = "unit"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.widths[-1] % self.primary_dimension:
+            raise InputError(
+                f"model.widths ends in {self.widths[-1]}, but it must be a multiple of model.primary_dimension, "
+                f"{self.primary_dimension}."
+            )
 
     def build(self) -> EfficientCapsNet:
         return EfficientCapsNet(self)

@@ -3,7 +3,7 @@
 Published: CIFAR-10 95.38 % with batches of 64, 95.08 % with 128; CIFAR-100 77.29 %. 10.2M parameters: 10.18M in
 convolutions and the linear layer; 0.15M more in batch norms, which this number leaves out. Three stages of 111
 bottleneck blocks. As in the authors' code, in the first block of a stage the shortcut is a 1×1 convolution of the
-pre-activated input.
+pre-activated input, and the stride stands at the first 1×1 convolutions.
 
 In evaluation after very few steps, the running statistics of a thousand batch norms lag behind the weights, and the
 output overflows. A small folder of pictures therefore needs a small batch size.
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..errors import InputError
 from ..parts import architecture, model
 from .common import Baseline, LogitsOutput, Pictures
 
@@ -25,6 +26,11 @@ from .common import Baseline, LogitsOutput, Pictures
 class ResNetConfig(Pictures):
     depth: int = 1001  # 9 × blocks in a stage + 2
     widths: tuple[int, int, int] = (16, 32, 64)  # of the 3×3 convolutions; the blocks hand on four times as many
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.depth < 11 or (self.depth - 2) % 9:
+            raise InputError(f"model.depth is {self.depth}, but it must be 2 + 9 n: 11, 20, 29, …")
 
     def build(self) -> ResNet:
         return ResNet(self)
@@ -42,9 +48,9 @@ class Bottleneck(nn.Module):
     def __init__(self, channels: int, width: int, stride: int):
         super().__init__()
         self.norm1 = nn.BatchNorm2d(channels)
-        self.conv1 = nn.Conv2d(channels, width, 1, bias=False)
+        self.conv1 = nn.Conv2d(channels, width, 1, stride, bias=False)
         self.norm2 = nn.BatchNorm2d(width)
-        self.conv2 = nn.Conv2d(width, width, 3, stride, padding=1, bias=False)
+        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
         self.norm3 = nn.BatchNorm2d(width)
         self.conv3 = nn.Conv2d(width, 4 * width, 1, bias=False)
         changes = stride > 1 or channels != 4 * width
@@ -73,7 +79,7 @@ class ResNet(Baseline):
         self.linear = nn.Linear(channels, config.classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, images: Tensor) -> LogitsOutput:
         x = self.blocks(self.conv(images))  # (m, 256, 8, 8)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..errors import InputError
 from ..parts import architecture, model
 from .common import Baseline, LogitsOutput, Pictures
 
@@ -22,6 +23,14 @@ from .common import Baseline, LogitsOutput, Pictures
 class VGGConfig(Pictures):
     widths: tuple[int, ...] = (64, 128, 256, 512, 512)  # of the stages, each followed by 2×2 max pooling
     layers: tuple[int, ...] = (2, 2, 4, 4, 4)  # in each stage
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.widths or len(self.widths) != len(self.layers):
+            raise InputError(
+                f"model.widths and model.layers have {len(self.widths)} and {len(self.layers)} entries, but they must "
+                "have one for each stage."
+            )
 
     def build(self) -> VGG:
         return VGG(self)
