@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import wcapsnet
-from records import environment_of, history_of, mean_and_spread, write_record
+from records import mean_and_spread, write_run
 from update_docs import Panel, filled, weight_maps
 from wcapsnet.atomic import write_text
 from wcapsnet.cli.exit import in_a_sentence
@@ -47,9 +47,8 @@ def keep(path: Path, root: Path, data_dir: Path | None) -> Path:
     found = {"levels": [{name: level[name] for name in ("level", "information", "mean")} for level in levels]}
     if experiment.model.routing.fitness == "critic":
         found |= inside.rerouted().summary()
-    facts = {"experiment": run.facts("experiment"), "environment": environment_of(run), "test": run.results()}
     place = root / RECORDS / name / f"seed={experiment.training.seed}.json"
-    write_record(place, facts | {"inside": found}, history_of(run))
+    write_run(place, run, inside=found)
     return place
 
 

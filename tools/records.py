@@ -1,7 +1,14 @@
-"""Write the records that `wcapsnet.reports.records` reads."""
+"""Write the records that `wcapsnet.reports.records` reads.
+
+    python tools/records.py FOLDER RUN …
+
+writes FOLDER/EXPERIMENT/seed=S.json for every run, also of runs that were stopped or belong in no table. Rows of the
+tables: tools/update_docs.py.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 from collections.abc import Sequence
@@ -9,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from wcapsnet.atomic import write_text
+from wcapsnet.cli.exit import in_a_sentence
 from wcapsnet.errors import InputError
-from wcapsnet.reports.records import Record, open_run, read_record
+from wcapsnet.reports.records import Record, open_run, read_record, runs_in
 from wcapsnet.settings import to_dict
 from wcapsnet.training.environment import file_names_only
 from wcapsnet.training.run_folder import Run
@@ -28,9 +36,15 @@ def keep(path: Path, results: Path) -> Path:
     place = results / record.place
     if place.exists() and read_record(place) != record:
         raise InputError(f"{place} holds another run with the seed {record.seed}; train {path} with another seed.")
-    facts = {"experiment": run.facts("experiment"), "environment": environment_of(run), "test": run.results()}
-    write_record(place, facts, history_of(run))
+    write_run(place, run)
     return place
+
+
+def write_run(path: Path, run: Run, **more: dict[str, Any]) -> None:
+    """The record of a run, without `test` if it is not finished, and more facts by name"""
+    facts = {"experiment": run.facts("experiment"), "environment": environment_of(run)}
+    tested = {"test": run.results()} if run.finished else {}
+    write_record(path, facts | tested | more, history_of(run))
 
 
 def write_record(path: Path, facts: dict[str, Any], metrics: list[dict[str, Any]]) -> None:
@@ -85,3 +99,21 @@ def _without_paths(environment: dict[str, Any]) -> dict[str, Any]:
     if "resumed" in environment:
         found["resumed"] = [_without_paths(again) for again in environment["resumed"]]
     return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
+    asked = parser.parse_args()
+    with in_a_sentence():
+        for run in [open_run(path) for given in asked.runs for path in runs_in(given)]:
+            place = asked.folder / run.experiment.name / f"seed={run.experiment.training.seed}.json"
+            if place.exists():
+                raise InputError(f"{place} exists; choose another folder, or delete it first.")
+            write_run(place, run)
+            print(f"{run.path} → {place}")
+
+
+if __name__ == "__main__":
+    main()

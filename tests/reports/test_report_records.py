@@ -4,12 +4,14 @@ import itertools
 import json
 import math
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from report_helpers import figures, finished
 
+import records
 import update_docs as pages
 from records import keep, records_json
 from update_docs import main
@@ -138,6 +140,23 @@ def test_a_damaged_record_is_a_sentence(tmp_path):
             read_record(kept)
     kept.write_text(json.dumps(content)[:-9])
     assert "is not valid JSON" in read_records(tmp_path / "results")[1][0]
+
+
+def test_a_record_can_be_written_of_a_stopped_run_with_its_metrics(tmp_path, monkeypatch, capsys):
+    """Also of a run that belongs in no table; an existing record is not replaced."""
+    finished(tmp_path / "runs/whole", "vgg-19-cifar10", 9000, seed=1, epochs=3, milestones=())
+    finished(tmp_path / "runs/stopped", "vgg-19-cifar10", 9000).joinpath("test.json").unlink()
+    folder = tmp_path / "records"
+    monkeypatch.setattr(sys, "argv", ["records", str(folder), str(tmp_path / "runs")])
+    records.main()
+    whole, stopped = (open_run(folder / f"vgg-19-cifar10/seed={seed}.json") for seed in (1, 0))
+    assert whole.finished
+    assert len(whole.metrics()) == 3
+    assert not stopped.finished
+    assert len(stopped.metrics()) == 160
+    with pytest.raises(SystemExit):
+        records.main()
+    assert "exists; choose another folder" in capsys.readouterr().err
 
 
 def test_keeping_a_run_again_changes_nothing_and_another_run_with_its_seed_is_refused(tmp_path):
