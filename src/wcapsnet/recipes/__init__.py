@@ -10,6 +10,7 @@ from ..parts import recipe as recipes
 from ..parts import suggestion
 from . import paper, quick
 from .ablations import PAPER_FIGURES, ROWS, TABLE_OF, variant
+from .deciding import DECIDING
 from .plus import PLUS, PLUS_ROWS
 from .published import SYSTEMS
 from .table_v import TABLE_V
@@ -39,8 +40,7 @@ SMALL: dict[str, Callable[[], Experiment]] = {
     "quick": quick.quick,
     "demo": quick.demo,
     "small-cifar100": quick.small_cifar100,
-    "deciding-cifar10": quick.deciding_cifar10,
-    "deciding-cifar10-uniform": quick.deciding_cifar10_uniform,
+    **DECIDING,
 }
 
 

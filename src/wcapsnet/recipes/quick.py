@@ -11,14 +11,12 @@ from ..data.folder import FolderSummary
 from ..data.types import Augmentations
 from ..experiment import Experiment, TrainingConfig
 from ..models import model_config
-from ..network import Level, RoutingConfig
 from ..objective import PAPER, Objective
 
 WCAPSNET_TRAINING: dict[str, Any] = {"optimizer": "adamw", "lr": 0.005, "weight_decay": 0.3, "averaging": 0.99}
 FINE_TUNING_LR, FINE_TUNING_EPOCHS = 0.25, 0.5  # relative to training from scratch (docs/results.md, "Photographs")
 SMALL_TRAINING = {**WCAPSNET_TRAINING, "weight_decay": 1.0}
 PHOTOGRAPHS = {"erase": 0.3, "colour": 0.2}  # further augmentation, measured with wcapsnet-small
-DECIDING_LEVELS = (Level(2, 16, 64, 2), Level(4, 16, 96, 2), Level(2, 32, 128, 1))
 SMALL_SIDE = 32  # pixels, on a CPU: 64 costs three times as much (docs/results.md)
 
 
@@ -49,34 +47,13 @@ def small_cifar100() -> Experiment:
         data=DataConfig(source="cifar100", validation=2500, normalization="standardize", mirror=True, shift=4),
         model=model_config("wcapsnet-small", 100, 3, 32, 32),
         objective=Objective({**PAPER, "reconstruction": 0.01}),
-        training=_averaged(40),
+        training=averaged(40),
     )
 
 
-def deciding_cifar10() -> Experiment:
-    """CIFAR-10 on a CPU, with blocks that specialise in classes (D43). 15 epochs, 13 minutes on one core."""
-    routing = RoutingConfig(per_position=True, sharpness=(6.0,), noise_share=0.0, dropout=0.0)
-    return _on_cifar10("deciding-cifar10", routing, class_information=0.3)
-
-
-def deciding_cifar10_uniform() -> Experiment:
-    """The network of deciding-cifar10 with equal weights, for comparison. 15 epochs, 11 minutes on one core."""
-    return _on_cifar10("deciding-cifar10-uniform", RoutingConfig(fitness="constant", noise_share=0.0, dropout=0.0))
-
-
-def _averaged(epochs: int) -> TrainingConfig:
+def averaged(epochs: int) -> TrainingConfig:
     training = {**WCAPSNET_TRAINING, "averaging": 0.999}
     return TrainingConfig(epochs=epochs, milestones=(), schedule="cosine", warmup=1, **training)
-
-
-def _on_cifar10(name: str, routing: RoutingConfig, **terms: float) -> Experiment:
-    return Experiment(
-        name=name,
-        data=DataConfig(source="cifar10", validation=5000, normalization="standardize", mirror=True, shift=4),
-        model=replace(model_config("wcapsnet-small", 10, 3, 32, 32), levels=DECIDING_LEVELS, routing=routing),
-        objective=Objective(cross_entropy=1.0, reconstruction=0.01, label_smoothing=0.1, **terms),
-        training=_averaged(15),
-    )
 
 
 def folder(
