@@ -19,7 +19,7 @@ import wcapsnet.hub as hub
 import wcapsnet.sweeps.plan as sweep_module
 import wcapsnet.sweeps.run as runs_module
 from wcapsnet.data import DATASETS, types
-from wcapsnet.recipes import ABLATIONS, PAPER, RECIPES, ROWS
+from wcapsnet.recipes import RECIPES, RECORDED, ROWS
 from wcapsnet.recipes.ablations import variant
 from wcapsnet.recipes.published import PAPER_TABLES
 from wcapsnet.reports import records
@@ -315,8 +315,8 @@ def test_ablate_holds_rows_against_the_reference_row(toy):
 
 def test_the_papers_figures_stand_beside_its_own_experiments_alone(toy, monkeypatch):
     monkeypatch.setattr(records, "_rows", records._rows.__wrapped__)  # no rows from before
-    monkeypatch.setitem(PAPER, "toy", RECIPES["toy"])
-    monkeypatch.setitem(ABLATIONS, "toy-squash", lambda: variant(RECIPES["toy"](), ROWS["squash"], "toy-squash"))
+    monkeypatch.setitem(RECORDED, ("toy", "wcapsnet"), RECIPES["toy"])
+    monkeypatch.setitem(RECORDED, ("toy", "squash"), lambda: variant(RECIPES["toy"](), ROWS["squash"], "toy-squash"))
     for row, figure in (("squash", 40.0), ("tilt", 41.25)):
         monkeypatch.setitem(PAPER_TABLES["III"].rows[row], "toy", figure)
     monkeypatch.setitem(PAPER_TABLES["II"].rows["softmax"], "toy", 42.5)
