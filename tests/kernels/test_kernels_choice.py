@@ -338,11 +338,8 @@ def test_a_subclass_of_the_network_is_left_to_pytorch(a_card):
 DENSE = DenseNetConfig(height=8, width=8, depth=10, growth=4)
 
 
-def with_own_layer(network):
-    class Own(type(network.blocks[0][0])):
-        pass
-
-    network.blocks[0][0].__class__ = Own
+def own(part):
+    part.__class__ = type("Own", (type(part),), {})
 
 
 def with_hook_on_a_convolution(network):
@@ -353,15 +350,24 @@ def with_momentum_of_a_norm(network):
     network.transitions[0].norm.momentum = None
 
 
+def with_epsilon_of_a_norm(network):
+    network.norm.eps = 1e-3
+
+
 @pytest.mark.parametrize(
     ("config", "change", "reason"),
     [
         (replace(DENSE, growth=6), None, "model.growth is 6, but it must be a multiple of 4"),
         (replace(DENSE, depth=124), None, "a dense block has 20 layers, more than 19"),
         (replace(DENSE, depth=118, growth=64, height=32, width=32), None, "a map 32 wide does not fit"),
-        (DENSE, with_own_layer, "no kernel for Own"),
+        (DENSE, own, "no kernel for Own"),
+        (DENSE, lambda network: own(network.blocks[0]), "no kernel for Own"),
+        (DENSE, lambda network: own(network.blocks[0][0]), "no kernel for Own"),
+        (DENSE, lambda network: own(network.transitions[1]), "no kernel for Own"),
+        (DENSE, lambda network: own(network.linear), "no kernel for Own"),
         (DENSE, with_hook_on_a_convolution, "a Conv2d has hooks or replaced methods"),
         (DENSE, with_momentum_of_a_norm, "a batch norm has ε = 1e-05 and momentum None"),
+        (DENSE, with_epsilon_of_a_norm, "a batch norm has ε = 0.001 and momentum 0.1"),
     ],
 )
 def test_a_densenet_without_kernels_is_left_to_pytorch_with_a_reason(config, change, reason, a_card):
