@@ -268,7 +268,10 @@ def plus(records: Sequence[Record]) -> str:
 
     def difference(row: str, dataset: str) -> str:
         one, other = sample("wcapsnet-plus", dataset), sample(row, dataset)
-        return ": p = ".join(tables.shown(compare_samples(one, other))) if one and other else tables.DASH
+        if not (one and other):
+            return tables.DASH
+        points, p = tables.shown(compare_samples(one, other))
+        return f"{points}: p {p if p.startswith('<') else f'= {p}'}"
 
     lines = [["test accuracy in % (seeds)", *(DATASETS[name].title for name in columns)]]
     lines += [[title, *(cell(row, name) for name in columns)] for row, (_, title) in PLUS_ROWS.items()]

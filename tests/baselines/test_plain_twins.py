@@ -80,3 +80,8 @@ def test_convolutions_start_with_the_variance_of_their_output_fan(name):
     for conv in convolutions:
         fan = conv.out_channels * conv.kernel_size[0] * conv.kernel_size[1]
         assert conv.weight.std().item() == pytest.approx((2 / fan) ** 0.5, rel=0.08)
+
+
+@pytest.mark.parametrize("name", ["resnet-1001", "densenet-bc-100-12"])
+def test_as_in_the_authors_code_the_bias_of_the_classes_starts_at_zero(name):
+    assert not small(name).linear.bias.any()

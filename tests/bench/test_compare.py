@@ -8,12 +8,12 @@ from cli_helpers import call
 from torch import nn
 
 import wcapsnet
-from wcapsnet import InputError
+from wcapsnet import InputError, kernels
 from wcapsnet.bench import compare
 from wcapsnet.bench.work import kept_for_gradient, multiply_adds, total, work_of
 from wcapsnet.models import create, model_config, parameter_count
 from wcapsnet.network import WCapsNet
-from wcapsnet.recipes import PAPER, TABLE_V
+from wcapsnet.recipes import PAPER, RECORDED, TABLE_V
 from wcapsnet.reports.charts import Point, scatter
 from wcapsnet.reports.records import NETWORK, Record
 
@@ -152,6 +152,20 @@ def test_speeds_are_measured_side_by_side(cpu):
         assert row.speed.latency > 0
         assert row.speed.peak_mib is None
     assert found.measured["batch"] == 2
+
+
+def test_a_network_is_measured_as_it_trains(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
+    monkeypatch.setattr(kernels, "start", lambda: None)
+    chosen = {
+        (name, precision): compare._as_trained(name, RECORDED["cifar10", name](), precision, torch.device("cuda")).name
+        for name in ("wcapsnet", "densenet-bc-100", "sr-capsnet")
+        for precision in ("bf16", "fp32")
+    }
+    assert {one for one, implementation in chosen.items() if implementation == "fused"} == {
+        ("wcapsnet", "bf16"),
+        ("densenet-bc-100", "bf16"),
+    }
 
 
 def test_points_keep_their_order_on_a_logarithmic_axis_and_names_do_not_cover_each_other():

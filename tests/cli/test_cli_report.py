@@ -108,6 +108,8 @@ def test_a_sweep_stands_for_its_runs(toy):
     assert page.index("lr=0.05") < page.index("lr=0.01")  # as in the sweep, whose first run is the reference
     Path("rates/sweep.json").write_text("{}")
     assert "sweep.json is damaged" in sentence(call("report", "rates"))
+    Path("rates/sweep.json").write_text('{"runs": [{"run": "lr=1"}]}')
+    assert "No run of the sweep in rates has begun" in sentence(call("report", "rates"))
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from kernel_helpers import bf16, error
 from torch import nn
 
 from wcapsnet import kernels, parts
+from wcapsnet.baselines.densenet import DenseNet, DenseNetConfig
 from wcapsnet.data import DataConfig
 from wcapsnet.data.device_data import DeviceSplit
 from wcapsnet.data.types import Augmentations, Split
@@ -22,12 +23,14 @@ from wcapsnet.experiment import Experiment, TrainingConfig
 from wcapsnet.kernels import FusedEngine, layout
 from wcapsnet.kernels import compile as compiling
 from wcapsnet.kernels.compile import Cuda, Unavailable, structures
+from wcapsnet.kernels.densenet import FusedDenseNet
 from wcapsnet.kernels.forward import FusedNetwork
 from wcapsnet.kernels.layout import tiling
 from wcapsnet.kernels.objective import FUSED_TERMS
 from wcapsnet.kernels.objective import objective as fused_objective
 from wcapsnet.kernels.optimizer import FusedNesterov
 from wcapsnet.kernels.supports import NORMALIZED, SQUASHED, unsupported_routing
+from wcapsnet.models import list_models, model_config
 from wcapsnet.network import CIFAR100_LEVELS, Level, RoutingConfig, WCapsNet, WCapsNetConfig
 from wcapsnet.network.critic import BlockCritic, VectorCritic
 from wcapsnet.network.routing import softmax_weights
@@ -37,6 +40,7 @@ from wcapsnet.training.step import Step, summed
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 SMALL = WCapsNetConfig(height=8, width=8, levels=(Level(2, 8, 8, 2), Level(2, 8, 8, 1)), dense_layers=2)
 QUIET = replace(SMALL, routing=RoutingConfig(noise_share=0.0, dropout=0.0), critic_dropout=0.0, projection_dropout=0.0)
+ENTROPY = Objective(cross_entropy=1.0)
 SOURCES = sorted(path.name for path in compiling.SOURCES.glob("*.cu"))
 
 
@@ -329,7 +333,68 @@ def test_a_subclass_of_the_network_is_left_to_pytorch(a_card):
     assert choose(Own(SMALL)).description == "plain PyTorch (no kernel for Own)"
 
 
+# ── DenseNet-BC ──
+
+DENSE = DenseNetConfig(height=8, width=8, depth=10, growth=4)
+
+
+def own(part):
+    part.__class__ = type("Own", (type(part),), {})
+
+
+def with_hook_on_a_convolution(network):
+    network.blocks[1][0].conv2.register_forward_hook(lambda module, given, answer: 2 * answer)
+
+
+def with_momentum_of_a_norm(network):
+    network.transitions[0].norm.momentum = None
+
+
+def with_epsilon_of_a_norm(network):
+    network.norm.eps = 1e-3
+
+
+@pytest.mark.parametrize(
+    ("config", "change", "reason"),
+    [
+        (replace(DENSE, growth=6), None, "model.growth is 6, but it must be a multiple of 4"),
+        (replace(DENSE, depth=124), None, "a dense block has 20 layers, more than 19"),
+        (replace(DENSE, depth=118, growth=64, height=32, width=32), None, "a map 32 wide does not fit"),
+        (DENSE, own, "no kernel for Own"),
+        (DENSE, lambda network: own(network.blocks[0]), "no kernel for Own"),
+        (DENSE, lambda network: own(network.blocks[0][0]), "no kernel for Own"),
+        (DENSE, lambda network: own(network.transitions[1]), "no kernel for Own"),
+        (DENSE, lambda network: own(network.linear), "no kernel for Own"),
+        (DENSE, with_hook_on_a_convolution, "a Conv2d has hooks or replaced methods"),
+        (DENSE, with_momentum_of_a_norm, "a batch norm has ε = 1e-05 and momentum None"),
+        (DENSE, with_epsilon_of_a_norm, "a batch norm has ε = 0.001 and momentum 0.1"),
+    ],
+)
+def test_a_densenet_without_kernels_is_left_to_pytorch_with_a_reason(config, change, reason, a_card):
+    with torch.device("meta"):
+        network = config.build()
+    if change:
+        change(network)
+    engine = choose(network, objective=ENTROPY)
+    assert type(engine) is Engine
+    assert engine.description.startswith(f"plain PyTorch ({reason}")
+    with pytest.raises(InputError) as caught:
+        choose(network, "fused", objective=ENTROPY)
+    assert one_sentence(str(caught.value))
+
+
 # ── every registered part ──
+
+
+def test_which_registered_models_the_kernels_train(a_card):
+    found = []
+    for name in list_models():
+        with torch.device("meta"):
+            network = model_config(name, 10, 3, 32, 32).build()
+        objective = Objective(getattr(network.config, "terms", PAPER))
+        if isinstance(choose(network, objective=objective), FusedEngine):
+            found.append(name)
+    assert found == ["densenet-bc-100-12", "wcapsnet", "wcapsnet-quick", "wcapsnet-plus"]
 
 
 def test_every_registered_part_has_a_kernel():
@@ -602,6 +667,19 @@ def test_a_backend_never_gets_what_another_one_compiled(monkeypatch):
         assert compiling.function(compiling.Kernel("spectral.cu", "spectral")) == f"compiled by {number}"
 
 
+def assert_a_card_takes(launches):
+    for file, kernel, defines, grid, threads, shared in launches:
+        said = f"{file} {kernel} {defines} {grid} {threads} {shared}"
+        assert 32 <= threads <= 1024, said
+        assert threads % 32 == 0, said
+        assert 0 <= shared <= layout.LARGEST_SHARED, said
+        assert 1 <= grid[0] < 2**31, said
+        assert all(1 <= size < 2**16 for size in grid[1:]), said
+        if "THREADS" in defines:
+            assert int(defines["THREADS"]) == threads, said
+            assert int(defines["BLOCKS"]) * threads <= 2048, said
+
+
 MNIST = WCapsNetConfig(channels=1, height=28, width=28)
 LARGE = WCapsNetConfig(height=96, width=128, levels=(Level(64, 8, 16, 2), *WCapsNetConfig().levels[1:]))
 
@@ -630,16 +708,29 @@ def test_every_launch_is_one_that_a_card_takes(recorder, m, config):
     with torch.no_grad(), bf16():
         fused(network, images)
     assert len(recorder.launches) > 50
-    for file, kernel, defines, grid, threads, shared in recorder.launches:
-        said = f"{file} {kernel} {defines} {grid} {threads} {shared}"
-        assert 32 <= threads <= 1024, said
-        assert threads % 32 == 0, said
-        assert 0 <= shared <= layout.LARGEST_SHARED, said
-        assert 1 <= grid[0] < 2**31, said
-        assert all(1 <= size < 2**16 for size in grid[1:]), said
-        if "THREADS" in defines:
-            assert int(defines["THREADS"]) == threads, said
-            assert int(defines["BLOCKS"]) * threads <= 2048, said
+    assert_a_card_takes(recorder.launches)
+
+
+@pytest.mark.parametrize(
+    ("m", "config"),
+    [
+        (64, DenseNetConfig()),
+        (3, replace(DENSE, channels=1, height=33, width=29)),
+        (2, DenseNetConfig(depth=118, growth=24)),  # as many layers as there may be
+        (1000, replace(DENSE, growth=64)),
+    ],
+    ids=["CIFAR-10", "odd", "deep", "wide"],
+)
+def test_every_launch_of_densenet_is_one_that_a_card_takes(recorder, m, config):
+    network = DenseNet(config)
+    fused, images = FusedDenseNet(network), torch.empty(m, config.channels, config.height, config.width)
+    with bf16():
+        fused(network, images).logits.sum().backward()
+    network.eval()
+    with torch.no_grad(), bf16():
+        fused(network, images)
+    assert len(recorder.launches) > 50
+    assert_a_card_takes(recorder.launches)
 
 
 def test_arguments_fit_what_a_launch_can_pass():

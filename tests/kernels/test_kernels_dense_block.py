@@ -1,17 +1,22 @@
 """DenseNet-BC by the kernels: baselines/densenet.py is the truth."""
 
+import copy
+
 import pytest
 import torch
 from kernel_helpers import Report, bf16, one_of_five, rounded, shaken, three
 from torch import nn
 
 from wcapsnet.baselines.densenet import DenseLayer, DenseNetConfig
-from wcapsnet.kernels import layout
+from wcapsnet.engine import Engine
+from wcapsnet.kernels import FusedEngine, layout
 from wcapsnet.kernels import level as level_module
 from wcapsnet.kernels.dense_block import FusedDenseBlock, dense_block
 from wcapsnet.kernels.densenet import FusedDenseNet
 from wcapsnet.kernels.level import to_chunks
 from wcapsnet.kernels.prepare import Prepared
+from wcapsnet.objective import Objective
+from wcapsnet.training.step import summed
 
 # images, channels, growth, layers, output, height, width
 BLOCKS = [
@@ -157,3 +162,26 @@ def test_densenet_agrees_with_its_modules():
     with torch.no_grad(), bf16():
         report.add("in evaluation", fused(network, images).logits, truth(images.double()).logits, half(images).logits)
     report.check()
+
+
+@pytest.mark.usefixtures("served", "emulator")
+@pytest.mark.parametrize("share", [None, 0.3])
+@one_of_five
+def test_the_engine_takes_densenet_through_the_step_of_plain_pytorch(share):
+    """Also with smoothed labels and mixed images; a single image, which has no statistics, by the modules."""
+    network, weights = shaken(SMALL.build(), by=0.1), Objective({"cross_entropy": 0.7, "label_smoothing": 0.1})
+    plain, images, labels = copy.deepcopy(network), rounded(6, 3, 9, 8), torch.arange(6) % 5
+    share = None if share is None else torch.tensor(share)
+    engines, answers = (FusedEngine(network, weights, {}), Engine(plain)), []
+    for engine in engines:
+        sums = torch.zeros(len(summed(weights)), dtype=torch.float64)
+        with bf16():
+            terms = engine.terms(engine.forward(images), images, labels, weights, sums, share)
+        Engine.backward(engine, terms.total)  # without the second stream of a GPU
+        answers.append((sums[:3], torch.cat([p.grad.flatten() for p in engine.network.parameters()])))
+    (sums, gradient), (expected_sums, expected) = answers
+    torch.testing.assert_close(sums, expected_sums, rtol=0.02, atol=0.01)
+    assert torch.cosine_similarity(gradient, expected, dim=0) > 0.9
+    with bf16():
+        ours, theirs = (engine.forward(images[:1]).logits for engine in engines)
+    assert torch.equal(ours, theirs)

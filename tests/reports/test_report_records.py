@@ -390,6 +390,7 @@ def test_runs_of_wcapsnet_plus_are_compared_with_equal_weights_and_densenet_trai
         assert row_of(recipe(f"{dataset}-{PLUS_ROWS[row][0]}")) == (dataset, row)
     runs = [finished(tmp_path / f"a{seed}", "cifar10-plus", 9550 + 10 * seed, seed) for seed in range(3)]
     runs += [finished(tmp_path / f"b{seed}", "cifar10-plus-uniform", 9520 + 10 * seed, seed) for seed in range(3)]
+    runs += [finished(tmp_path / f"c{seed}", "cifar10-plus-densenet", 9290 + 10 * seed, seed) for seed in range(3)]
     assert main(list(map(str, runs)), checkout) == 0
     assert (checkout / "results/plus/cifar10/wcapsnet-plus-uniform/seed=2.json").is_file()
     page = (checkout / "docs/results.md").read_text()
@@ -397,6 +398,7 @@ def test_runs_of_wcapsnet_plus_are_compared_with_equal_weights_and_densenet_trai
     assert "| WCapsNet-plus, equal weights | 95.30 ± 0.10 (3) |" in page
     # Student's t: 0.30 / (0.10 √(2/3)) = 3.67 with 4 degrees of freedom
     assert "| WCapsNet-plus − WCapsNet-plus, equal weights | +0.30 [+0.07, +0.53]: p = 0.021 |" in page
+    assert "same recipe | +2.60 [+2.37, +2.83]: p < 0.001 |" in page
     assert "| WCapsNet-plus | 0.80M | 95.60 ± 0.10 (3) | – |" in page  # Table V
     assert paper_figure(recipe("cifar10-plus")) is None
 

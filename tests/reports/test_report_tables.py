@@ -251,6 +251,15 @@ def test_runs_that_stand_in_no_table_are_named(runs):
     assert said.endswith("  and 3 more\n")
 
 
+def test_a_run_that_is_only_compared_with_wcapsnet_plus_is_said_to_be_in_no_table(tmp_path):
+    finished(tmp_path / "runs/a", "cifar10-plus", 9550)
+    finished(tmp_path / "runs/b", "cifar10-plus-uniform", 9500, seed=3)
+    said = call("tables", "--records", tmp_path / "runs")
+    assert "WCapsNet-plus" in said.out
+    assert "1 run belongs to no table:" in said.err
+    assert "wcapsnet-plus-uniform on cifar10, seed 3, is in none of Tables II to V." in " ".join(said.err.split())
+
+
 def test_somebody_elses_runs_do_not_explain_our_gaps(runs):
     for words, explained in ((("--records", runs), False), ((), True)):
         assert (tables.UNAVAILABLE["svhn"] in call("tables", "II", *words).out) == explained

@@ -33,10 +33,11 @@ def losses(wanted: str, steps: int = 4) -> list[float]:
     return totals
 
 
+@pytest.mark.parametrize("wanted", ["plain", "auto"])
 @pytest.mark.parametrize(("model", "last"), [(SMALL, True), (QUICK, False)], ids=["densenet", "wcapsnet"])
-def test_on_a_gpu_ordinary_convolutions_are_computed_with_channels_last(model, last):
+def test_on_a_gpu_ordinary_convolutions_are_computed_with_channels_last(model, last, wanted):
     network = model.build()
-    experiment = Experiment("small", DataConfig(source="toy"), model, training=TrainingConfig(kernels="plain"))
+    experiment = Experiment("small", DataConfig(source="toy"), model, training=TrainingConfig(kernels=wanted))
     kernels.choose(network, experiment, torch.device("cuda"))
     weights = [p for p in network.parameters() if p.dim() == 4 and p.shape[1] > 1 and p.shape[2] > 1]
     assert weights

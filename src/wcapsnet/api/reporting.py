@@ -42,7 +42,7 @@ def report(
     if out:
         check_place(Path(out))  # before the work
     if not sources:
-        raise InputError("Name at least one run folder or shipped network.")
+        raise InputError("Name at least one run folder, sweep or shipped network.")
     named = [run for source in sources for run in (list(map(str, runs_of(Path(source)))) or [str(source)])]
     subjects = [_subject(source) for source in dict.fromkeys(named)]
     first = subjects[0]

@@ -80,6 +80,7 @@ class ResNet(Baseline):
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        nn.init.zeros_(self.linear.bias)
 
     def forward(self, images: Tensor) -> LogitsOutput:
         x = self.blocks(self.conv(images))  # (m, 256, 8, 8)

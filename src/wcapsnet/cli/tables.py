@@ -10,8 +10,9 @@ import typer
 
 from ..console import few, warn
 from ..errors import InputError
+from ..recipes import PLUS_ROWS
 from ..recipes.ablations import NUMERALS
-from ..recipes.published import PAPER_TABLES
+from ..recipes.published import PAPER_TABLES, SYSTEMS
 from ..reports import tables as paper_tables
 from ..reports.records import read_records, shipped_records
 from . import console
@@ -52,6 +53,9 @@ def tables(
         raise InputError("Use either --markdown or --json, not both.")
     found, left_out = read_records(records) if records else (shipped_records(), [])
     project = records is None
+    if not project:
+        beside = [one for one in found if one.row in PLUS_ROWS and one.row not in SYSTEMS]
+        left_out += [f"{one.row} on {one.dataset}, seed {one.seed}, is in none of Tables II to V." for one in beside]
     built = [paper_tables.build(numeral, found, project) for numeral in PAPER_TABLES if table in (numeral, "all")]
     if as_json:
         typer.echo(json.dumps(paper_tables.as_json(built), ensure_ascii=False))

@@ -143,7 +143,7 @@ class FusedDenseBlock:
         file, layer = "convolve.cu", one.layer
         tile = tiling(
             read.data.shape[1], self.height, self.width, layer.taps, one.groups, layer.pitch,
-            4 if one.columns <= 4 else 2, shift=layer.shift(self.width),
+            4 if one.columns <= 4 else 2, shift=layer.shift(self.width), beside=layer.beside,
         )  # fmt: skip
         arguments = build(
             STRUCTURES[file]["Convolve"],

@@ -135,9 +135,11 @@ class Tiling:
 
 def tiling(
     images: int, height: int, width: int, taps: int, others: int, bytes_a_position: int, most_rows: int = 4,
-    shift: bool = False,
+    shift: bool = False, beside: int = 0,
 ) -> Tiling:  # fmt: skip
-    """Tiles that fit shared memory, with several images per block if maps are small and there are enough images."""
+    """Tiles that fit shared memory, with several images per block if maps are small and there are enough images.
+    `beside`: bytes that a thread block needs for other things, if they are more than 8192."""
+    room = LARGEST_SHARED - max(8192, beside)
     enough = 8 * MULTIPROCESSORS  # warps
     about = 1 << (images.bit_length() - 1)  # so that batches of similar size use the same kernels
     least = 8 >> min(3, (width - 1).bit_length())
@@ -146,7 +148,7 @@ def tiling(
         return Tiling(images, height, width, taps, rows_a_warp, rows, per_block, shift)
 
     def fits(t: Tiling) -> bool:
-        return t.positions * bytes_a_position <= LARGEST_SHARED - 8192 and t.warps <= 8
+        return t.positions * bytes_a_position <= room and t.warps <= 8
 
     for rows_a_warp in (4, 2, 1):
         groups = -(-height // rows_a_warp)
@@ -248,13 +250,19 @@ class Layer:
         """Bytes of one position in shared memory."""
         return (self.even + 1) * 16
 
+    @property
+    def beside(self) -> int:
+        """Bytes of shared memory beside a tile: for the norm, and for the sums of up to 8 warps and 8 chunks."""
+        return self.even * 64 + 4096
+
     def shift(self, width: int) -> bool:
         """Taps of a row are combined in registers if a warp holds a whole row."""
         return self.taps == 3 and width <= 16
 
     def check(self, width: int) -> None:
         """Whether the smallest tile of a map this wide fits, together with the gradient."""
-        tiling(1, 1, width, self.taps, 1, self.pitch + 16 * self.columns, shift=self.shift(width))
+        room = self.pitch + 16 * self.columns
+        tiling(1, 1, width, self.taps, 1, room, shift=self.shift(width), beside=self.beside)
 
     def defines(self, norm: nn.Module | None, tile: Tiling, read: Any) -> dict[str, int]:
         """`read`: the Input covered by these tiles."""

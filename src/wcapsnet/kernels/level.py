@@ -490,14 +490,15 @@ def launch_weigh(
     file = "weigh.cu"
     steps, columns = layer.even // 2, layer.columns
     room = layer.pitch + 16 * columns
-    tile = tiling(images, *size, layer.taps, capsules, room, shift=layer.shift(size[1]))
+    tile = tiling(images, *size, layer.taps, capsules, room, shift=layer.shift(size[1]), beside=layer.beside)
     together = min(steps, 8)
     warps_a_pair = max(1, min(8 // together, tile.warps))
     deep = -(-layer.out_chunks // columns) * -(-steps // together)
     arguments = build(STRUCTURES[file]["Weigh"], dy_chunks=layer.out_chunks, groups=tile.blocks, **more)
     stage = tile.positions * layer.pitch + tile.made_positions * columns * 16
-    stages = 2 if 2 * stage <= min(TWO_STAGES, largest_shared() - 4096) else 1
-    shared = stages * stage + layer.even * 64
+    norms = layer.even * 64
+    stages = 2 if 2 * stage <= min(TWO_STAGES, largest_shared() - max(4096, norms)) else 1
+    shared = stages * stage + norms
     if warps_a_pair > 1:  # which are summed in shared memory
         shared = max(shared, together * layer.taps**2 * columns * 512)
     at_once = max(1, min(at_once, 200 * 1024 // (shared + 1024)))

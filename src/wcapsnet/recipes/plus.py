@@ -63,7 +63,8 @@ def _recipe(make: Callable[[str], Experiment], dataset: str, text: str) -> Calla
     def experiment() -> Experiment:
         return make(dataset)
 
-    experiment.__doc__ = f"{DATASETS[dataset].title} with {text}. {_EPOCHS[dataset]} epochs. Not trained yet."
+    length = f"{_EPOCHS[dataset]} epochs. Not trained at full length yet."
+    experiment.__doc__ = f"{DATASETS[dataset].title} with {text}. {length}"
     return experiment
 
 

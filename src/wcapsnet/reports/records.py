@@ -37,8 +37,8 @@ from ..training.run_folder import Run, read_experiment, read_json
 
 NETWORK = "wcapsnet"  # the row that all tables share
 WITHOUT_LOSS = ("ce", "random", "uniform")  # rows with λ_WS = 0
-# Runs of one experiment may differ in these fields: their name, their seed, and how they are computed.
 BESIDE = {*SYSTEMS, *PLUS_ROWS} - {NETWORK}  # networks with recipes of their own
+# Runs of one experiment may differ in these fields: their name, their seed, and how they are computed.
 FREE = ("name", "training.seed", "training.precision", "training.kernels", "training.cuda_graph")
 
 

@@ -214,7 +214,9 @@ def runs_of(folder: Path) -> list[Path]:
         named = [folder / str(one["run"]) for one in read_json(folder / "sweep.json")["runs"]]
     except (KeyError, TypeError) as error:
         raise InputError(f"{folder / 'sweep.json'} is damaged; name the runs in {folder} instead.") from error
-    return [path for path in named if Run.is_run(path)]
+    if not (begun := [path for path in named if Run.is_run(path)]):
+        raise InputError(f"No run of the sweep in {folder} has begun; repeat the command of the sweep first.")
+    return begun
 
 
 def _with_any_seed(experiment: Experiment) -> Experiment:
