@@ -26,7 +26,7 @@ def _experiment(name: str, model: str, data: DataConfig, **training: Any) -> Exp
 
 
 def capsnet_mnist() -> Experiment:
-    """CapsNet on MNIST: published 99.75 % (second-hand). 300,000 steps of 128 images, the rate × 0.96 every 2000."""
+    """CapsNet on MNIST: published 99.75 % (second-hand). 300,000 steps of 128 images."""
     steps = 50000 // 128
     data = digits("mnist", shift=2)
     settings = {"schedule": "exponential", "decay": 0.96 ** (steps / 2000), "floor": 1e-6}
@@ -34,7 +34,7 @@ def capsnet_mnist() -> Experiment:
 
 
 def capsnet_cifar10() -> Experiment:
-    """CapsNet on CIFAR-10: published 89.4 % as an ensemble of 7 (second-hand). 600,000 steps of 128 24×24 crops."""
+    """CapsNet on CIFAR-10: published 89.4 % as an ensemble of 7 (second-hand). 600,000 steps of 128 crops (24×24)."""
     steps = 45000 // 128
     data = DataConfig(source="cifar10", validation=5000, mirror=True, augment=Augmentations(contrast=0.8))
     settings = {"schedule": "exponential", "decay": 0.96 ** (steps / 2000), "floor": 1e-6}
@@ -73,7 +73,7 @@ def sr_capsnet_2_cifar10() -> Experiment:
 
 
 def efficient_capsnet_mnist() -> Experiment:
-    """Efficient-CapsNet on MNIST: published 99.74 % on average (second-hand). 150 epochs of batches of 16.
+    """Efficient-CapsNet on MNIST: published 99.74 % on average (second-hand). 150 epochs, batch size 16.
 
     14 minutes on an H200 shared with up to three other runs.
 
@@ -107,7 +107,7 @@ def _on_cifar(name: str, dataset: str) -> Callable[[], Experiment]:
 
     reached = system.own[dataset][0]
     title = DATASETS[dataset].title
-    experiment.__doc__ = f"{system.model} on {title}: published {reached:.2f} %. {training['epochs']} epochs."
+    experiment.__doc__ = f"{system.title} on {title}: published {reached:.2f} %. {training['epochs']} epochs."
     return experiment
 
 
