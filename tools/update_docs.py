@@ -286,7 +286,7 @@ def plus(records: Sequence[Record]) -> str:
     lines.append(["best capsule network published", *(best.get(name, tables.DASH) for name in columns)])
     for row, (_, title) in list(PLUS_ROWS.items())[1:]:
         lines.append([f"WCapsNet-plus − {title}", *(difference(row, name) for name in columns)])
-    return tables.markdown_table(lines)
+    return f"{tables.markdown_table(lines)}\nPublished accuracies are second-hand; some were selected on test images.\n"
 
 
 class Panel(NamedTuple):
