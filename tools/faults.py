@@ -113,14 +113,14 @@ def details(record: dict[str, Any]) -> str:
     if killed := [rows[name] for name in ("kill", "writes") if name in rows]:
         equal, runs, kills = (sum(one[name] for one in killed) for name in ("equal", "runs", "tries"))
         lines.append(
-            f"- The {kills} kills hit {runs} runs, each of which was resumed until it finished: {equal} of {runs} have the "
-            "weights, momentum, metrics and predictions of an uninterrupted run, bit for bit."
+            f"- The {kills} kills hit {runs} runs, each of which was resumed until it finished: {equal} of {runs} have "
+            "the weights, momentum, metrics and predictions of an uninterrupted run, bit for bit."
         )
     if one := rows.get("pictures"):
         before, after = one["megabytes"]
         lines.append(
-            f"- The fuzzed pictures are variants of {one['kinds']} files. The slowest took {one['slowest_ms'] / 1000:.1f} s; "
-            f"the process needed at most {after:,} MB ({before:,} MB before the first)."
+            f"- The fuzzed pictures are variants of {one['kinds']} files. "
+            f"The slowest took {one['slowest_ms'] / 1000:.1f} s; the process needed at most {after:,} MB ({before:,} MB before the first)."
         )
     if one := rows.get("requests"):
         before, after = one["megabytes"]
