@@ -120,7 +120,8 @@ def details(record: dict[str, Any]) -> str:
         before, after = one["megabytes"]
         lines.append(
             f"- The fuzzed pictures are variants of {one['kinds']} files. "
-            f"The slowest took {one['slowest_ms'] / 1000:.1f} s; the process needed at most {after:,} MB ({before:,} MB before the first)."
+            f"The slowest took {one['slowest_ms'] / 1000:.1f} s; the process needed at most {after:,} MB ({before:,} "
+            "MB before the first)."
         )
     if one := rows.get("requests"):
         before, after = one["megabytes"]
