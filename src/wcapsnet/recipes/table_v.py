@@ -45,13 +45,13 @@ _DEEPCAPS = {"epochs": 100, "batch_size": 256, "milestones": tuple(range(10, 100
 
 
 def deepcaps_fashion_mnist() -> Experiment:
-    """DeepCaps on Fashion-MNIST at 28×28, its first training phase: published 94.46 % (second-hand). 100 epochs."""
+    """DeepCaps on Fashion-MNIST at 28×28, first training phase only: published 94.46 % (second-hand). 100 epochs."""
     data = digits("fashion-mnist", mirror=True, shift=3, augment=Augmentations(zoom=0.1))
     return _experiment("deepcaps-fashion-mnist", "deepcaps", data, **_DEEPCAPS)
 
 
 def deepcaps_cifar10() -> Experiment:
-    """DeepCaps on CIFAR-10 at 64×64, its first training phase: published 91.01 % (second-hand). 100 epochs."""
+    """DeepCaps on CIFAR-10 at 64×64, first training phase only: published 91.01 % (second-hand). 100 epochs."""
     data = DataConfig(source="cifar10", validation=5000, mirror=True, shift=3, augment=Augmentations(zoom=0.1))
     return _experiment("deepcaps-cifar10", "deepcaps-64", data, **_DEEPCAPS)
 
@@ -79,7 +79,7 @@ def efficient_capsnet_mnist() -> Experiment:
 
     Images are rotated, shifted and zoomed, and a square of 4×4 is erased. The authors rotate half of the images, by
     angles from a normal distribution with a standard deviation of 10°; here all are rotated by up to 12°, which gives
-    about the same mean square. The amounts of shift (2 pixels) and zoom (20 %) are ours.
+    about the same mean square. We chose the amounts of shift (2 pixels) and zoom (20 %).
     """
     data = digits("mnist", shift=2, augment=Augmentations(rotate=12, zoom=0.2, erase=4 / 28))
     settings = {"schedule": "exponential", "decay": 0.97, "floor": 5e-5}
