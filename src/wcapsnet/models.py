@@ -60,8 +60,8 @@ def small_config(classes: int, channels: int, height: int, width: int) -> WCapsN
 
 @model("wcapsnet-plus")
 def plus_config(classes: int, channels: int, height: int, width: int) -> WCapsNetConfig:
-    """Beyond the paper (D41): the first level at full resolution, fewer and wider blocks, smaller critics and decoder;
-    no dropout, noise or extra class."""
+    """Not in the paper: the first level at full resolution, fewer and wider blocks, smaller critics and decoder; no
+    dropout, noise or extra class."""  # D41
     return WCapsNetConfig(classes, channels, height, width, PLUS_LEVELS, decoder_channels=(8, 16), **PLAIN)
 
 

@@ -138,7 +138,7 @@ def paper_tables(tables: list[report.Table]) -> None:
         _notes(one.paper.notes)
     if compared := report.differences(tables):
         _grid(compared, "Differences")
-    _notes(report.explained(tables))
+    _notes([*report.explained(tables), "D7 and other numbers of this form are decisions: see docs/decisions.md."])
 
 
 def comparison(found: Comparison) -> None:
@@ -160,8 +160,8 @@ def mean_weights(run: Trained) -> None:
     level = max(len(levels) - 2, 0)
     capsules = len(levels[level][0])
     say(
-        f"\nMean routing weights of level {level + 1}, the deepest feature level: which block gets most weight for "
-        f"which class (equal share: {1 / capsules:.3f}; ◀ marks the largest)"
+        f"\nMean routing weights for each class in level {level + 1}, the deepest feature level (equal share: "
+        f"{1 / capsules:.3f}; ◀ marks the largest)"
     )
     shown = table("class", *(f"block {n}" for n in range(capsules)))
     for name, row in zip(run.results["per_class"], levels[level], strict=True):

@@ -32,8 +32,8 @@ LEGEND = (
     "noise.",
     "Unless another test is named, p is from Student's t-test with one variance, pooled over the seeds of all rows of "
     "a dataset and also used for single runs.",
-    "Welch's t-test is used for Random, whose weights are drawn (D16), and for rows whose seeds vary more than those "
-    "of the others (F-test, corrected for the number of rows).",
+    "Welch's t-test is used for Random, whose weights are drawn, and for rows whose seeds vary more than those of the "
+    "others (F-test, corrected for the number of rows).",
     "z: the spread over seeds is unknown, so the binomial standard error of the test set takes its place. A larger "
     "difference calls for more seeds; it is not a finding.",
 )
