@@ -3,9 +3,9 @@
     python benchmarks/pages_on_cpu.py HARDWARE-NAME --report RUN|NAME --live RUN|NAME --file PAGE [--data-dir DATA]
 
 The report is made from scratch, with a pass over every test image. On the live page, in Chromium, short strokes are
-drawn one at a time; the browser measures the time from the pointer's last event to the last change of the page, with all
-blocks on and with one block of every level switched off. For comparison, the network alone is timed for that image in a
-tight loop, with one thread and with all. --file draws in the same way on a page of
+drawn one at a time; the browser measures the time from the pointer's last event to the last change of the page, with
+all blocks on and with one block of every level switched off. For comparison, the network alone is timed for that image
+in a tight loop, with one thread and with all. --file draws in the same way on a page of
 `wcapsnet export --to html`, opened from disk. Needs playwright.
 """
 
