@@ -138,7 +138,10 @@ def paper_tables(tables: list[report.Table]) -> None:
         _notes(one.paper.notes)
     if compared := report.differences(tables):
         _grid(compared, "Differences")
-    _notes([*report.explained(tables), "D7 and other numbers of this form are decisions: see docs/decisions.md."])
+    lines = report.explained(tables)
+    if re.search(r"\bD\d", " ".join([*lines, *(note for one in tables for note in one.paper.notes)])):
+        lines.append("D7 and other numbers of this form are decisions: see docs/decisions.md.")
+    _notes(lines)
 
 
 def comparison(found: Comparison) -> None:
