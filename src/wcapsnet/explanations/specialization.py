@@ -27,8 +27,8 @@ SHUFFLES = 20
 
 
 class Information(NamedTuple):
-    """Information about the class, on one scale (D29): nats divided by min(H(class), ln n). On it 0 says nothing about
-    the class, and 1 is the most that one of n capsules can say."""
+    """Information about the class, on one scale (D29): nats divided by min(H(class), ln n). 0 means no
+    information about the class, 1 the most that one of n capsules can carry."""
 
     value: float
     by_chance: float  # mean over 20 shuffles of the labels
