@@ -1,4 +1,4 @@
-"""The costs, and with --speed the speeds, of all networks that `wcapsnet compare` shows, on every dataset.
+"""Record the costs, and with --speed the speeds, of all networks that `wcapsnet compare` shows, on every dataset.
 
     python benchmarks/compare.py HARDWARE-NAME [--speed] [DATASET …]
 

@@ -2,8 +2,8 @@
 
     python benchmarks/onnx_accuracy.py HARDWARE-NAME DATA-DIR wcapsnet-cifar10 wcapsnet-mnist
 
-int8 is calibrated with training images, as `wcapsnet export --int8` does. Beside the accuracies: sizes, and how many
-images have another class in int8 than in fp32.
+int8 is calibrated with training images, as `wcapsnet export --int8` does. It also records the
+file sizes, and for how many images int8 predicts another class than fp32.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""User-visible latency: of a network's report, and of the live page from a stroke to the prediction.
+"""Latency that a user sees: of a network's report, and of the live page from a stroke to the prediction.
 
     python benchmarks/pages_on_cpu.py HARDWARE-NAME --report RUN|NAME --live RUN|NAME --file PAGE [--data-dir DATA]
 
-The command makes the report from scratch, with a pass over every test image. The live page is drawn on in Chromium, a
-short stroke at a time; the time is the browser's own, from the pointer's last event to the last answer on the page,
-and once more with one block of every level switched off. For comparison, the time of the network alone
-for that image, with one thread and with all, in a tight loop. --file draws in the same way on a page of
+The report is made from scratch, with a pass over every test image. On the live page, in Chromium, short strokes are
+drawn one at a time; the browser measures the time from the pointer's last event to the last change of the page, with
+all blocks on and with one block of every level switched off. For comparison, the network alone is timed for that image
+in a tight loop, with one thread and with all. --file draws in the same way on a page of
 `wcapsnet export --to html`, opened from disk. Needs playwright.
 """
 

@@ -1,4 +1,4 @@
-"""How a benchmark leaves its record: benchmarks/records/DATE_NAME_HARDWARE.json, with versions and hardware."""
+"""Where a benchmark writes its record: benchmarks/records/DATE_NAME_HARDWARE.json, with versions and hardware."""
 
 from __future__ import annotations
 

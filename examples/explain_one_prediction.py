@@ -1,4 +1,4 @@
-"""One prediction taken apart: which blocks were weighed how, and what switching each of them off does.
+"""One prediction explained: the weight of every block, and the prediction with each block switched off.
 
 python examples/explain_one_prediction.py
 """

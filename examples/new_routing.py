@@ -1,4 +1,4 @@
-"""A new routing in one file: sparsemax weights, a loss term of its own, a short training run.
+"""A new routing in one file: sparsemax weights, a new loss term, a short training run.
 
 python examples/new_routing.py
 wcapsnet train demo --plugin examples/new_routing.py --set model.routing.weighting=sparsemax

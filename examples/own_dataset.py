@@ -1,4 +1,4 @@
-"""A dataset in a format of its own, registered by name: `wcapsnet train`, `evaluate` and `explain` then know it.
+"""A dataset in your own format, registered by name for `wcapsnet train`, `evaluate` and `explain`.
 
 python examples/own_dataset.py
 wcapsnet train stripes --plugin examples/own_dataset.py
@@ -20,7 +20,7 @@ from wcapsnet.parts import dataset, recipe
 
 
 def read(folder: Path) -> RawData:
-    """Images (m, ch, h, w) of uint8 and labels (m,): here drawn, usually parsed from files in `folder`."""
+    """uint8 images (m, ch, h, w) and labels (m,): drawn here, usually read from files in `folder`."""
 
     def part(count: int, seed: int) -> Arrays:
         random = np.random.default_rng(seed)

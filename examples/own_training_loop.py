@@ -1,4 +1,4 @@
-"""A training loop of your own around the network and the paper's objective, with a PyTorch DataLoader.
+"""Your own training loop around the network and the paper's objective, with a PyTorch DataLoader.
 
 python examples/own_training_loop.py           train
 python examples/own_training_loop.py FOLDER    and save the network there

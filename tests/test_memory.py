@@ -15,7 +15,7 @@ from wcapsnet.network import Level, WCapsNetConfig
 
 @pytest.fixture
 def little(monkeypatch):
-    """A machine with 8 GB."""
+    """A machine with 8 GiB."""
     monkeypatch.setattr(memory, "available", lambda device: 8 * 2**30)
 
 
@@ -43,11 +43,11 @@ def test_activations_are_at_least_half_and_at_most_all_of_what_is_kept(name, siz
 def test_a_batch_that_cannot_fit_is_refused_by_the_field_out_of_proportion(little, changes, field):
     with pytest.raises(InputError, match=field) as error:
         check_training(replace(model_config("wcapsnet-quick", 10, 1, 28, 28), **changes), CPU, 64, 16)
-    assert "8 GB" in str(error.value)
+    assert "8 GiB" in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("batch", "evaluated", "words"), [(10**6, 1, r"training\.batch_size gives batches of 1000000"), (1, 10**7, "GB")]
+    ("batch", "evaluated", "words"), [(10**6, 1, r"training\.batch_size gives batches of 1000000"), (1, 10**7, "GiB")]
 )
 def test_a_batch_counts_in_training_and_in_evaluation(little, batch, evaluated, words):
     with pytest.raises(InputError, match=words):

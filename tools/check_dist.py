@@ -1,4 +1,4 @@
-"""Check what `python -m build` made: the wheel's size, and that it works in an empty environment.
+"""Check the result of `python -m build`: the wheel's size, and that it works in an empty environment.
 
 python tools/check_dist.py [dist]
 """

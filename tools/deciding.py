@@ -2,8 +2,8 @@
 
     python tools/deciding.py [RUN …] [--data-dir DIR]
 
-A record is that of the run, and `inside`: all test images predicted with other weights than their own, and the
-information and mean weights of every level. Without RUN, only the page and the figures are updated.
+A record holds the run's record and, in `inside`, the predictions of all test images with other weights than their own,
+and the information and mean weights of every level. Without RUN, only the page and the figures are updated.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Faults and bad input: tries them, counts them, and writes the table of docs/reliability.md.
+"""Try faults and bad input, count the outcomes, and write the table of docs/reliability.md.
 
     python tools/faults.py                             every row that the record does not have in full
     python tools/faults.py --only kill writes          these rows
@@ -6,7 +6,7 @@
     python tools/faults.py --page                      only updates docs/reliability.md from the record
 
 A row is written to the record as soon as it is finished, so the table can be built up in pieces. The exit code is 1 if
-a row found a fault or a loss. Nothing outside a temporary folder is touched, and only 127.0.0.1 is talked to.
+a row found a fault or a loss. Only a temporary folder is changed, and the only network address used is 127.0.0.1.
 """
 
 from __future__ import annotations
@@ -111,16 +111,17 @@ def details(record: dict[str, Any]) -> str:
     """What the table has no column for"""
     rows, lines = record["rows"], []
     if killed := [rows[name] for name in ("kill", "writes") if name in rows]:
-        equal, runs = sum(one["equal"] for one in killed), sum(one["runs"] for one in killed)
+        equal, runs, kills = (sum(one[name] for one in killed) for name in ("equal", "runs", "tries"))
         lines.append(
-            f"- Every killed run was resumed until it finished: {equal} of {runs} have the weights, momentum, metrics "
-            "and predictions of an uninterrupted run, bit for bit."
+            f"- The {kills} kills hit {runs} runs, each of which was resumed until it finished: {equal} of {runs} have "
+            "the weights, momentum, metrics and predictions of an uninterrupted run, bit for bit."
         )
     if one := rows.get("pictures"):
         before, after = one["megabytes"]
         lines.append(
-            f"- The fuzzed pictures come from {one['kinds']} files. The slowest took {one['slowest_ms'] / 1000:.1f} s; "
-            f"the process needed at most {after:,} MB ({before:,} MB before the first)."
+            f"- The fuzzed pictures are variants of {one['kinds']} files. "
+            f"The slowest took {one['slowest_ms'] / 1000:.1f} s; the process needed at most {after:,} MB ({before:,} "
+            "MB before the first)."
         )
     if one := rows.get("requests"):
         before, after = one["megabytes"]
@@ -140,10 +141,10 @@ def updated(record: dict[str, Any]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW", help=", ".join(ROWS))
-    parser.add_argument("--share", type=float, default=1.0, help="of the tries of a row (default: all)")
+    parser.add_argument("--share", type=float, default=1.0, help="share of the tries of a row (default: all)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--record", type=Path, default=RECORD)
-    parser.add_argument("--again", action="store_true", help="also rows that the record has")
+    parser.add_argument("--again", action="store_true", help="repeat rows that the record has")
     parser.add_argument("--page", action="store_true", help="only update the page")
     asked = parser.parse_args()
     record = recorded(asked.record)

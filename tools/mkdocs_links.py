@@ -1,6 +1,6 @@
-"""Hook of mkdocs: links that leave docs/ become paths, images outside it are copied, every model card is in the menu.
+"""Hook of mkdocs: turns links that leave docs/ into paths, copies images from outside it, adds model cards to the menu.
 
-As an extension of griffe, it also shows the examples in docstrings as code.
+It is also an extension of griffe, which shows the examples in docstrings as code.
 """
 
 import posixpath

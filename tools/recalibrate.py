@@ -1,10 +1,10 @@
-"""Critics whose batch-norm statistics are re-estimated without dropout: what that changes, on validation images.
+"""Effect of re-estimating the critics' batch-norm statistics without dropout, on validation images.
 
     python tools/recalibrate.py wcapsnet-cifar10 --data-dir data > wcapsnet-cifar10.json
 
-In training a critic's batch norm sees values that dropout has widened; at evaluation it divides by that σ all the same.
-`recalibrated` estimates it again on training images. The network answers the validation images before and after: with
-all critics recalibrated, then with the last level's alone. The test images are never looked at.
+In training, dropout widens the values that a critic's batch norm sees, and evaluation still divides by that σ.
+`recalibrated` estimates it again on training images. The network predicts the validation images before and after: with
+all critics recalibrated, then with only the last level's. Test images are never used.
 """
 
 from __future__ import annotations

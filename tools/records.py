@@ -2,8 +2,8 @@
 
     python tools/records.py FOLDER RUN …
 
-writes FOLDER/EXPERIMENT/seed=S.json for every run, also of runs that were stopped or belong in no table. Rows of the
-tables: tools/update_docs.py.
+writes FOLDER/EXPERIMENT/seed=S.json for every run, including runs that were stopped or belong in no table. For rows of
+the tables, use tools/update_docs.py.
 """
 
 from __future__ import annotations

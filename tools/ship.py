@@ -1,9 +1,9 @@
 """`python tools/ship.py NAME RUN …`: make a shipped network and its model card.
 
-RUN … are finished runs of one experiment with different seeds, or folders of them; the one with the best validation
-accuracy is taken, and the test set has no say. Its weights are stored in half precision if that changes no answer on
-the validation and test images, else in single precision. The file is loaded again and must give the same answer on
-every test image before it takes its place.
+RUN … are finished runs of one experiment with different seeds, or folders of them. The one with the best validation
+accuracy is taken, whatever its test accuracy. Its weights are stored in half precision if that changes no prediction on
+the validation and test images, else in single precision. The file is loaded again and must give the same prediction on
+every test image before it replaces the old one.
 """
 
 from __future__ import annotations

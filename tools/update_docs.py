@@ -119,13 +119,23 @@ def _one_line_each(facts: dict[str, Any]) -> str:
     return re.sub(r"\{[^{}]*\}", lambda found: " ".join(found[0].split()), text) + "\n"
 
 
+def linked(text: str, page: Path) -> str:
+    """Decisions, such as D7, as links to their entries"""
+    place = "decisions.md" if page.parent.name == "docs" else "docs/decisions.md"
+    return re.sub(r"\bD([1-9]\d?)\b", rf"[D\1]({place}#d\1)", text)
+
+
 def _compared(comparisons: Iterable[compare.Comparison]) -> str:
-    text, notes = "", []
+    text, notes, silent = "", [], []
     for one in comparisons:
         text += f"**{one.title}**\n\n{one.markdown()}\n"
         if any(row.accuracies for row in one.rows):
             text += f"![{one.title}: accuracy over parameters and over minutes]({_compare_figure(one.dataset)})\n\n"
-        notes += one.notes()
+        if not one.measured:
+            silent.append(one)
+        notes += [note for note in one.notes() if note != compare.without_speeds([one])]
+    if silent:
+        notes.append(compare.without_speeds(silent))
     return text + "\n".join(f"- {note}" for note in dict.fromkeys(notes)) + "\n"
 
 
@@ -162,7 +172,7 @@ def filled(path: Path, blocks: dict[str, str], by: str = "update_docs") -> str:
         _, end, after = rest.partition(last)
         if not begin or not end:
             raise InputError(f"{path} has no block for the generated {name}: {first} … {last}.")
-        text = f"{before}{begin}\n\n{block}\n{end}{after}"
+        text = f"{before}{begin}\n\n{linked(block, path)}\n{end}{after}"
     return text
 
 
@@ -279,7 +289,7 @@ def plus(records: Sequence[Record]) -> str:
     lines.append(["best capsule network published", *(best.get(name, tables.DASH) for name in columns)])
     for row, (_, title) in list(PLUS_ROWS.items())[1:]:
         lines.append([f"WCapsNet-plus − {title}", *(difference(row, name) for name in columns)])
-    return tables.markdown_table(lines)
+    return f"{tables.markdown_table(lines)}\nPublished accuracies are second-hand; some were selected on test images.\n"
 
 
 class Panel(NamedTuple):

@@ -132,7 +132,9 @@ class Experiment:
         if self.objective is None:
             object.__setattr__(self, "objective", Objective(getattr(self.model, "terms", PAPER)))
         if self.training.sharpening and not hasattr(self.model, "routing"):
-            raise InputError(f"training.sharpening is {self.training.sharpening}, but this network has no sharpness.")
+            raise InputError(
+                f"training.sharpening is {self.training.sharpening}, but this network has no routing; set it to 0."
+            )
         if self.name.strip() in ("", ".", "..") or {"/", "\\", "\0"} & set(self.name):
             raise InputError(f"name is {shown(self.name)}, but it must be a valid folder name.")
         for field_name, text in (("name", self.name), ("data.source", self.data.source)):

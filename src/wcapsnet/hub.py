@@ -23,8 +23,8 @@ from .training.run_folder import PARTS, Run, read_json
 
 
 def load(source: str | Path, *, device: str = "cpu") -> Classifier:
-    """A trained classifier, ready to predict: by the name of a shipped network (see `wcapsnet list weights`), from a
-    run folder (its best weights), a folder written by `save_pretrained` or a .safetensors file.
+    """Load a trained classifier: a shipped network by name (see `wcapsnet list weights`), the best weights of a run
+    folder, a folder written by `save_pretrained`, or a .safetensors file.
 
     `device` is cpu, cuda, cuda:N, mps or auto.
 

@@ -120,4 +120,4 @@ def _anywhere(field: str) -> str:
 
 
 def _size(amount: float) -> str:
-    return f"{amount / 2**30:,.3g} GB" if amount < 1e15 else f"{amount:.0e} bytes"
+    return f"{amount / 2**30:,.3g} GiB" if amount < 1e15 else f"{amount:.0e} bytes"

@@ -121,7 +121,7 @@ def _summary(classifier: Any, experiment: Experiment | None) -> list[str]:
 
 
 def _after(experiment: Experiment | None) -> str:
-    return f", after the training of {experiment.start.source}" if experiment and experiment.start else ""
+    return f", starting from the weights of {experiment.start.source}" if experiment and experiment.start else ""
 
 
 def title_of(experiment: Experiment) -> str:

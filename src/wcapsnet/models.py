@@ -26,14 +26,14 @@ _PATCHING = Lock()
 
 @model("wcapsnet")
 def paper_config(classes: int, channels: int, height: int, width: int) -> WCapsNetConfig:
-    """Table I: its CIFAR-10 column up to ten classes, its CIFAR-100 column (k = 24 in the last level) for more."""
+    """The paper's network (Table I): its CIFAR-10 column for up to ten classes, its CIFAR-100 column for more."""
     levels = CIFAR10_LEVELS if classes <= 10 else CIFAR100_LEVELS
     return WCapsNetConfig(classes, channels, height, width, levels)
 
 
 @model("wcapsnet-quick")
 def quick_config(classes: int, channels: int, height: int, width: int) -> WCapsNetConfig:
-    """A smaller version for CPUs: three levels and half the dense layers, with the full routing mechanism."""
+    """A smaller version for CPUs: three levels, half the dense layers, the same routing."""
     levels = QUICK_LEVELS if classes <= 10 else (*QUICK_LEVELS[:2], Level(2, 8, 24, 1))
     shape = (classes, channels, height, width)
     return WCapsNetConfig(*shape, levels, init_channels=8, dense_layers=3, critic_channels=16)
@@ -52,7 +52,7 @@ PLAIN: dict[str, Any] = {
 @model("wcapsnet-small")
 def small_config(classes: int, channels: int, height: int, width: int) -> WCapsNetConfig:
     """For folders of pictures on a CPU: four convolutions, then two levels of two blocks; max pooling, no dropout or
-    noise, no extra class. Channels come in multiples of 16, which CPUs compute fastest."""
+    noise, no extra class. Channels in multiples of 16, which CPUs compute fastest."""
     layers = {"init_channels": 16, "stem": (16, 32, 32), "dense_layers": 2, "max_pooling": True}
     small = {**PLAIN, **layers, "decoder_channels": (8, 8)}
     return WCapsNetConfig(classes, channels, height, width, SMALL_LEVELS, **small)
@@ -60,8 +60,8 @@ def small_config(classes: int, channels: int, height: int, width: int) -> WCapsN
 
 @model("wcapsnet-plus")
 def plus_config(classes: int, channels: int, height: int, width: int) -> WCapsNetConfig:
-    """Beyond the paper (D41): the first level at full resolution, fewer and wider blocks, smaller critics and decoder;
-    no dropout, noise or extra class."""
+    """Not in the paper: the first level at full resolution, fewer and wider blocks, smaller critics and decoder; no
+    dropout, noise or extra class."""  # D41
     return WCapsNetConfig(classes, channels, height, width, PLUS_LEVELS, decoder_channels=(8, 16), **PLAIN)
 
 

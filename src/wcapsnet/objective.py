@@ -129,7 +129,7 @@ def correctness(logits: Tensor, labels: Tensor) -> Tensor:
 def wasserstein_loss(routing: Routing, cos: Tensor) -> Tensor:
     """Eq. 4, 8, 10–12:  L̃_WS = E_h̃[f] − E_p̃[f] for one level
 
-    In the last level every position is a capsule of its own: ñ = n × i × j.
+    In the last level every position counts as a capsule: ñ = n × i × j.
     """
     a, b = routing.fitness.float().flatten(1), routing.weights.float().flatten(1)
     n = a.shape[1]

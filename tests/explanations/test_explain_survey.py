@@ -334,7 +334,7 @@ def chosen_by(share, level):
         ((0.8, 1.0, 0.9), "rises from level 1 to 2 and falls from level 2 to 3"),
         ((1.0, 1.0), "does not change from level to level by more than the noise"),
         ((0.8, 0.9, 0.9), "rises from level 1 to 2 (otherwise within the noise)"),
-        ((0.9,), "nothing can be said"),
+        ((0.9,), "cannot be compared"),
         ((0.5, 0.54), "In no level"),  # 27 of 50 say .005, which shuffles give too
         ((1.0, 0.54, 0.5), "by level: 0.990 → not above chance → not above chance"),
     ],

@@ -151,7 +151,7 @@ def test_a_loss_term(place):
     said = try_section("A loss term")
     assert re.search(r"^epoch .* balance 0\.\d+", said, re.M)
     page = Path("runs/balance/report.html").read_text(encoding="utf-8")
-    assert "the mean over levels: least when a batch uses all capsules equally." in page
+    assert "the mean over levels: lowest when a batch uses all capsules equally." in page
     assert written("runs/balance")["objective"]["balance"] == 0.1
     (epoch,) = Path("runs/balance/metrics.jsonl").read_text().splitlines()
     assert 0 < json.loads(epoch)["balance"] < 1

@@ -57,7 +57,7 @@ def test_the_card_of_a_fine_tuned_network_says_what_came_before_and_how_images_w
     model.save(tmp_path / "weights.safetensors", experiment=published(experiment))
     folder = Classifier.load(tmp_path / "weights.safetensors").save_pretrained(tmp_path / "saved")
     card = (folder / "README.md").read_text()
-    assert "on the pictures of birds only, after the training of wcapsnet-cifar10." in card
+    assert "on the pictures of birds only, starting from the weights of wcapsnet-cifar10." in card
     assert "| augmentation | mirrored and erase 0.3 |" in card
     assert "--from wcapsnet-cifar10" in card
 

@@ -28,12 +28,12 @@ def compare(
     records: Path | str | None = None,
     quiet: bool = False,
 ) -> Comparison:
-    """Networks on one dataset: parameters, multiply-adds, accuracy of our full-length runs and of their papers, time,
-    memory. Returns a `Comparison` with `rows`, `markdown()`, `as_json()` and `figure()`.
+    """Compare networks on one dataset: parameters, multiply-adds, recorded and published accuracy, time, memory.
+    Returns a `Comparison` with `rows`, `markdown()`, `as_json()` and `figure()`.
 
-    `models` are rows such as "densenet-bc-100", or models; default: all with a recipe or a published accuracy.
-    `speed` measures training, inference and latency of all of them in turns, here and now; otherwise speeds come from
-    the record in the package, if there is one. `records` is a folder of your own runs.
+    `models` are names of rows, such as "densenet-bc-100", or of models; default: all with a recipe or a published
+    accuracy. `speed` measures training, inference and latency on this machine; otherwise speeds come from the record in
+    the package, if there is one. `records` is a folder of your own runs.
     """
     asked = None if models is None else one_or_several(models)
     systems = side_by_side.names_for(dataset, asked)  # refuses unknown names before any work

@@ -1,4 +1,4 @@
-"""From a recipe, a folder of pictures or an earlier run, plus changes, to an `Experiment`."""
+"""Build an `Experiment` from a recipe, a folder of pictures or an earlier run, with changes."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ MEAN_IMAGES = 1000  # images whose weights `rerouted` averages: the mean is know
 class DatasetExplanation:
     """A trained network on one part of its dataset. Everything is measured on first use.
 
-    A capsule is named as on the command line: "2.1" is capsule 1 (counted from 0) of level 2. A network that is not a
-    WCapsNet has only `survey`, `evaluation` and `summary()`; everything about routing is refused.
+    A capsule is named as on the command line: "2.1" is capsule 1 (counted from 0) of level 2. For a network
+    that is not a WCapsNet, only `survey`, `evaluation` and `summary()` are available.
     """
 
     classifier: Classifier
@@ -93,7 +93,7 @@ class DatasetExplanation:
 
     @cached_property
     def probes(self) -> tuple[explanations.Probe, ...]:
-        """How well a linear probe reads the class from each level"""
+        """How well a linear probe predicts the class from each level"""
         explanations.check_routing(self.classifier.network)
         taught = self._surveyed(some_of(self.dataset, self.other, PROBE_IMAGES)[0], routed=True)
         tested = self.survey if self.survey.routed else self._surveyed(self.part, routed=True)
@@ -121,7 +121,7 @@ class DatasetExplanation:
         return explanations.nearest(self.survey, vector, count)
 
     def faithfulness(self, images: int = 16, methods: Sequence[str] | None = None) -> dict[str, Faithfulness]:
-        """Does the routing point at what matters? Delete and insert regions of this many images."""
+        """Do the weights mark the regions that matter? Deletes and inserts regions of this many images."""
         taken, _ = self._on_device(some_of(self.dataset, self.split, images)[0]).take(slice(None))
         return explanations.faithfulness(self.network, taken, methods)
 
@@ -208,11 +208,10 @@ def explain(
     device: str = "auto",
     quiet: bool = False,
 ) -> explanations.ImageExplanation | DatasetExplanation:
-    """Look inside: the routing of one picture, or of a part of the network's dataset (optionally of `images` of it).
+    """Explain the routing of one picture, or of a part of the network's dataset (`images`: use only this many).
 
     `source` is a run folder or a shipped network; for one picture also a .safetensors file or a loaded `Classifier`.
-    A network without WCapsNet's routing has no explanation of one picture; of its dataset, accuracy, confusions and
-    calibration are shown.
+    For a network without WCapsNet's routing, only a dataset can be described: accuracy, confusions, calibration.
 
     wcapsnet.explain("runs/photos", "one.png").winners
     inside = wcapsnet.explain("runs/photos")

@@ -66,7 +66,7 @@ def export(
     The file takes `images` (m, ch, h, w), "uint8" from 0 to 255 or "float" from 0 to 1, and has the outputs of
     `exports.graph.Graph`; `extras` and `switches` add some. It is compared on test images of the network's dataset, or
     on `pictures`, a file or folder. With `int8`, convolutions are computed in 8 bits, calibrated with training images
-    or `pictures`; then up to a tenth of the classes may differ.
+    or `pictures`; then the predicted class may differ for up to a tenth of the images.
 
     To "html" it writes the live page of `wcapsnet explore` with the network inside: one file, with a sample of the
     test images. `runtime` is a folder or the .tgz file of onnxruntime-web, by default $WCAPSNET_ORT_WEB or

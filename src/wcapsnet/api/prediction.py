@@ -76,8 +76,8 @@ def evaluate(
 def predict(
     source: str | Path, pictures: Picture | Sequence[Picture], *, top: int = 3, device: str = "cpu"
 ) -> Prediction | list[Prediction]:
-    """Class, probability and routing of one picture, or of each in a list, by a run, a shipped network, a .safetensors
-    or an ONNX file. To predict often, call `load` once."""
+    """Class, probability and routing of one picture, or of each in a list, as predicted by a run, a shipped network, a
+    .safetensors or an ONNX file. To predict often, call `load` once."""
     return network_for(source, device).predict(pictures, top)
 
 

@@ -33,7 +33,7 @@ def report(
 ) -> Path:
     """Write one HTML page about a run or a shipped network, or about several side by side. Returns the file.
 
-    A sweep stands for its runs. `figures` is a folder for the figures as SVG, PDF and PNG.
+    For a sweep, all its runs are compared. `figures` is a folder for the figures as SVG, PDF and PNG.
     """
     chosen = choose_device(device)
     folder = Path(figures) if figures else None

@@ -56,7 +56,7 @@ class Trained:
 
     @property
     def accuracy(self) -> float:
-        """Test accuracy of the weights with the best validation accuracy"""
+        """Test accuracy of the weights chosen by validation accuracy"""
         return float(self.results["accuracy"])
 
     def load(self, device: str = "cpu") -> Classifier:

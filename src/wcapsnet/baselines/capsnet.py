@@ -7,8 +7,8 @@ Published (second-hand): MNIST 99.75 %; CIFAR-10 89.4 % as an ensemble of 7. Tab
 Left open, and decided here: SAME padding is symmetric. The random brightness of the CIFAR-10 network is left out,
 because the standardisation of each image undoes it. The loss is that of the authors' code: half the margin loss,
 averaged over images and classes, and 0.0005 times the summed squared error of the reconstruction. Also from that code:
-each type of primary capsules gets an equal share of the convolution's input, 1/32 on MNIST, as if it were routed
-once. Otherwise, primary capsules start with length 1, and so do class capsules after three iterations.
+each type of primary capsules gets an equal share of the first convolution's output, 1/32 on MNIST, as if it were
+routed once. Otherwise, primary capsules start with length 1, and so do class capsules after three iterations.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ class CapsNetConfig(Pictures):
 
 @model("capsnet")
 def capsnet(classes: int, channels: int, height: int, width: int) -> CapsNetConfig:
-    """CapsNet as for MNIST: 8,215,728 parameters there."""
+    """CapsNet for MNIST: 8,215,728 parameters there."""
     return CapsNetConfig(classes, channels, height, width)
 
 
 @model("capsnet-cifar")
 def capsnet_cifar(classes: int, channels: int, height: int, width: int) -> CapsNetConfig:
-    """CapsNet as for CIFAR-10: leaky routing, 64 types of primary capsules, crops; 22.48M parameters."""
+    """CapsNet for CIFAR-10: leaky routing, 64 types of primary capsules, crops; 22.48M parameters."""
     config = CapsNetConfig(classes, channels, height, width, types=64, same_padding=True, leaky=True, decoder=False)
     return replace(config, crop=min(height, width) * 3 // 4, standardize=True)
 

@@ -56,13 +56,13 @@ class DeepCapsConfig(Pictures):
 
 @model("deepcaps")
 def deepcaps(classes: int, channels: int, height: int, width: int) -> DeepCapsConfig:
-    """DeepCaps on images as they are: 8,500,337 parameters at 28×28."""
+    """DeepCaps at the size of the images: 8,500,337 parameters at 28×28."""
     return DeepCapsConfig(classes, channels, height, width)
 
 
 @model("deepcaps-64")
 def deepcaps_64(classes: int, channels: int, height: int, width: int) -> DeepCapsConfig:
-    """DeepCaps on images resized to 64×64, as for CIFAR-10: 13,426,995 parameters."""
+    """DeepCaps for CIFAR-10, on images resized to 64×64: 13,426,995 parameters."""
     return DeepCapsConfig(classes, channels, height, width, resize=64)
 
 

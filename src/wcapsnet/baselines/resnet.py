@@ -3,7 +3,7 @@
 Published: CIFAR-10 95.38 % with batches of 64, 95.08 % with 128; CIFAR-100 77.29 %. 10.2M parameters: 10.18M in
 convolutions and the linear layer; 0.15M more in batch norms, which this number leaves out. Three stages of 111
 bottleneck blocks. As in the authors' code, in the first block of a stage the shortcut is a 1×1 convolution of the
-pre-activated input, and the stride stands at the first 1×1 convolutions.
+pre-activated input, and the first 1×1 convolution of the block has the stride.
 
 In evaluation after very few steps, the running statistics of a thousand batch norms lag behind the weights, and the
 output overflows. A small folder of pictures therefore needs a small batch size.
@@ -38,7 +38,7 @@ class ResNetConfig(Pictures):
 
 @model("resnet-1001")
 def resnet_1001(classes: int, channels: int, height: int, width: int) -> ResNetConfig:
-    """Pre-activation ResNet-1001: 10.2M parameters, and 0.15M in batch norms."""
+    """Pre-activation ResNet-1001: 10.2M parameters, plus 0.15M in batch norms."""
     return ResNetConfig(classes, channels, height, width)
 
 

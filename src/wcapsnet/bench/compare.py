@@ -15,7 +15,7 @@ import torch
 from ..data import DATASETS, DataConfig
 from ..errors import InputError
 from ..experiment import Experiment, TrainingConfig
-from ..formatting import mean_and_deviation
+from ..formatting import listed, mean_and_deviation
 from ..kernels import FusedEngine, choose
 from ..models import parameter_count
 from ..objective import Objective
@@ -107,18 +107,18 @@ class Comparison:
             if any(row.speed and row.speed.peak_mib for row in self.rows):
                 columns["peak MiB"] = lambda row: _speed(row, "peak_mib", ",.0f")
         for batch in BATCHES:
-            columns[f"estimated GB at {batch}"] = lambda row, batch=batch: f"{row.costs.kept * batch / 2**30:.2f}"  # type: ignore[misc]
+            columns[f"estimated GiB at {batch}"] = lambda row, batch=batch: f"{row.costs.kept * batch / 2**30:.2f}"  # type: ignore[misc]
         return _lines(columns, self.rows)
 
     def notes(self) -> list[str]:
         """What the columns mean, and where the speeds come from"""
         said = [
             "Test accuracy: mean ± standard deviation (number of seeds) of full-length runs of this project.",
-            "Second-hand: quoted by others, not compared with the paper itself.",
-            "Parameters include decoders. Multiply-adds of one image: convolutions and matrix products. Minutes: "
-            "training, mean over runs, which shared the device if there were several at a time.",
-            f"Estimated GB at {' and '.join(map(str, BATCHES))}: activations that a training step of that batch size "
-            "keeps for its gradient, in plain PyTorch and float32.",
+            "Second-hand: quoted by others; we have not checked the paper itself.",
+            "Parameters include decoders. Multiply-adds: convolutions and matrix products for one image. Minutes of "
+            "training: mean over runs, which share the device if there are several at a time.",
+            f"Estimated GiB at {' and '.join(map(str, BATCHES))}: activations that a training step of that batch "
+            "size keeps for the backward pass, in plain PyTorch and float32.",
         ]
         if facts := self.measured:
             said.append(
@@ -128,7 +128,7 @@ class Comparison:
             if facts.get("disturbed"):
                 said.append(f"Other processes were busy during {facts['disturbed']} of {facts['windows']} windows.")
         else:
-            said.append(f"No speeds are recorded for {DATASETS[self.dataset].title}; --speed measures them.")
+            said.append(without_speeds([self]))
         return said + [f"{name}: not measured. {why}" for name, why in (self.cannot or {}).items()]
 
     def markdown(self, short: bool = False) -> str:
@@ -162,6 +162,12 @@ class Comparison:
         panels = [scatter(f"Accuracy over {x}", spots, x_name=x, y_name=above) for x, spots in axes if len(spots) > 1]
         note = "Filled: full-length runs of this project; circles: published. At a time: runs that shared the device."
         return titled(self.title, arranged(panels, 2), note=note) if panels else None
+
+
+def without_speeds(comparisons: Sequence[Comparison]) -> str:
+    """The note on comparisons that have no speeds"""
+    titles = listed([DATASETS[one.dataset].title for one in comparisons])
+    return f"No speeds are recorded for {titles}; --speed measures them."
 
 
 def _ours(row: Row) -> str:

@@ -82,15 +82,15 @@ def sweep(sweep: Sweep, table_name: str | None = None) -> None:
     """One row per run; means over seeds below. The rows of an ablation are compared with each other."""
     results, means = sweep.results(), sweep.means()
     names = list(results[0]["settings"])
-    columns = ["best validation", "test", "best epoch", "time"]
+    columns = ["validation", "test", "epoch", "time"]
     print_table([*map(escape, names), *columns], ([*one["settings"].values(), *_figures(one)] for one in results))
     if table_name:
         ablation(sweep, table_name)
     elif any(mean["runs"] > 1 for mean in means):
-        out.print("Means and standard deviations over seeds")
+        out.print("Mean ± standard deviation over seeds")
         others = [escape(name) for name in names if name != "seed"]
         rows = ([*mean["settings"].values(), *_means(mean)] for mean in means)
-        print_table([*others, "seeds", "best validation", "test"], rows)
+        print_table([*others, "seeds", "validation", "test"], rows)
     say(f"The results are in [bold]{escape(str(sweep.folder / 'sweep.csv'))}[/] and sweep.json.")
     for run, sentence in sweep.failures.items():
         err.print(f"error: {run.path.name}: {sentence}", style="red", soft_wrap=True, markup=False)
@@ -138,7 +138,10 @@ def paper_tables(tables: list[report.Table]) -> None:
         _notes(one.paper.notes)
     if compared := report.differences(tables):
         _grid(compared, "Differences")
-    _notes(report.explained(tables))
+    lines = report.explained(tables)
+    if re.search(r"\bD\d", " ".join([*lines, *(note for one in tables for note in one.paper.notes)])):
+        lines.append("D7 and other numbers of this form are decisions: see docs/decisions.md.")
+    _notes(lines)
 
 
 def comparison(found: Comparison) -> None:
@@ -155,13 +158,13 @@ def _grid(lines: list[list[str]], title: str) -> None:
 
 
 def mean_weights(run: Trained) -> None:
-    """A small version of the paper's figure: which capsule of the deepest feature level acts for which class"""
+    """A small version of the paper's figure: the weights of the deepest feature level's blocks for each class"""
     levels = run.results["mean_weights"]
     level = max(len(levels) - 2, 0)
     capsules = len(levels[level][0])
     say(
-        f"\nMean routing weights of level {level + 1}, the deepest feature level: which block acts for which class "
-        f"(equal shares would be {1 / capsules:.3f}; the largest are marked)"
+        f"\nMean routing weights for each class in level {level + 1}, the deepest feature level (equal share: "
+        f"{1 / capsules:.3f}; ◀ marks the largest)"
     )
     shown = table("class", *(f"block {n}" for n in range(capsules)))
     for name, row in zip(run.results["per_class"], levels[level], strict=True):

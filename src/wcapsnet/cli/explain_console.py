@@ -80,10 +80,10 @@ def _levels(one: ImageExplanation, classes: Sequence[str], target: int) -> None:
     out.print(shown)
     say(
         "2.1 is block 1 of level 2; blocks are numbered from 0. "
-        f"Without: {escape(classes[target])} ({percent(now)}%, logit {logit:.3f}) if that block is switched off and "
-        "the others share its weight.\n"
-        "In the last level, fitness is the mean over positions and weight the sum. ◀ marks winners: all blocks whose "
-        "weight is within 1 % of the largest."
+        f"Without: {escape(classes[target])} (now {percent(now)}%, logit {logit:.3f}) with that block switched off and "
+        "its weight shared by the others.\n"
+        "In the last level, the fitness is the mean over positions, the weight the sum. ◀ marks winners: all blocks "
+        "whose weight is within 1 % of the largest."
     )
 
 
@@ -147,16 +147,16 @@ def _in_short(found: Specialization, probes: Sequence[Probe], images: int) -> No
     columns = {
         "level": ("", [str(one.level + 1) for one in levels]),
         "blocks": ("", [str(one.capsules) for one in levels]),
-        "in use": ("effective number of blocks that win; 1: always the same one", _numbers(levels, "effective_chosen")),
+        "in use": ("effective number of winning blocks; 1: always the same", _numbers(levels, "effective_chosen")),
         "winners": ("per image: blocks whose weight is within 1 % of the largest", _numbers(levels, "leaders")),
-        "winner says": (
-            "about the class: 0 nothing, 1 the most that one block can; (chance)",
+        "winner tells": (
+            "information about the class: 0 none, 1 the most one block can carry; chance in brackets",
             [_with_chance(one.information_chosen) for one in levels],
         ),
     }
     if probes:
         chance = f"chance {percent(probes[0].by_chance, 1)}%"
-        meaning = f"the class: accuracy of a linear probe (95 % interval); {chance}"
+        meaning = f"accuracy of a linear probe for the class (95 % interval); {chance}"
         columns["probe reads"] = (meaning, [_probe(probes[one.level], images) for one in levels])
     _explained(columns)
 
@@ -165,19 +165,19 @@ def _further(found: Specialization) -> None:
     levels = found.levels
     columns = {
         "level": ("", [str(one.level + 1) for one in levels]),
-        "by weight": ("blocks in use, by their mean weights instead of their wins", _numbers(levels, "effective")),
-        "weights say": (
-            "about the class, if a block drawn by weight wins; (chance)",
+        "by weight": ("blocks in use, counted by mean weight instead of wins", _numbers(levels, "effective")),
+        "weights tell": (
+            "information of a block drawn by weight; chance in brackets",
             [_with_chance(one.information) for one in levels],
         ),
-        "winners say": (
-            "all of an image together, on the same scale; may exceed 1; (chance)",
+        "winners tell": (
+            "information of all winners together; may exceed 1; chance in brackets",
             [_with_chance(one.information_set) for one in levels],
         ),
     }
     if found.steps:
         steps = {step.after: f"{signed(step.change)} ± {step.margin:.3f}" for step in found.steps}
-        gains = "over the level before, less chance; ± half a 95 % interval"
+        gains = "over the previous level, beyond chance; ± half the 95 % interval"
         columns["winner gains"] = (gains, [steps.get(one.level, "") for one in levels])
     say("\nMore on each level")
     _explained(columns)
@@ -210,7 +210,7 @@ def _probe(probe: Probe, images: int) -> str:
 def _mean_weights(level: LevelSpecialization, classes: Sequence[str]) -> None:
     """As much as fits: every class with intervals, without them, or for each block the classes that give it most"""
     margins = level.margin[~level.margin.isnan()]
-    each = " ± half a 95 % confidence interval" if len(margins) else ", single images"
+    each = " ± half the 95 % confidence interval" if len(margins) else ", single images"
     tables = [(_preferred(level, classes, count), each) for count in (5, 3, 1)]
     if len(classes) <= WIDEST and level.capsules <= WIDEST // 2:
         widest = f", 95 % confidence intervals up to ±{float(margins.max()):.3f}" if len(margins) else each
@@ -278,11 +278,11 @@ def capsule(one: CapsuleExplanation, seen: Survey, classes: Sequence[str], files
 def traversal(walk: Traversal, images: int) -> None:
     """`images`: the number of images in which the range was measured"""
     if images < 2:
-        say("What its vectors encode cannot be measured: a single image has no range.")
+        say("What its vectors encode cannot be measured from a single image.")
         return
     say(
-        f"What its vectors encode: each element varied over its range in {images:,} images, and how much that changes "
-        "the reconstruction"
+        f"What its vectors encode: change of the reconstruction when one element varies over its range in {images:,} "
+        "images"
     )
     order = walk.change.argsort(descending=True).tolist()
     cells = ((str(k), f"{walk.values[k, 0]:.2f}", f"{walk.values[k, -1]:.2f}", f"{walk.change[k]:.4f}") for k in order)
@@ -304,16 +304,16 @@ def rerouted(found: Rerouted, images: str, mean_of: str) -> None:
         alone.append([kind, *points[1:]])
     print_table(["weights", "accuracy", "points", "changed predictions"], everywhere)
     if len(alone[0]) > 2:
-        say("In one level at a time, points:")
+        say("Points, with the weights of one level replaced at a time:")
         print_table(["weights", *(f"level {level}" for level in range(1, len(alone[0])))], alone)
     if found.draws:
         say(f"Over the {len(found.draws)} draws: accuracy {mean_and_deviation(found.draws)} % (standard deviation)")
-        kinds = "Equal: no routing. Draw: random weights, the same for all images."
+        kinds = "Equal: equal weights. Draw: random weights, the same for all images."
     else:
-        kinds = f"Mean: over {mean_of}, the same for all images. Other: those of another, random image. "
-        kinds += "Equal: no routing."
+        kinds = f"Mean: mean weights of {mean_of}, the same for all images. Other: weights of another, random image. "
+        kinds += "Equal: equal weights."
         if "dropout" in found.by:
-            kinds += " Dropout: their own, from critics with dropout on, as in training."
+            kinds += " Dropout: own weights, from critics with dropout on, as in training."
     say(f"{kinds} Points: the change in accuracy ± half its 95 % confidence interval.")
 
 

@@ -30,7 +30,7 @@ def _load_plugins(paths: list[Path] | None) -> list[Path] | None:
 DataDir = Annotated[
     Path | None,
     typer.Option(
-        help="Dataset directory (default: $WCAPSNET_DATA or ./data); for a run whose pictures moved, their new folder."
+        help="Dataset directory (default: $WCAPSNET_DATA or ./data), or the new folder of a run's moved pictures."
     ),
 ]
 Target = Annotated[

@@ -34,7 +34,7 @@ def sweep(
         list[str] | None,
         typer.Option(
             metavar="FIELD=VALUE,…",
-            help="Values to try for a field of experiment.json; repeat the option to try all combinations.",
+            help="Values of a field of experiment.json to try; repeat for other fields, to try all combinations.",
         ),
     ] = None,
     parallel: Parallel = None,

@@ -102,8 +102,8 @@ def load_source(source: Source, config: DataConfig, quiet: bool) -> Dataset:
     for part, places in index.items():
         if len(places) == 0:
             raise InputError(
-                f"No {part} pictures are left in {source.place}: give at least one class 3 readable pictures, "
-                f"or add separate {part} pictures."
+                f"No {part} pictures are left in {source.place}: put at least 3 readable pictures into one class, or "
+                f"add separate {part} pictures."
             )
     unread = streams(config.stream, pictures.images.nbytes)
 

@@ -146,8 +146,8 @@ def _in_memory(source: Source, shape: tuple[int, int, int], quiet: bool, why: st
     size = len(source) * int(np.prod(shape))
     if not fits(size):
         raise InputError(
-            f"The pictures take {size / 2**30:,.3g} GB, more than fits into memory, and {why}; set WCAPSNET_CACHE to a "
-            "folder with enough space."
+            f"The pictures take {size / 2**30:,.3g} GiB, more than fits into memory, and {why}; set WCAPSNET_CACHE to "
+            "a folder with enough space."
         )
     images = np.empty((len(source), *shape), np.uint8)
     filled = 0
@@ -187,7 +187,7 @@ def _write_cache(entry: Path, source: Source, shape: tuple[int, int, int], quiet
     size = len(source) * int(np.prod(shape))
     free = shutil.disk_usage(entry.parent).free
     if free < size:  # do not fill the disk first
-        raise OSError(f"{size / 2**30:,.3g} GB are needed, {free / 2**30:,.3g} GB are free")
+        raise OSError(f"{size / 2**30:,.3g} GiB are needed, {free / 2**30:,.3g} GiB are free")
     header = {"descr": "|u1", "fortran_order": False, "shape": (len(source), *shape)}
     checksum = 0
     with replacing(entry) as partial, partial.open("wb") as file:

@@ -27,8 +27,8 @@ SHUFFLES = 20
 
 
 class Information(NamedTuple):
-    """Information about the class, on one scale (D29): nats divided by min(H(class), ln n). On it 0 says nothing about
-    the class, and 1 is the most that one of n capsules can say."""
+    """Information about the class, on one scale (D29): nats divided by min(H(class), ln n). 0 means no
+    information about the class, 1 the most that one of n capsules can carry."""
 
     value: float
     by_chance: float  # mean over 20 shuffles of the labels
@@ -90,7 +90,7 @@ class LevelSpecialization:
 
 
 class Step(NamedTuple):
-    """From one selecting level to the next: how much more its winner says about the class, less chance"""
+    """From one selecting level to the next: the change in the winner's information about the class beyond chance"""
 
     before: int  # levels, counted from 0
     after: int
@@ -130,18 +130,18 @@ class Specialization:
         """Whether deeper levels specialise more, in words and numbers. Levels with one capsule are left out."""
         several = self.selecting
         if len(several) < 2:
-            return "Fewer than two levels have several blocks, so nothing can be said about depth."
+            return "Fewer than two levels have several blocks, so levels cannot be compared."
         told = [level.information_chosen.beyond_chance for level in several]
         together = [level.information_set.beyond_chance for level in several]
         shared = any(level.shared for level in several)
         if not any(told):
             nor = ", nor do all winners of an image together" if shared and not any(together) else ""
-            said = f"In no level does the winning block say more about the class than chance would{nor}."
+            said = f"In no level does the winning block carry more information about the class than by chance{nor}."
         else:
             does = _course(self.steps) if self.steps else " by level"
-            said = f"What the winning block says about the class, less chance,{does}: {_row(told)}."
+            said = f"Information of the winning block about the class, beyond chance,{does}: {_row(told)}."
         if shared and any(together):
-            said += f" All winners of an image together, less chance: {_row(together)}."
+            said += f" All winners of an image together, beyond chance: {_row(together)}."
         elif shared and any(told):
             said += " All winners of an image together: not above chance in any level."
         return said
@@ -313,7 +313,7 @@ def _findings(index: int, b: Tensor, winners: Tensor, sets: Tensor, which: Tenso
     if share >= ALWAYS:
         said = f"{percent(share, 1)}%"
         if bool(most.all()):
-            return (f"{level} hardly selects: to within 1 %, all blocks have the same weight in {said} of images.",)
+            return (f"{level} hardly selects: in {said} of the images, all blocks have the same weight to within 1 %.",)
         who = _capsules(most.nonzero().flatten().tolist(), "wins", "win together")
         return (f"{level} has collapsed: {who} in {said} of {images:,} images.",)
     never = (~winners.any(0)).nonzero().flatten().tolist()

@@ -55,7 +55,7 @@ def _recipe(make: Callable[[str], Experiment], dataset: str, text: str) -> Calla
 
 DECIDING: dict[str, Callable[[], Experiment]] = {}
 for _dataset in _DATA:
-    DECIDING[f"deciding-{_dataset}"] = _recipe(_deciding, _dataset, "with blocks that specialise in classes (D43).")
+    DECIDING[f"deciding-{_dataset}"] = _recipe(_deciding, _dataset, "with blocks that specialise in classes.")
     DECIDING[f"deciding-{_dataset}-uniform"] = _recipe(
         _uniform, _dataset, f"with the network of deciding-{_dataset} and equal weights."
     )

@@ -28,7 +28,7 @@ def _long(source: str, model: WCapsNetConfig) -> Experiment:
 
 
 def mnist() -> Experiment:
-    """MNIST as in the paper: 99.68 % (softmax, tilt, WS+CE). 40 epochs, 50000/10000 split, [0, 1], no augmentation.
+    """MNIST as in the paper, which reports 99.68 %. 40 epochs, 50000/10000 split, pixels in [0, 1], no augmentation.
 
     3 to 7 minutes on an H200 shared with other runs.
     """
@@ -36,7 +36,7 @@ def mnist() -> Experiment:
 
 
 def fashion_mnist() -> Experiment:
-    """Fashion-MNIST, which the paper does not use, with the paper's MNIST settings. 40 epochs, 50000/10000 split.
+    """Fashion-MNIST (not in the paper) with the paper's MNIST settings. 40 epochs, 50000/10000 split.
 
     3 minutes on an H200 shared with other runs.
     """
@@ -44,7 +44,7 @@ def fashion_mnist() -> Experiment:
 
 
 def cifar10() -> Experiment:
-    """CIFAR-10 as in the paper: 93.43 %. 300 epochs, 45000/5000 split, standardised, mirrored and shifted.
+    """CIFAR-10 as in the paper, which reports 93.43 %. 300 epochs, 45000/5000 split, standardised, mirrored, shifted.
 
     24 minutes on an H200 shared with two to four other runs; 6¼ minutes of training steps alone.
     """
@@ -52,7 +52,7 @@ def cifar10() -> Experiment:
 
 
 def cifar100() -> Experiment:
-    """CIFAR-100 as in the paper: 70.39 %. 300 epochs, 45000/5000 split, standardised, mirrored and shifted.
+    """CIFAR-100 as in the paper, which reports 70.39 %. 300 epochs, 45000/5000 split, standardised, mirrored, shifted.
 
     Takes as long as `cifar10`.
     """
@@ -60,9 +60,8 @@ def cifar100() -> Experiment:
 
 
 def svhn() -> Experiment:
-    """SVHN as in the paper: 96.46 % (96.56 % with WS alone). 40 epochs, 63257/10000 split, [0, 1], no augmentation.
+    """SVHN as in the paper, which reports 96.46 %. 40 epochs, 63257/10000 split, pixels in [0, 1], no augmentation.
 
-    About 5 minutes on an H200 shared with other runs, estimated from the number of images: a fifth of `cifar10`'s.
-    Not run yet.
+    Not run yet. By the number of images, it takes a fifth of the time of `cifar10`: 5 minutes on a shared H200.
     """
     return _short("svhn", WCapsNetConfig())

@@ -1,4 +1,4 @@
-"""Beyond the paper: `wcapsnet-plus` with a modern training recipe (D41), equal weights, and DenseNet-BC-100-12.
+"""Beyond the paper: `wcapsnet-plus` (D41), the same with equal weights, and DenseNet-BC-100-12, all trained alike.
 
 The three recipes for a dataset share data, schedule and number of epochs. Names: cifar10-plus, cifar10-plus-uniform,
 cifar10-plus-densenet.

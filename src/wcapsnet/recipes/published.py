@@ -81,8 +81,8 @@ PAPER_TABLES = {
             "and 77.29 for ResNet on CIFAR-100. On CIFAR-10 and SVHN, DeepCaps used images of 64×64, for which it has "
             "13.4M parameters; CapsNet has 8.2M on MNIST and 22.5M on CIFAR-10.",
             "WCapsNet has 950k parameters according to the paper; ours has 968,877 on MNIST and Fashion-MNIST, 975,743 "
-            "on CIFAR-10 and SVHN, 1,014,975 on CIFAR-100 (decision D17).",
-            "WCapsNet's SVHN figure is that of WS alone in Table IV; with WS+CE the paper has 96.46.",
+            "on CIFAR-10 and SVHN, 1,014,975 on CIFAR-100 (D17).",
+            "The paper's SVHN figure for WCapsNet is that of WS alone in Table IV; with WS+CE it is 96.46.",
         ),
     ),
 }

@@ -21,7 +21,7 @@ SMALL_SIDE = 32  # pixels, on a CPU: 64 costs three times as much (docs/results.
 
 
 def quick() -> Experiment:
-    """MNIST on a CPU: a small WCapsNet with three levels, 50000/10000 split. 3 epochs, minutes on two cores."""
+    """MNIST on a CPU: a small WCapsNet with three levels, 50000/10000 split. 3 epochs, six minutes on two cores."""
     return Experiment(
         name="quick",
         data=DataConfig(source="mnist", validation=10000),

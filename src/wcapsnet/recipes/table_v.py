@@ -26,7 +26,7 @@ def _experiment(name: str, model: str, data: DataConfig, **training: Any) -> Exp
 
 
 def capsnet_mnist() -> Experiment:
-    """CapsNet on MNIST: published 99.75 % (second-hand). 300,000 steps of 128 images, the rate × 0.96 every 2000."""
+    """CapsNet on MNIST: published 99.75 % (second-hand). 300,000 steps of 128 images."""
     steps = 50000 // 128
     data = digits("mnist", shift=2)
     settings = {"schedule": "exponential", "decay": 0.96 ** (steps / 2000), "floor": 1e-6}
@@ -34,7 +34,7 @@ def capsnet_mnist() -> Experiment:
 
 
 def capsnet_cifar10() -> Experiment:
-    """CapsNet on CIFAR-10: published 89.4 % as an ensemble of 7 (second-hand). 600,000 steps of 128 24×24 crops."""
+    """CapsNet on CIFAR-10: published 89.4 % as an ensemble of 7 (second-hand). 600,000 steps of 128 crops (24×24)."""
     steps = 45000 // 128
     data = DataConfig(source="cifar10", validation=5000, mirror=True, augment=Augmentations(contrast=0.8))
     settings = {"schedule": "exponential", "decay": 0.96 ** (steps / 2000), "floor": 1e-6}
@@ -45,13 +45,13 @@ _DEEPCAPS = {"epochs": 100, "batch_size": 256, "milestones": tuple(range(10, 100
 
 
 def deepcaps_fashion_mnist() -> Experiment:
-    """DeepCaps on Fashion-MNIST at 28×28, its first training phase: published 94.46 % (second-hand). 100 epochs."""
+    """DeepCaps on Fashion-MNIST at 28×28, first training phase only: published 94.46 % (second-hand). 100 epochs."""
     data = digits("fashion-mnist", mirror=True, shift=3, augment=Augmentations(zoom=0.1))
     return _experiment("deepcaps-fashion-mnist", "deepcaps", data, **_DEEPCAPS)
 
 
 def deepcaps_cifar10() -> Experiment:
-    """DeepCaps on CIFAR-10 at 64×64, its first training phase: published 91.01 % (second-hand). 100 epochs."""
+    """DeepCaps on CIFAR-10 at 64×64, first training phase only: published 91.01 % (second-hand). 100 epochs."""
     data = DataConfig(source="cifar10", validation=5000, mirror=True, shift=3, augment=Augmentations(zoom=0.1))
     return _experiment("deepcaps-cifar10", "deepcaps-64", data, **_DEEPCAPS)
 
@@ -73,13 +73,13 @@ def sr_capsnet_2_cifar10() -> Experiment:
 
 
 def efficient_capsnet_mnist() -> Experiment:
-    """Efficient-CapsNet on MNIST: published 99.74 % on average (second-hand). 150 epochs of batches of 16.
+    """Efficient-CapsNet on MNIST: published 99.74 % on average (second-hand). 150 epochs, batch size 16.
 
     14 minutes on an H200 shared with up to three other runs.
 
     Images are rotated, shifted and zoomed, and a square of 4×4 is erased. The authors rotate half of the images, by
     angles from a normal distribution with a standard deviation of 10°; here all are rotated by up to 12°, which gives
-    about the same mean square. The amounts of shift (2 pixels) and zoom (20 %) are ours.
+    about the same mean square. We chose the amounts of shift (2 pixels) and zoom (20 %).
     """
     data = digits("mnist", shift=2, augment=Augmentations(rotate=12, zoom=0.2, erase=4 / 28))
     settings = {"schedule": "exponential", "decay": 0.97, "floor": 5e-5}
@@ -107,7 +107,7 @@ def _on_cifar(name: str, dataset: str) -> Callable[[], Experiment]:
 
     reached = system.own[dataset][0]
     title = DATASETS[dataset].title
-    experiment.__doc__ = f"{system.model} on {title}: published {reached:.2f} %. {training['epochs']} epochs."
+    experiment.__doc__ = f"{system.title} on {title}: published {reached:.2f} %. {training['epochs']} epochs."
     return experiment
 
 

@@ -31,7 +31,7 @@ EXTREMES = 30  # most classes in a bar chart
 TERMS = {
     "total": ("Total loss", "The training objective: the weighted sum of all terms."),
     "cross_entropy": ("Cross entropy", "The classification loss."),
-    "wasserstein": ("Wasserstein loss", "The critics' loss; it falls as they separate good blocks from bad ones."),
+    "wasserstein": ("Wasserstein loss", "The critics' loss; it falls as they tell fit blocks from unfit ones."),
     "reconstruction": ("Reconstruction loss", "Mean squared error of the reconstructed images."),
     "label_smoothing": (
         "Label smoothing",

@@ -154,7 +154,7 @@ def _training_cards(facts: Facts) -> list[Card]:
     validation = percentage(results.get("validation_accuracy", best["validation_accuracy"]))
     epoch = results.get("best_epoch", best["epoch"])
     cards = [
-        Card("validation accuracy", validation, f"with the weights of epoch {epoch}, the best by this measure"),
+        Card("validation accuracy", validation, f"with the weights of epoch {epoch}, chosen by this measure"),
         Card("epochs", f"{len(metrics)} of {training.epochs}", f"seed {training.seed}"),
     ]
     if "seconds" in metrics[-1]:

@@ -21,21 +21,25 @@ DASH = "–"
 REFERENCE = "reference"
 UNAVAILABLE = {"svhn": "not measured: the dataset was not available"}
 CHANGED = "2026-11-16T21:48"  # when D7 and D36 came into force; runs started before are older
-OLD = "Trained before D7 and D36, with the Wasserstein loss summed over levels and another decoded vector"
+OLD = (
+    "Trained before two changes, D7 (Wasserstein loss averaged over levels, not summed) and D36 (which vector is "
+    "decoded)"
+)
 LEGEND = (
-    "Test accuracy in %: mean ± standard deviation (number of seeds). A dash means that no full-length run is "
+    "Test accuracy in %: mean ± standard deviation (number of seeds); a dash means that no full-length run is "
     "recorded. The paper reports single runs.",
-    f"Differences are in points, with their 95 % interval. They are larger than the noise if p < {LEVEL} (two-sided).",
-    "Student's t-test is used unless another test is named. It pools the variance over seeds of all rows of a dataset, "
-    "and applies it to single runs too, although a single run may come from a row that varies more.",
-    "Welch's t-test is used for rows with a spread of their own: Random, whose weights are drawn (D16), and rows whose "
-    "seeds vary more than the others' (F-test, corrected for the number of rows).",
-    "z: the spread over seeds is unknown, so the binomial standard error of the test set is used instead. A difference "
-    "beyond it calls for more seeds; it is not a finding.",
+    f"Differences are in points, with their 95 % interval. Those with p < {LEVEL} (two-sided) are larger than the "
+    "noise.",
+    "Unless another test is named, p is from Student's t-test with one variance, pooled over the seeds of all rows of "
+    "a dataset and also used for single runs.",
+    "Welch's t-test is used for Random, whose weights are drawn, and for rows whose seeds vary more than those of the "
+    "others (F-test, corrected for the number of rows).",
+    "z: the spread over seeds is unknown, so the binomial standard error of the test set takes its place. A larger "
+    "difference calls for more seeds; it is not a finding.",
 )
 CORRECTED = (
-    "The reference is the paper's network: softmax, tilt, WS+CE. Corrected: p corrected by Holm for all comparisons "
-    f"with the reference (z excluded); bold if below {LEVEL}."
+    "The reference is the paper's network: softmax, tilt, WS+CE. Corrected: p after Holm's correction for all "
+    f"comparisons with the reference (z excluded); differences are bold if it is below {LEVEL}."
 )
 
 
