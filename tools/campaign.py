@@ -92,9 +92,11 @@ def main() -> None:
         names = [name for wanted in asked.runs for name in GROUPS.get(wanted, [wanted])]
         runs = [one for name in names for one in planned(name, precision, asked.settings)]
         sweep, given = Sweep(asked.out, runs), {"data_dir": asked.data_dir, "download": asked.download}
+        choosing = {name.partition(":")[0] for name in names} <= set(CANDIDATES)  # no test accuracies then
+        measured = "validation" if choosing else "test"
         with stopped_after(asked.minutes):
-            sweep.failures = train_all(sweep, device, parallel=asked.parallel, **given)
-        if {name.partition(":")[0] for name in names} <= set(CANDIDATES):  # still choosing: no test accuracies
+            sweep.failures = train_all(sweep, device, parallel=asked.parallel, measured=measured, **given)
+        if choosing:
             print(table([facts(run) for run in sweep.runs if Run.is_run(run.path)]), end="")
         else:
             console.sweep(sweep)

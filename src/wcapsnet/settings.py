@@ -30,6 +30,7 @@ class Amounts(Mapping[str, float]):
 
     kind: ClassVar[Kind]
     renamed: ClassVar[dict[str, str]] = {}  # names used in files from earlier versions
+    at_most: ClassVar[dict[str, float]] = {}  # the largest number of those parts that have one
 
     def __init__(self, amounts: Mapping[str, float | None] = types.MappingProxyType({}), /, **more: float | None):
         self._amounts: dict[str, float] = {}
@@ -43,8 +44,10 @@ class Amounts(Mapping[str, float]):
             if value is None:
                 continue
             number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if not (number and 0 <= value <= sys.float_info.max):
-                raise InputError(f"{field} is {shown(value)}, but it must be a finite number of at least 0.")
+            most = self.at_most.get(name)
+            if not (number and 0 <= value <= (sys.float_info.max if most is None else most)):
+                needs = "a finite number of at least 0" if most is None else f"a number between 0 and {most:g}"
+                raise InputError(f"{field} is {shown(value)}, but it must be {needs}.")
             self._amounts[name] = float(value)
 
     def __getitem__(self, name: str) -> float:

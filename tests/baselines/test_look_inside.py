@@ -116,6 +116,13 @@ def test_explanations_are_accuracy_and_calibration_and_routing_is_refused(name):
             ask()
 
 
+def test_a_web_page_of_a_network_without_blocks_is_refused_with_what_to_do_instead(tmp_path):
+    Classifier(small("capsnet"), CLASSES, (0.0,), (1.0,)).save(tmp_path / "it.safetensors")
+    with pytest.raises(InputError, match=r"weights of blocks, which CapsNet does not have; export to onnx"):
+        wcapsnet.export(tmp_path / "it.safetensors", to="html", out=tmp_path / "it.html")
+    assert not (tmp_path / "it.html").exists()
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_live_page_has_predictions_and_reconstructions(name):
     network = small(name)

@@ -80,6 +80,7 @@ def test_bad_input_is_one_sentence_and_leaves_nothing_behind(toy, case):
 PICTURES = {
     **{("train", f"--size={size}"): "HEIGHTxWIDTH" for size in ("big", "8x", "x8", "8x8x8", "-8", "8.5", "²")},
     **{("train", "--size", size): "between 8 and 1024" for size in ("0", "7", "7x16", "16x7", "1025", "100000")},
+    ("train", "--model", "capsnet", "--size", "20x16"): "--size: the width is 16, but it must be a whole number of at",
     ("sweep", "--size", "7"): "between 8 and 1024",
     ("ablate", "routing", "--size", "7"): "between 8 and 1024",
     ("train", "--model", "wcapsnett"): "did you mean 'wcapsnet'",

@@ -7,7 +7,7 @@ import torch
 from explain_toys import split_of
 
 from twins import tiny
-from wcapsnet import Level, WCapsNet
+from wcapsnet import Level, RoutingConfig, WCapsNet
 from wcapsnet.cli import explain_console
 from wcapsnet.console import out
 from wcapsnet.explanations import explain_image, probe_levels, specialization, survey
@@ -75,6 +75,13 @@ def test_exchanged_weights_are_shown_whole(printed):
     found = Rerouted(10000, 5000, by)
     text = printed(explain_console.rerouted, found, "test images", "1,000 validation images")
     assert text.count("+0.01 ± 1.75") == 20
+
+
+@pytest.mark.parametrize(("per_position", "where"), [(False, "the last"), (True, "every")])
+def test_fitness_is_a_mean_over_positions_wherever_positions_have_weights(printed, per_position, where):
+    network = WCapsNet(tiny(RoutingConfig(per_position=per_position))).eval()
+    text = printed(explain_console.image, explain_image(network, torch.rand(2, 8, 8)), ["a", "b", "c"], 0, "photo.png")
+    assert f"In {where} level, fitness is the mean over positions" in " ".join(text.split())
 
 
 def test_critics_are_shown_whole(printed):

@@ -22,6 +22,7 @@ NETWORKS = {
     "random": {"routing": RoutingConfig(fitness="random", weighting="normalized")},
     "uniform": {"routing": RoutingConfig(fitness="constant")},
     "normalized": {"routing": RoutingConfig(weighting="normalized")},
+    "per position": {"routing": RoutingConfig(per_position=True, sharpness=(2.0, 3.0))},
     "squash": {"nonlinearity": "squash"},
 }
 
@@ -35,9 +36,8 @@ def same_as_python(facts, one, target=None):
     for level, said in enumerate(facts["levels"]):
         assert said["weights"] == one.block_weights(level).tolist()
         assert said["winners"] == list(one.winners[level])
-    for said, a in zip(facts["levels"][:-1], one.fitness[:-1], strict=True):
-        assert said["fitness"] == a.tolist()
-    assert facts["levels"][-1]["fitness"] == one.fitness[-1].flatten(1).amax(1).tolist()
+    for said, a in zip(facts["levels"], one.fitness, strict=True):
+        assert said["fitness"] == (a.flatten(1).amax(1) if a.dim() > 1 else a).tolist()
     assert torch.equal(array(facts["weights"], facts["map"]), one.weights[-1])
     parts = array(facts["contributions"], facts["map"])
     assert torch.equal(parts, one.contributions[target])
@@ -153,6 +153,9 @@ def test_the_page_is_told_what_the_network_is(asker):
     assert facts["classes"] == ["zero", "one", "two"]
     assert (facts["channels"], facts["height"], facts["width"], facts["cell"]) == (1, 8, 8, 2)
     assert [level["capsules"] for level in facts["levels"]] == [3, 2]
+    assert [level["per_position"] for level in facts["levels"]] == [False, True]
+    with serving(classifier_of(routing=RoutingConfig(per_position=True))) as other:
+        assert [level["per_position"] for level in other.get("/api/about").facts["levels"]] == [True, True]
     assert facts["test"] == {"images": 20, "labels": [m % 3 for m in range(20)]}
 
 

@@ -300,6 +300,7 @@ def test_too_many_images_for_probes_are_said(facts, monkeypatch):
         (("a", "b"), (1, 8, 8), {"routing": RoutingConfig(fitness="constant"), "extra_class": False}),
         (("a", "b"), (1, 8, 8), {"routing": RoutingConfig(fitness="random", weighting="normalized")}),
         (("a", "b"), (1, 8, 8), {"nonlinearity": "squash"}),
+        (("a", "b"), (1, 8, 8), {"routing": RoutingConfig(per_position=True)}),
     ],
 )
 def test_pages_of_networks_of_every_shape(tmp_path, classes, shape, model):
@@ -308,6 +309,8 @@ def test_pages_of_networks_of_every_shape(tmp_path, classes, shape, model):
     assert len(page.all("article")) == len(facts_of(run, dataset).pictures.examples) > 0
     if model.get("routing") == RoutingConfig(fitness="constant"):
         assert "Level 1 does not select: all blocks have the same weight." in page.text
+    per_position = model.get("routing") == RoutingConfig(per_position=True)
+    assert ("The other levels weight their blocks at every position" in page.text) == per_position
 
 
 @pytest.mark.slow

@@ -142,6 +142,13 @@ def test_an_unknown_augmentation_is_refused_with_the_nearest_known_one():
         Augmentations(miror=0.5)
 
 
+@pytest.mark.parametrize("name", ["mirror", "erase", "mixup", "cutmix"])
+def test_probabilities_and_shares_are_at_most_one(name):
+    assert Augmentations({name: 1})[name] == 1
+    with pytest.raises(InputError, match=f"data.augment.{name} is 1.5, but it must be a number between 0 and 1"):
+        Augmentations({name: 1.5})
+
+
 PARTS = {"mirror": 0.5, "shift": 2, "zoom": 0.3, "rotate": 15, "colour": 0.3, "erase": 0.4, "mixup": 1, "cutmix": 1}
 
 

@@ -9,7 +9,7 @@ import torch
 
 from wcapsnet.data import DATASETS, DataConfig, FolderSummary
 from wcapsnet.errors import InputError
-from wcapsnet.models import parameter_count
+from wcapsnet.models import list_models, model_config, parameter_count
 from wcapsnet.network import CIFAR10_LEVELS, CIFAR100_LEVELS, WCapsNet
 from wcapsnet.objective import Objective
 from wcapsnet.recipes import ABLATIONS, PAPER, PLUS, RECIPES, SMALL, recipe
@@ -62,6 +62,10 @@ def test_the_papers_training_settings(name):
     assert (training.epochs, training.milestones) == ((40, (20, 30)) if digits else (300, (150, 200, 250)))
     assert experiment.model.levels == (CIFAR100_LEVELS if name == "cifar100" else CIFAR10_LEVELS)
     assert (experiment.model.nonlinearity, experiment.model.routing.weighting) == ("tilt", "softmax")
+    info = DATASETS[name]  # the network that documents name, field by field
+    assert experiment.model == model_config("wcapsnet", len(info.classes), info.channels, info.height, info.width)
+    counts = {"cifar10": 975_743, "svhn": 975_743, "cifar100": 1_014_975}
+    assert parameter_count(experiment.model) == counts.get(name, 968_877)
 
 
 @pytest.mark.parametrize(
@@ -200,6 +204,13 @@ def test_the_recipe_of_a_folder_fits_the_folder(color, size, model):
     assert set(data.augment) == ({"erase", "colour"} if color and model == "wcapsnet-small" else set())
     assert ("margin" in experiment.objective) == (model == "capsnet")
     assert ("wasserstein" in experiment.objective) == model.startswith("wcapsnet")
+
+
+@pytest.mark.parametrize("model", sorted(list_models()))
+def test_every_model_can_be_trained_on_pictures_of_a_few_pixels(model):
+    config = folder(Path("icons"), summary(height=9, width=12), model=model).model
+    least = 20 if model.startswith("capsnet") else 16  # CapsNet's convolutions need 17
+    assert (config.height, config.width) == (least, least)
 
 
 @pytest.mark.parametrize("images", [6, 60, 400, 600, 1999, 2000, 5000, 100_000])

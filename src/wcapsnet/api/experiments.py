@@ -55,6 +55,7 @@ def experiment_for(
     scratch = start_from is not None and str(start_from) == SCRATCH
     start = None if start_from is None or scratch else starting_network(start_from)
 
+    @_named_as_typed(*(["size"] if size else []))
     def of_pictures(path: Path, summary: FolderSummary) -> Experiment:
         sides, auto, cuda = _sides(str(size)) if size else None, model == "auto", device.type == "cuda"
         by_default = auto and default_start and not scratch and not cuda and summary.proposed_channels == 3
@@ -97,6 +98,9 @@ def _named_as_typed(*options: str) -> Iterator[None]:
         sentence = str(error)
         for name in options:
             sentence = sentence.replace(f"training.{name} ", f"--{name.replace('_', '-')} ")
+        if "size" in options:
+            for side in ("height", "width"):
+                sentence = sentence.replace(f"model.{side} is", f"--size: the {side} is")
         raise InputError(sentence) from error
 
 

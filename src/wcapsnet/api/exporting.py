@@ -18,7 +18,7 @@ from ..console import warn
 from ..data import DATASETS, Split, image_files
 from ..data.formats import read_sample
 from ..errors import InputError
-from ..explanations import check_routing
+from ..explanations import has_routing
 from ..exports.check import Comparison, Images, compared
 from ..exports.graph import Graph
 from ..exports.html import Page, html_page
@@ -117,7 +117,11 @@ def _page(
     download: bool,
 ) -> tuple[Page, Images | None]:
     """The page, and the sample of the test images in it if they are available"""
-    check_routing(classifier.network)
+    if not has_routing(classifier.network):
+        raise InputError(
+            f"The web page shows the weights of blocks, which {type(classifier.network).__name__} does not have; "
+            "export to onnx, or use wcapsnet explore."
+        )
     files = onnxruntime_web(runtime)
     test, dataset = None, ""
     try:

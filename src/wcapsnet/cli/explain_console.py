@@ -82,8 +82,8 @@ def _levels(one: ImageExplanation, classes: Sequence[str], target: int) -> None:
         "2.1 is block 1 of level 2; blocks are numbered from 0. "
         f"Without: {escape(classes[target])} (now {percent(now)}%, logit {logit:.3f}) with that block switched off and "
         "its weight shared by the others.\n"
-        "In the last level, the fitness is the mean over positions, the weight the sum. ◀ marks winners: all blocks "
-        "whose weight is within 1 % of the largest."
+        f"In {'every' if one.fitness[0].dim() > 1 else 'the last'} level, the fitness is the mean over positions, the "
+        "weight the sum. ◀ marks winners: all blocks whose weight is within 1 % of the largest."
     )
 
 
@@ -337,9 +337,9 @@ def critics(found: Critics, images: str) -> None:
     names = (f"below\n{LOW}", f"above\n{HIGH}", "always\nthe same")
     print_table(["level", *names, "σ stored", "σ with\ndropout", "σ without"], rest)
     say(
-        f"Always the same: blocks (last level: vectors) whose fitness is below {LOW}, or above {HIGH}, for every "
-        "image. σ of the batch norm's input: as stored in training, and on these images with the critic's dropout on "
-        "and off."
+        f"Always the same: blocks (vectors where these are judged, as in the last level) whose fitness is below {LOW}, "
+        f"or above {HIGH}, for every image. σ of the batch norm's input: as stored in training, and on these images "
+        "with the critic's dropout on and off."
     )
 
 

@@ -19,6 +19,7 @@ MAX_SIDE = 1024
 
 class Augmentations(Amounts):
     kind = augmentation
+    at_most = {"mirror": 1, "erase": 1, "mixup": 1, "cutmix": 1}  # noqa: RUF012 - probabilities, and a share
 
 
 class Split(NamedTuple):

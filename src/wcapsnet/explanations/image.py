@@ -25,7 +25,7 @@ class ImageExplanation:
 
     probabilities: Tensor  # (N,): over the real classes
     logits: Tensor  # (r,): including "none of these" if the network has it
-    fitness: tuple[Tensor, ...]  # a of each level: (n,), and (n, i, j) for the last
+    fitness: tuple[Tensor, ...]  # a of each level: (n,); for the last, or per position (D39), (n, i, j)
     weights: tuple[Tensor, ...]  # b of each level: (n,), and (n, i, j) for the last
     contributions: Tensor  # (r, n, i, j): what each vector of the last level adds to each logit; the sum is the logit
     vector: Tensor  # (k,): the vector of the last level that is decoded (D36)

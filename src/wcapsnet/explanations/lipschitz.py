@@ -47,7 +47,7 @@ class CriticFacts:
     """One level's critic. A slope is the norm of a gradient with respect to the judged capsule."""
 
     level: int  # counted from 1
-    judged: int  # fitness values per image: one per block; in the last level, one per vector
+    judged: int  # fitness values per image: one per block; in the last level, or per position (D39), one per vector
     gamma: float
     kernel_norms: tuple[float, ...]  # of each reshaped kernel
     operator_norms: tuple[float, ...]  # of each convolution on its map

@@ -118,11 +118,18 @@ class Explorer:
 
     def _about_levels(self) -> dict[str, Any]:
         config = self.classifier.config
+        levels = [
+            {
+                "capsules": level.capsules,
+                "dimension": level.dimension,
+                "map": list(size),
+                "per_position": config.routing.per_position,
+            }
+            for level, size in zip(config.levels, config.maps(), strict=True)
+        ]
+        levels[-1]["per_position"] = True
         return {
-            "levels": [
-                {"capsules": level.capsules, "dimension": level.dimension, "map": list(size)}
-                for level, size in zip(config.levels, config.maps(), strict=True)
-            ],
+            "levels": levels,
             "cell": pixels_per_cell(self.classifier.network),
         }
 

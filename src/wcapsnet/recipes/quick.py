@@ -70,7 +70,8 @@ def folder(
     classes, channels = len(summary.classes), summary.proposed_channels
     if isinstance(model, str):
         largest = SMALL_SIDE if model == "wcapsnet-small" else MAX_SIDE
-        height, width = size or _reduced(summary.proposed_size(), largest)
+        least = getattr(model_config(model, classes, channels, MAX_SIDE, MAX_SIDE), "least_side", 16)
+        height, width = size or _fitting(summary.proposed_size(), least, largest)
         config = model_config(model, classes, channels, height, width)
     else:
         height, width = size or (model.height, model.width)
@@ -117,7 +118,7 @@ def fine_tuned(experiment: Experiment, normalization: tuple[tuple[float, ...], t
     return replace(experiment, data=replace(experiment.data, normalization=kind), training=training)
 
 
-def _reduced(size: tuple[int, int], largest: int) -> tuple[int, int]:
-    """The same shape with sides of at most `largest`, multiples of 4"""
+def _fitting(size: tuple[int, int], least: int, largest: int) -> tuple[int, int]:
+    """The same shape with sides from `least` to `largest`, rounded up to multiples of 4"""
     scale = min(1.0, largest / max(size))
-    return tuple(max(16, -(-round(side * scale) // 4) * 4) for side in size)  # type: ignore[return-value]
+    return tuple(-(-max(least, round(side * scale)) // 4) * 4 for side in size)  # type: ignore[return-value]

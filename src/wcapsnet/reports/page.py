@@ -260,6 +260,7 @@ def _routing(facts: Facts, found: Specialization) -> dict[str, Any]:
         ],
         "shape": maps.shape[1:],
         "vectors": maps[0].numel(),
+        "per_position": facts.subject.experiment.model.routing.per_position,
     }
 
 

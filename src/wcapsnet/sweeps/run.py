@@ -39,9 +39,11 @@ def train_all(
     quiet: bool = False,
     table: str | None = None,
     cluster: str | None = None,
+    measured: str = "test",
 ) -> dict[Run, str]:
     """Train every unfinished run. Returns the failed ones, with the reason. `cluster`: the description of a Ray cluster
-    that this process is connected to, to train there."""
+    that this process is connected to, to train there. `measured`: the accuracy that is printed, "test" or
+    "validation"."""
     if parallel is not None and not 1 <= parallel <= MAX_LANES:
         raise InputError(f"--parallel is {parallel}; 1 to {MAX_LANES} runs can be trained at a time.")
     runs = sweep.unfinished
@@ -70,6 +72,7 @@ def train_all(
     compile_kernels.tell = None if quiet else console.out.print
     failures: dict[Run, str] = {}
     board = make_board(console.out, sweep.runs, quiet)
+    board.measured = measured
     if cluster is None:
         outcomes = train_together(runs, make, device, at_a_time, board)
     else:

@@ -162,6 +162,8 @@ def _bar(console: Console, title: str, *more: ProgressColumn) -> RichProgress:
 class Board(_Display):
     """Prints nothing; base class of the others."""
 
+    measured = "test"  # or "validation": the accuracy of a finished run that is shown
+
     def row(self, run: Run) -> Progress:
         """The progress display of this run."""
         return Progress()
@@ -176,8 +178,6 @@ class Board(_Display):
 class PlainBoard(Board):
     """One line per epoch and one per run."""
 
-    measured = "test"
-
     def __init__(self, console: Console, runs: list[Run]):
         self.console, self.total = console, len(runs)
         self.count = sum(map(_over, runs))  # runs that had already ended
@@ -191,6 +191,8 @@ class PlainBoard(Board):
             what = f"[red]failed:[/] {escape(failure)}"
         else:
             figures = run.results()
+            if self.measured == "validation" and "validation_accuracy" in figures:
+                figures = {"accuracy": figures["validation_accuracy"]}
             accuracy = f"{percent(figures['accuracy'])}%{beside_figures(figures)}"
             what = f"{self.measured} accuracy [bold]{accuracy}[/]"
         _line(self.console, f"[{self.count}/{self.total}] [bold]{escape(run.path.name)}[/]  {what}")

@@ -56,7 +56,7 @@ function facts(l, n) {
   const { answer, pinned, block } = shown;
   const { weights, fitness } = answer.levels[l - 1];
   const last = l === about.levels.length;
-  const where = last ? " at its best position" : "";
+  const where = about.levels[l - 1].per_position ? " at its best position" : "";
   const found = [["Weight", weights[n].toFixed(4)], ["Fitness", `${fitness[n].toFixed(4)}${where}`]];
   if (pinned) found.push(["Weight, pinned", pinned.levels[l - 1].weights[n].toFixed(4)]);
   if (last) found.push([`Adds to ${classOf(answer.target)}`, signed(answer.block_contributions[n].toFixed(3))]);

@@ -149,7 +149,7 @@ export class Flow {
       const style = { "--fill": fill, "--size": size, "--pin-size": pins?.[n].size ?? 0, "--fitness": `${fitness}%` };
       for (const [name, value] of Object.entries(style)) button.style.setProperty(name, value);
       weight.textContent = level && on(n) ? level.weights[n].toFixed(3) : "";
-      button.title = `Block ${key}: ${level ? told(level, n, winners, Boolean(parts)) : "no picture yet"}`;
+      button.title = `Block ${key}: ${level ? told(level, n, winners, about.levels[l].per_position) : "no picture yet"}`;
       set(button, { "aria-label": `${button.title}, ${on(n) ? "on" : "switched off"}`, "aria-expanded": open });
       to.style.setProperty("--fill", fill);
       to.style.strokeWidth = on(n) ? 0.75 + (part === null ? 5 * size * size : 6 * Math.abs(part)) : 0;
@@ -160,9 +160,9 @@ export class Flow {
   }
 }
 
-function told({ weights, fitness }, n, winners, last) {
+function told({ weights, fitness }, n, winners, perPosition) {
   const best = winners.length > 1 ? ", tied for the largest weight" : ", the largest weight";
-  const where = last ? " at its best position" : "";
+  const where = perPosition ? " at its best position" : "";
   const rank = winners.includes(n) ? best : "";
   return `weight ${weights[n].toFixed(3)}, fitness ${fitness[n].toFixed(3)}${where}${rank}`;
 }
