@@ -81,7 +81,7 @@ def test_exchanged_weights_are_shown_whole(printed):
 def test_fitness_is_a_mean_over_positions_wherever_positions_have_weights(printed, per_position, where):
     network = WCapsNet(tiny(RoutingConfig(per_position=per_position))).eval()
     text = printed(explain_console.image, explain_image(network, torch.rand(2, 8, 8)), ["a", "b", "c"], 0, "photo.png")
-    assert f"In {where} level, fitness is the mean over positions" in " ".join(text.split())
+    assert f"In {where} level, the fitness is the mean over positions" in " ".join(text.split())
 
 
 def test_critics_are_shown_whole(printed):
