@@ -6,7 +6,7 @@ from explain_toys import random_images
 from torch import nn
 
 from twins import tiny
-from wcapsnet import InputError, RoutingConfig, WCapsNet
+from wcapsnet import InputError, RoutingConfig, WCapsNet, parts
 from wcapsnet.explanations import reroute
 from wcapsnet.explanations.reroute import DRAWS, Outcome, Rerouted, _with_dropout
 
@@ -132,6 +132,15 @@ def test_random_weights_are_exchanged_for_equal_ones_and_other_draws():
         drawn = [torch.rand(shape, generator=generator) + 1e-6 for shape in shapes]
         exchanged[f"draw {draw + 1}"] = [a / a.sum() for a in drawn]
     agree(found, net, *split.take(slice(None)), exchanged)
+
+
+def test_weights_by_critics_of_your_own_are_exchanged_like_those_of_the_papers(monkeypatch):
+    def own(config, level, size, last):
+        return Whimsical(2) if last else Whimsical(2, 3, 4)
+
+    monkeypatch.setitem(parts.fitness, "whimsical", own)
+    net = WCapsNet(tiny(RoutingConfig(fitness="whimsical")))
+    assert list(reroute(net, random_images(9, 1), random_images(5, 2)).by) == ["mean", "other", "equal"]
 
 
 @pytest.mark.parametrize(("fitness", "count", "words"), [("constant", 20, "no routing"), ("critic", 1, "two images")])

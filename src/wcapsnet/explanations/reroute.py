@@ -131,17 +131,19 @@ def _size(network: WCapsNet, split: DeviceSplit) -> int:
 
 
 def _others(network: WCapsNet, mean_of: DeviceSplit, seed: int) -> dict[str, Weigh]:
-    if network.config.routing.fitness == "critic":
+    routers = [router for _, _, router in network.levels()]
+    if network.config.routing.fitness != "random":
         means = _mean_weights(network, mean_of)
         kinds: dict[str, Weigh] = {
             "mean": _given(means),
             "other": lambda level, own, c, numbers: own.roll(1, 0),  # of the next image
             "equal": _given(_equal(means)),
         }
-        return {**kinds, "dropout": _dropping(network)} if network.config.critic_dropout else kinds
+        drops = all(isinstance(router.critic, Critic) and router.critic.dropout for router in routers)
+        return {**kinds, "dropout": _dropping(network)} if drops else kinds
     with torch.no_grad():
         kept = [routing.fitness for routing in network(mean_of.take(slice(0, 1))[0]).routings]
-    generator, routers = torch.Generator().manual_seed(seed), [router for _, _, router in network.levels()]
+    generator = torch.Generator().manual_seed(seed)
     draws = {}
     for draw in range(DRAWS):
         drawn = [r.weights(torch.rand(a.shape, generator=generator)) for r, a in zip(routers, kept, strict=True)]
