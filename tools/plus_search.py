@@ -59,21 +59,22 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "deeper-sharper-information": (_DEEPER, "objective.information=0.1"),
     "position-information": (*_SINGLE, _NO_WS, "objective.information=0.1"),
     "growing": ("model.routing.sharpness=[5]", "training.sharpening=30"),
-    # networks of at most 1.0M parameters
+    # networks of at most 1.0M parameters with critics (of 8 channels in those with five levels)
     "uniform-wider": (
         *_EQUAL,
         "model.init_channels=32",
         _levels((4, 8, 56, 1), (4, 8, 80, 2), (4, 8, 112, 2), (2, 8, 64, 1)),
     ),
-    "uniform-7-layers": (*_EQUAL, "model.dense_layers=7"),
-    "uniform-two-wide-blocks": (*_EQUAL, _levels((2, 16, 48, 1), (2, 16, 64, 2), (2, 16, 80, 2), (2, 8, 64, 1))),
-    "uniform-two-wider-blocks": (*_EQUAL, _levels((2, 16, 64, 1), (2, 16, 80, 2), (2, 16, 96, 2), (2, 16, 64, 1))),
-    "uniform-growth-12": (*_EQUAL, _levels((4, 12, 48, 1), (4, 12, 64, 2), (4, 12, 80, 2), (2, 8, 64, 1))),
-    "uniform-middle-level": (
+    "uniform-two-blocks": (*_EQUAL, _levels((2, 16, 64, 1), (2, 16, 80, 2), (2, 16, 96, 2), (2, 8, 64, 1))),
+    "uniform-two-blocks-wide-first": (*_EQUAL, _levels((2, 24, 48, 1), (2, 16, 64, 2), (2, 16, 96, 2), (2, 8, 64, 1))),
+    "uniform-two-blocks-5-levels": (
         *_EQUAL,
-        _levels((4, 8, 48, 1), (4, 8, 64, 2), (4, 8, 64, 1), (4, 8, 96, 2), (2, 8, 64, 1)),
+        _levels((2, 16, 48, 1), (2, 16, 64, 2), (2, 16, 64, 1), (2, 16, 80, 2), (2, 8, 64, 1)),
     ),
-    "uniform-5-levels": (*_EQUAL, _levels((4, 8, 48, 1), (4, 8, 48, 1), (4, 8, 64, 2), (4, 8, 96, 2), (2, 8, 64, 1))),
+    "uniform-two-blocks-5-levels-2-full": (
+        *_EQUAL,
+        _levels((2, 16, 48, 1), (2, 16, 48, 1), (2, 16, 64, 2), (2, 16, 80, 2), (2, 8, 64, 1)),
+    ),
     # training
     "uniform-cutmix-always": (*_EQUAL, "data.augment.cutmix=1"),
     "uniform-without-cutmix": (*_EQUAL, "data.augment.cutmix=null"),
