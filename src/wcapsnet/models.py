@@ -20,7 +20,7 @@ from .settings import model_from_dict, to_dict
 
 QUICK_LEVELS = (Level(4, 8, 8, 2), Level(4, 8, 16, 2), Level(2, 8, 8, 1))
 SMALL_LEVELS = (Level(2, 16, 64, 2), Level(2, 32, 128, 2))
-PLUS_LEVELS = (Level(4, 8, 48, 1), Level(4, 8, 64, 2), Level(4, 8, 96, 2), Level(2, 8, 64, 1))
+PLUS_LEVELS = (Level(2, 24, 48, 1), Level(2, 16, 64, 2), Level(2, 16, 96, 2), Level(2, 8, 64, 1))
 _PATCHING = Lock()
 
 
@@ -60,7 +60,7 @@ def small_config(classes: int, channels: int, height: int, width: int) -> WCapsN
 
 @model("wcapsnet-plus")
 def plus_config(classes: int, channels: int, height: int, width: int) -> WCapsNetConfig:
-    """Not in the paper: the first level at full resolution, fewer and wider blocks, smaller critics and decoder; no
+    """Not in the paper: the first level at full resolution, two wide blocks per level, smaller critics and decoder; no
     dropout, noise or extra class."""  # D41
     return WCapsNetConfig(classes, channels, height, width, PLUS_LEVELS, decoder_channels=(8, 16), **PLAIN)
 

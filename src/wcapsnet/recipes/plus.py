@@ -25,7 +25,7 @@ _DATA = {
     "fashion-mnist": digits("fashion-mnist", **_GRAY, mirror=True, augment=Augmentations(erase=0.4)),
     "mnist": digits("mnist", **_GRAY, augment=Augmentations(rotate=10, zoom=0.1)),
 }
-_EPOCHS = {"cifar10": 400, "cifar100": 400, "fashion-mnist": 200, "mnist": 100}
+_EPOCHS = {"cifar10": 150, "cifar100": 150, "fashion-mnist": 200, "mnist": 100}
 
 
 def _plus(dataset: str, model: str = "wcapsnet-plus") -> Experiment:
@@ -63,8 +63,7 @@ def _recipe(make: Callable[[str], Experiment], dataset: str, text: str) -> Calla
     def experiment() -> Experiment:
         return make(dataset)
 
-    length = f"{_EPOCHS[dataset]} epochs. Not trained at full length yet."
-    experiment.__doc__ = f"{DATASETS[dataset].title} with {text}. {length}"
+    experiment.__doc__ = f"{DATASETS[dataset].title} with {text}. {_EPOCHS[dataset]} epochs."
     return experiment
 
 
