@@ -399,7 +399,7 @@ def test_runs_of_wcapsnet_plus_are_compared_with_equal_weights_and_densenet_trai
     # Student's t: 0.30 / (0.10 √(2/3)) = 3.67 with 4 degrees of freedom
     assert "| WCapsNet-plus − WCapsNet-plus, equal weights | +0.30 [+0.07, +0.53]: p = 0.021 |" in page
     assert "same recipe | +2.60 [+2.37, +2.83]: p < 0.001 |" in page
-    assert "| WCapsNet-plus | 0.80M | 95.60 ± 0.10 (3) | – |" in page  # Table V
+    assert "| WCapsNet-plus | 0.94M | 95.60 ± 0.10 (3) | – |" in page  # Table V
     assert paper_figure(recipe("cifar10-plus")) is None
 
 
