@@ -1,4 +1,4 @@
-"""Records of the recipes deciding-DATASET and deciding-DATASET-uniform (D43), and what docs/results.md shows of them.
+"""Records of the recipes deciding-DATASET and deciding-DATASET-uniform (D44), and what docs/results.md shows of them.
 
     python tools/deciding.py [RUN …] [--data-dir DIR]
 
@@ -50,7 +50,7 @@ def keep(path: Path, root: Path, data_dir: Path | None) -> Path:
     inside = wcapsnet.explain(run.path, data_dir=data_dir, quiet=True)
     levels = [level.summary() for level in inside.specialization.levels]
     found = {"levels": [{name: level[name] for name in ("level", "information", "mean")} for level in levels]}
-    if experiment.model.routing.fitness == "critic":
+    if experiment.model.routing.fitness != "constant":
         found |= inside.rerouted().summary()
     place = root / RECORDS / name / f"seed={experiment.training.seed}.json"
     write_run(place, run, inside=found)

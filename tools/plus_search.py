@@ -5,8 +5,8 @@
     python tools/plus_search.py runs/plus-search --routing --data-dir data          also how much routing matters
     python tools/plus_search.py runs/plus-search --keep                             records in results/plus-search
 
-Every candidate is `cifar10-plus` with some settings changed, for EPOCHS epochs: 2.7 million images, about a minute on
-an H200 if four runs share it. With one seed and 5,000 images, differences below 0.7 points are noise, so repeat the
+Every candidate is `cifar10-plus` with some settings changed, for EPOCHS epochs: 2.7 million images, one to two minutes
+of an H200 per run. With one seed and 5,000 images, differences below 0.7 points are noise, so repeat the
 best with other seeds (`campaign.py plus-search-NAME:1,2`). --routing predicts the validation images again with the mean
 weights and with another image's weights, and measures the information about the class (D29). --keep leaves out test
 results.
@@ -54,27 +54,22 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "position-class-information": (*_SINGLE, _NO_WS, "objective.class_information=0.3"),
     "class-information": ("model.routing.sharpness=[1,1,8,1]", _NO_WS, "objective.class_information=0.3"),
     "position": (*_SINGLE, _NO_WS),
+    "joint": (
+        *_SINGLE,
+        _NO_WS,
+        "model.routing.fitness=joint",
+        "model.critic_channels=32",
+        f"training.sharpening={EPOCHS}",
+    ),
     "deeper-sharper": (_DEEPER,),
     "position-centred": _SINGLE,
     "deeper-sharper-information": (_DEEPER, "objective.information=0.1"),
     "position-information": (*_SINGLE, _NO_WS, "objective.information=0.1"),
     "growing": ("model.routing.sharpness=[5]", "training.sharpening=30"),
-    # networks of at most 1.0M parameters with critics (of 8 channels in those with five levels)
-    "uniform-wider": (
-        *_EQUAL,
-        "model.init_channels=32",
-        _levels((4, 8, 56, 1), (4, 8, 80, 2), (4, 8, 112, 2), (2, 8, 64, 1)),
-    ),
-    "uniform-two-blocks": (*_EQUAL, _levels((2, 16, 64, 1), (2, 16, 80, 2), (2, 16, 96, 2), (2, 8, 64, 1))),
-    "uniform-two-blocks-wide-first": (*_EQUAL, _levels((2, 24, 48, 1), (2, 16, 64, 2), (2, 16, 96, 2), (2, 8, 64, 1))),
-    "uniform-two-blocks-5-levels": (
-        *_EQUAL,
-        _levels((2, 16, 48, 1), (2, 16, 64, 2), (2, 16, 64, 1), (2, 16, 80, 2), (2, 8, 64, 1)),
-    ),
-    "uniform-two-blocks-5-levels-2-full": (
-        *_EQUAL,
-        _levels((2, 16, 48, 1), (2, 16, 48, 1), (2, 16, 64, 2), (2, 16, 80, 2), (2, 8, 64, 1)),
-    ),
+    # networks that have at most 1.0M parameters if critics of 8 channels are added
+    "uniform-wider-first": (*_EQUAL, _levels((2, 32, 48, 1), (2, 16, 64, 2), (2, 16, 80, 2), (2, 8, 64, 1))),
+    "uniform-wide-first-two": (*_EQUAL, _levels((2, 24, 48, 1), (2, 24, 64, 2), (2, 16, 64, 2), (2, 8, 64, 1))),
+    "uniform-three-blocks": (*_EQUAL, _levels((3, 16, 48, 1), (3, 16, 64, 2), (2, 16, 80, 2), (2, 8, 64, 1))),
     # training
     "uniform-cutmix-always": (*_EQUAL, "data.augment.cutmix=1"),
     "uniform-without-cutmix": (*_EQUAL, "data.augment.cutmix=null"),
@@ -124,7 +119,7 @@ def routing_facts(run: Run, data_dir: Path | None, images: int | None) -> dict[s
     """On validation images: the change in accuracy with other weights, and the information of each level"""
     inside = wcapsnet.explain(run.path, split="validation", images=images, data_dir=data_dir, quiet=True)
     found = {}
-    if run.experiment.model.routing.fitness == "critic":
+    if run.experiment.model.routing.fitness != "constant":
         rerouted = inside.rerouted()
         for kind in ("mean", "other"):
             found[kind] = 100 * rerouted.difference(rerouted.by[kind][0])[0]

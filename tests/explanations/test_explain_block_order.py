@@ -9,13 +9,13 @@ from explain_toys import split_of
 from twins import close, tiny
 from wcapsnet import Level, RoutingConfig, WCapsNet
 from wcapsnet.explanations import explain_capsule, explain_images, specialization, survey
-from wcapsnet.network.critic import RandomFitness
+from wcapsnet.network.critic import Critic, JointCritic, RandomFitness
 from wcapsnet.network.per_capsule import BatchNorm, PerCapsuleConv2d
 from wcapsnet.training.evaluate import evaluate, listed_winners
 
 LEVELS = (Level(5, 2, 4, 2), Level(4, 2, 3, 1), Level(3, 2, 3, 1))
 ORDERS = ([3, 0, 4, 2, 1], [2, 3, 1, 0], [1, 2, 0])  # block n of the second network is block order[n] of the first
-STEEP = 200.0  # what γ of a critic's batch norm is multiplied by, so that its fitness saturates
+STEEP = 200.0  # what the last factor of a critic is multiplied by, so that its fitness saturates
 
 
 def saturated(routing):
@@ -25,8 +25,10 @@ def saturated(routing):
         network(torch.randn(16, 2, 12, 12))  # running statistics
     with torch.no_grad():
         for router in network.routers:
-            if hasattr(router.critic, "norm"):
+            if isinstance(router.critic, Critic):
                 router.critic.norm.weight.mul_(STEEP)
+            elif isinstance(router.critic, JointCritic):
+                router.critic.last.weight.mul_(STEEP)
     return network.eval()
 
 
@@ -42,6 +44,12 @@ def reordered(network):
                     values.copy_(values[order].clone())
         if isinstance(router.critic, RandomFitness):
             router.critic.drawn.copy_(router.critic.drawn[order].clone())
+        elif isinstance(router.critic, JointCritic):
+            for layer in filter(None, (router.critic.whole, router.critic.local)):
+                of_blocks = layer[0].weight.unflatten(1, (len(order), -1))
+                layer[0].weight.copy_(of_blocks[:, order].flatten(1, 2))
+            for values in (router.critic.last.weight, router.critic.last.bias):
+                values.copy_(values[order].clone())
     return other
 
 
@@ -52,7 +60,10 @@ def as_before(numbers, level):
 
 @pytest.fixture(
     scope="module",
-    params=[("critic", "softmax"), ("critic", "normalized"), ("constant", "softmax"), ("random", "softmax")],
+    params=[
+        *(("critic", "softmax"), ("critic", "normalized"), ("joint", "softmax")),
+        *(("constant", "softmax"), ("random", "softmax")),
+    ],
     ids="-".join,
 )
 def pair(request):

@@ -160,7 +160,7 @@ def test_measuring_changes_nothing_and_tells_its_progress():
 
 @pytest.mark.parametrize(
     ("routing", "count", "words"),
-    [("constant", 4, "fitness .* is constant"), ("random", 4, "fitness .* is random"), ("critic", 0, "no images")],
+    [*((name, 4, f"fitness .* is {name}") for name in ("constant", "random", "joint")), ("critic", 0, "no images")],
 )
 def test_what_cannot_be_measured_is_refused(routing, count, words):
     with pytest.raises(InputError, match=words):

@@ -86,7 +86,7 @@ def test_a_survey_agrees_with_evaluation_however_it_is_shared_out(batch_size, th
 
 
 @pytest.mark.parametrize("weighting", ["softmax", "normalized"])
-@pytest.mark.parametrize("fitness", ["critic", "random", "constant"])
+@pytest.mark.parametrize("fitness", ["critic", "joint", "random", "constant"])
 @pytest.mark.parametrize("levels", [1, 2, 3])
 def test_a_survey_keeps_what_every_image_gave(weighting, fitness, levels):
     torch.manual_seed(0)

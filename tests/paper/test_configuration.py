@@ -134,7 +134,7 @@ def test_an_unknown_weighting_is_refused_with_the_known_ones(value):
 @given(names)
 def test_an_unknown_fitness_is_refused_with_the_known_ones(value):
     message = refused("routing.fitness", routing=RoutingConfig(fitness=value))
-    assert "critic, random, constant" in message
+    assert "critic, joint, random, constant" in message
 
 
 @given(st.one_of(st.none(), st.integers(), st.text(max_size=3)))

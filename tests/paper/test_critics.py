@@ -9,6 +9,7 @@ from torch.nn.utils import parametrizations
 
 from twins import (
     BlockCriticTwin,
+    JointCriticTwin,
     SpectralConvTwin,
     VectorCriticTwin,
     answers,
@@ -16,7 +17,14 @@ from twins import (
     assert_same_state,
     close,
 )
-from wcapsnet.network.critic import BlockCritic, ConstantFitness, RandomFitness, SpectralConv2d, VectorCritic
+from wcapsnet.network.critic import (
+    BlockCritic,
+    ConstantFitness,
+    JointCritic,
+    RandomFitness,
+    SpectralConv2d,
+    VectorCritic,
+)
 
 
 def block_critic(dropout=0.0, height=5, width=3):
@@ -276,6 +284,71 @@ def test_a_critic_agrees_with_one_that_is_handed_capsule_after_capsule(make, twi
         expected, _ = answers(twin, c)
         close(a, expected)
         assert (gradient == 0).all()
+    assert_same_gradients(critic, twin)
+    assert_same_state(critic, twin)
+
+
+# The joint critic (D44)
+
+
+def joint_critic(per_position):
+    critic = JointCritic(4, 3, 5, per_position)
+    with torch.no_grad():
+        for parameter in critic.parameters():
+            parameter.normal_()
+    return critic
+
+
+def test_a_joint_critic_judges_single_vectors_and_single_images():
+    a = JointCritic(2, 3, 4, per_position=True)(torch.randn(1, 2, 3, 1, 1))
+    assert a.shape == (1, 2, 1, 1)
+    assert a.isfinite().all()
+
+
+@pytest.mark.parametrize("per_position", [True, False], ids=["positions", "blocks"])
+def test_a_joint_fitness_does_not_depend_on_the_memory_layout(per_position):
+    critic, c = joint_critic(per_position).eval(), torch.randn(2, 4, 3, 5, 2)
+    stored = c.permute(0, 3, 4, 1, 2).contiguous().permute(0, 3, 4, 1, 2)
+    close(critic(stored), critic(c), 1e-5, 1e-6)
+
+
+per_position = pytest.mark.parametrize("per_position", [True, False], ids=["positions", "blocks"])
+
+
+def test_a_joint_fitness_worked_by_hand():
+    # one block, k = 1, two positions with 1 and 3: W₁ x = 1, 3 and W₂ x̄ = 2 · 2, so h = 5, 7 and a = σ(h − 5)
+    critic = JointCritic(1, 1, 1, per_position=True).eval()
+    with torch.no_grad():
+        for layer, value in ((critic.local[0], 1.0), (critic.whole[0], 2.0), (critic.last, 1.0)):
+            layer.weight.fill_(value)
+        critic.last.bias.fill_(-5.0)
+    a = critic(torch.tensor([1.0, 3.0]).view(1, 1, 1, 1, 2))
+    close(a.flatten(), torch.tensor([0.5, 1 / (1 + math.exp(-2))]), 1e-4)
+
+
+@per_position
+def test_a_joint_critic_judges_a_block_by_all_of_them_and_an_image_alone(per_position):
+    critic, c = joint_critic(per_position).eval(), torch.randn(2, 4, 3, 5, 2)
+    a, other = critic(c), c.clone()
+    other[0, 3] += 1
+    changed = critic(other)
+    assert a.shape == ((2, 4, 5, 2) if per_position else (2, 4))
+    assert (changed[0, 0] != a[0, 0]).any()
+    close(changed[1], a[1], 1e-5, 1e-6)
+
+
+@per_position
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+def test_a_joint_critic_and_what_it_asks_of_the_capsules_agree_with_the_twin(per_position, training, double):
+    critic = joint_critic(per_position).double().train(training)
+    twin = JointCriticTwin(4, 3, 5, per_position).double().same_as(critic)
+    for _ in range(2):
+        c = torch.randn(3, 4, 3, 5, 2, dtype=torch.float64)
+        a, (gradient,) = answers(critic, c)
+        expected, (expected_gradient,) = answers(twin, c)
+        close(a, expected)
+        close(gradient, expected_gradient)
+        assert (gradient != 0).any()
     assert_same_gradients(critic, twin)
     assert_same_state(critic, twin)
 

@@ -272,7 +272,7 @@ def test_permuting_the_capsules_of_a_level_leaves_the_answer_unchanged(at, train
 # Evaluation
 
 
-@pytest.mark.parametrize("fitness", ["critic", "random", "constant"])
+@pytest.mark.parametrize("fitness", ["critic", "joint", "random", "constant"])
 @pytest.mark.parametrize("weighting", ["softmax", "normalized"])
 def test_an_evaluated_network_is_deterministic_and_answers_each_image_alone(fitness, weighting):
     network = warmed_up(tiny(RoutingConfig(fitness=fitness, weighting=weighting)))
@@ -407,7 +407,7 @@ def configurations(draw):
         dense_layers=draw(small),
         nonlinearity=draw(st.sampled_from(["tilt", "squash"])),
         routing=RoutingConfig(
-            fitness=draw(st.sampled_from(["critic", "random", "constant"])),
+            fitness=draw(st.sampled_from(["critic", "joint", "random", "constant"])),
             weighting=draw(st.sampled_from(["softmax", "normalized"])),
             stop_gradient=draw(st.booleans()),
             noise_share=draw(st.sampled_from([0.0, 0.05, 1.0])),
@@ -478,7 +478,7 @@ def test_in_bfloat16_the_network_trains_and_answers_close_to_float32():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fitness", ["critic", "random", "constant"])
+@pytest.mark.parametrize("fitness", ["critic", "joint", "random", "constant"])
 def test_the_exported_network_answers_batches_of_any_size_as_the_network_does(fitness):
     network = warmed_up(tiny(RoutingConfig(fitness=fitness)))
     with torch.no_grad():

@@ -83,13 +83,22 @@ def test_every_parameter_gets_a_gradient_from_the_total(variant):
     assert {name for name, _ in network.named_parameters()} - names - idle == set()
 
 
-def test_no_critic_changes_the_capsules_it_judges():
+def test_none_of_the_papers_critics_changes_the_capsules_it_judges():
     network = WCapsNet(tiny(levels=LEVELS))
     output = network(torch.randn(4, 2, 8, 8))
     sum(r.fitness.square().sum() for r in output.routings).backward()
     assert all(
         p.grad is None or not p.grad.any() for name, p in network.named_parameters() if not name.startswith("routers")
     )
+
+
+def test_a_joint_critic_trains_the_capsules_it_judges_and_all_before_them():
+    network = WCapsNet(tiny(RoutingConfig(fitness="joint", noise_share=0.0), levels=LEVELS))
+    network(torch.randn(4, 2, 8, 8)).routings[1].fitness.square().sum().backward()
+    trained = {name for name, p in network.named_parameters() if p.grad is not None and p.grad.any()}
+    for part in ("init_conv", "capsules.0", "routers.0", "capsules.1", "routers.1"):
+        assert any(name.startswith(part) for name in trained)
+    assert not any(name.startswith(("capsules.2", "routers.2", "decoder", "projection")) for name in trained)
 
 
 def test_a_later_critic_does_not_train_an_earlier_one():

@@ -28,6 +28,8 @@ def test_a_candidate_has_at_most_a_million_parameters_and_is_computed_by_the_ker
     assert parameter_count(experiment.model) <= 1_000_000
     engine = FusedEngine(WCapsNet(experiment.model), experiment.objective, experiment.data.augmentations())
     expected = ["fused kernels"]
+    joint = experiment.model.routing.fitness == "joint"
+    expected += ["routing in PyTorch (no kernel for JointCritic)"] if joint else []
     expected += ["loss term class_information in PyTorch"] if "class_information" in experiment.objective else []
     expected += ["augmentation cutmix in PyTorch"] if experiment.data.augment else []
     assert engine.description == "; ".join(expected)
@@ -58,7 +60,7 @@ def test_the_search_trains_resumes_and_prints_validation_accuracies(tmp_path, mo
     raw = RawData(pictures(200), pictures(40), tuple("0123456789"))
     info = replace(DATASETS["cifar10"], read=lambda root: raw, train_images=200, test_images=40)
     monkeypatch.setitem(DATASETS, "cifar10", info)
-    chosen = [f"{plus_search.PREFIX}-{name}:0" for name in ("uniform", "position-information")]
+    chosen = [f"{plus_search.PREFIX}-{name}:0" for name in ("uniform", "joint")]
     monkeypatch.setitem(campaign.GROUPS, "plus-search", tuple(chosen))
     settings = [word for setting in SMALL for word in ("--set", setting)]
     command = ["campaign", "plus-search", "--out", str(tmp_path), *settings]
@@ -76,7 +78,7 @@ def test_the_search_trains_resumes_and_prints_validation_accuracies(tmp_path, mo
         name = run.experiment.name.removeprefix(f"{plus_search.PREFIX}-")
         kept = read_json(tmp_path / "records" / name / "seed=0.json")
         assert len(kept["metrics"]["validation_accuracy"]) == 2
-        assert ("mean" in kept["validation"]) == (name == "position-information")
+        assert ("mean" in kept["validation"]) == (name == "joint")
         assert "test" not in json.dumps(kept["validation"] | {"fields": [*kept, *kept["metrics"]]})
 
 

@@ -5,7 +5,7 @@ A twin never folds capsules into channels or samples. It keeps one small module 
 
 from .capsules import LevelTwin, squash_twin, tilt_twin
 from .compare import answers, assert_same_gradients, assert_same_state, close
-from .critic import BlockCriticTwin, CriticTwin, SpectralConvTwin, VectorCriticTwin
+from .critic import BlockCriticTwin, CriticTwin, JointCriticTwin, SpectralConvTwin, VectorCriticTwin
 from .decoder import DecoderTwin, best_capsule_twin
 from .network import NetworkTwin
 from .objective import (
@@ -24,6 +24,7 @@ __all__ = [
     "BlockCriticTwin",
     "CriticTwin",
     "DecoderTwin",
+    "JointCriticTwin",
     "LevelTwin",
     "NetworkTwin",
     "SpectralConvTwin",

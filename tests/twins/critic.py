@@ -92,3 +92,38 @@ class VectorCriticTwin(CriticTwin):
 
     def __init__(self, dimension: int, base: int):
         super().__init__([dimension, base, 2 * base, 3 * base, 1], 1, 1)
+
+
+class JointCriticTwin(Twin):
+    """D44, position by position: what it says of a block depends on all blocks there, and on their means."""
+
+    def __init__(self, capsules: int, dimension: int, width: int, per_position: bool):
+        super().__init__()
+        size = capsules * dimension
+        self.whole, self.whole_norm = nn.Conv2d(size, width, 1, bias=False), nn.BatchNorm1d(width)
+        self.local, self.local_norm = nn.Conv2d(size, width, 1, bias=False), nn.BatchNorm1d(width)
+        self.last, self.per_position = nn.Conv2d(width, capsules, 1), per_position
+
+    def forward(self, c: Tensor) -> Tensor:
+        m, n, k, rows, columns = c.shape
+        vectors = [[[c[s, :, :, i, j].reshape(n * k) for j in range(columns)] for i in range(rows)] for s in range(m)]
+        means = torch.stack([sum(v for row in rows for v in row) / (len(rows) * len(rows[0])) for rows in vectors])
+        whole = self.whole_norm(means @ self.whole.weight[:, :, 0, 0].T)
+        if not self.per_position:
+            return torch.stack([self.said(h) for h in whole])
+        flat = torch.stack([v for rows in vectors for row in rows for v in row])
+        local = self.local_norm(flat @ self.local.weight[:, :, 0, 0].T).split(rows * columns)
+        said = [self.said(h + near) for h, near in zip(whole, local, strict=True)]
+        return torch.stack([a.T.reshape(n, rows, columns) for a in said])
+
+    def said(self, h: Tensor) -> Tensor:
+        return 1 / (1 + (-(h.relu() @ self.last.weight[:, :, 0, 0].T + self.last.bias)).exp())
+
+    def tensors(self) -> Tensors:
+        named: Tensors = {"last.weight": self.last.weight, "last.bias": self.last.bias}
+        named |= {"whole.0.weight": self.whole.weight}
+        named |= prefixed("whole.1", norm_tensors(self.whole_norm))
+        if self.per_position:
+            named |= {"local.0.weight": self.local.weight}
+            named |= prefixed("local.1", norm_tensors(self.local_norm))
+        return named

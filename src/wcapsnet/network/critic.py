@@ -1,4 +1,4 @@
-"""f, the critics, which score the fitness of a capsule (Section IV-B), and the two untrained ones of Table IV.
+"""f, the critics, which score the fitness of a capsule (Section IV-B); the two untrained ones of Table IV; a joint one.
 
 Each maps c (m, n, k, i, j) to a fitness in [0, 1]: (m, n) for whole blocks, (m, n, i, j) for single vectors.
 """
@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .per_capsule import BatchNorm, shared_over_capsules
+from .per_capsule import BatchNorm, capsules_as_channels, shared_over_capsules
 
 
 class SpectralConv2d(nn.Module):
@@ -92,6 +92,32 @@ class VectorCritic(Critic):
 
     def __init__(self, dimension: int, base: int, dropout: float):
         super().__init__([dimension, base, 2 * base, 3 * base, 1], 1, 1, dropout)
+
+
+class JointCritic(nn.Module):
+    """Not in the paper: judges all blocks of a level together, and its gradient reaches them (D44).
+
+    a = σ(W₃ ReLU(BN(W₁ x_ij) + BN(W₂ mean_ij x)) + bias),  x (m, n·k, i, j): the vectors of all blocks at a position,
+    concatenated. For one fitness per block and image, without W₁.
+    """
+
+    def __init__(self, capsules: int, dimension: int, width: int, per_position: bool):
+        super().__init__()
+        self.local = joint_layer(capsules * dimension, width) if per_position else None
+        self.whole = joint_layer(capsules * dimension, width)
+        self.last = nn.Conv2d(width, capsules, 1)
+
+    def forward(self, c: Tensor) -> Tensor:
+        x = capsules_as_channels(c)
+        h = self.whole(x.mean((2, 3), keepdim=True))
+        if self.local is not None:
+            h = h + self.local(x)
+        a = self.last(F.relu(h)).float().sigmoid()
+        return a.flatten(1) if self.local is None else a
+
+
+def joint_layer(channels: int, width: int) -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(channels, width, 1, bias=False), BatchNorm(width))
 
 
 class ConstantFitness(nn.Module):

@@ -18,7 +18,7 @@ from ..limits import MIN_SIDE
 from ..parts import Kind, architecture, fitness
 from . import nonlinearity  # noqa: F401 - registers them
 from .capsules import CapsuleBlocks, ConvPlus
-from .critic import BlockCritic, ConstantFitness, RandomFitness, VectorCritic
+from .critic import BlockCritic, ConstantFitness, JointCritic, RandomFitness, VectorCritic
 from .decoder import BestCapsule, Decoder, best_capsule
 from .routing import Router, Routing, fault_of, make_weighting, predict, route, sharpen
 
@@ -37,7 +37,7 @@ class Level:
 class RoutingConfig:
     """How fitness becomes weights, and how it is perturbed in training (Sections III-C and III-F)."""
 
-    fitness: str = "critic"  # source of the fitness: critic, random, constant
+    fitness: str = "critic"  # source of the fitness: critic, joint (D44), random, constant
     weighting: str = "softmax"  # Eq. 6 (softmax) or Eq. 7 (normalized)
     sharpness: tuple[float, ...] = (1.0,)  # multiplies the fitness before weighting: for all levels, or one each (D37)
     per_position: bool = False  # True: feature levels weigh their blocks at every position, not once per image (D39)
@@ -68,8 +68,8 @@ class WCapsNetConfig:
     max_pooling: bool = False  # True: levels reduce their input by max pooling, not by strided convolutions
     nonlinearity: str = "tilt"
     routing: RoutingConfig = field(default_factory=RoutingConfig)
-    critic_channels: int = 32  # k_critic
-    critic_dropout: float = 0.3
+    critic_channels: int = 32  # k_critic; of a joint critic, the hidden layer
+    critic_dropout: float = 0.3  # not in a joint critic
     projection_dropout: float = 0.3  # before W
     decoder_channels: tuple[int, int] = (32, 64)
     extra_class: bool = True  # the paper's output N + 1, "none of these", never a target (D5)
@@ -373,6 +373,13 @@ def critic(config: WCapsNetConfig, level: Level, size: tuple[int, int], last: bo
     if last or config.routing.per_position:
         return VectorCritic(level.dimension, config.critic_channels, config.critic_dropout)
     return BlockCritic(level.dimension, *size, config.critic_channels, config.critic_dropout)
+
+
+@fitness("joint")
+def joint_critic(config: WCapsNetConfig, level: Level, size: tuple[int, int], last: bool) -> nn.Module:
+    """Judges all blocks of a level together, and trains them (D44)."""
+    per_position = last or config.routing.per_position
+    return JointCritic(level.capsules, level.dimension, config.critic_channels, per_position)
 
 
 @fitness("random")

@@ -57,7 +57,7 @@ def _needed(experiment: Experiment) -> dict[str, list[tuple[str, bool, str]]]:
     return {
         "weighting": [
             ("model.routing.weighting", routing.weighting == "softmax", "softmax"),
-            ("model.routing.fitness", routing.fitness != "constant", "critic or random"),
+            ("model.routing.fitness", routing.fitness != "constant", "critic, joint or random"),
         ],
         "nonlinearity": [("model.nonlinearity", experiment.model.nonlinearity == "tilt", "tilt")],
         "routing": [
