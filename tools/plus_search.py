@@ -6,10 +6,9 @@
     python tools/plus_search.py runs/plus-search --keep                             records in results/plus-search
 
 Every candidate is `cifar10-plus` with some settings changed, for EPOCHS epochs: 2.7 million images, one to two minutes
-of an H200 per run. With one seed and 5,000 images, differences below 0.7 points are noise, so repeat the
-best with other seeds (`campaign.py plus-search-NAME:1,2`). --routing predicts the validation images again with the mean
-weights and with another image's weights, and measures the information about the class (D29). --keep leaves out test
-results.
+per run on an H200. With one seed and 5,000 images, differences below 0.7 points are noise, so repeat the best with
+other seeds (`campaign.py plus-search-NAME:1,2`). --routing predicts the validation images again with the mean weights
+and with another image's weights, and measures the information about the class (D29). --keep leaves out test results.
 """
 
 from __future__ import annotations

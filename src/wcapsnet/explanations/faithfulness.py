@@ -4,8 +4,8 @@ The regions are the cells of the last level's grid. A method ranks them. *Deleti
 relevant first, and tracks the probability of the predicted class: a good ranking makes it fall early, so the area
 under the curve is small. *Insertion* starts from the baseline and restores them: a large area is good.
 
-Captum's methods use gradients. They do not pass through the paper's critics, which see detached capsules, but through a
-joint critic (D44).
+Captum's methods use gradients. Gradients do not pass through the paper's critics, which see detached capsules, but do
+pass through joint critics (D44).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""f, the critics, which score the fitness of a capsule (Section IV-B); the two untrained ones of Table IV; a joint one.
+"""f, the critics, which score the fitness of a capsule (Section IV-B); two untrained ones (Table IV); joint ones (D44).
 
 Each maps c (m, n, k, i, j) to a fitness in [0, 1]: (m, n) for whole blocks, (m, n, i, j) for single vectors.
 """
@@ -98,7 +98,7 @@ class JointCritic(nn.Module):
     """Not in the paper: judges all blocks of a level together, and its gradient reaches them (D44).
 
     a = σ(W₃ ReLU(BN(W₁ x_ij) + BN(W₂ mean_ij x)) + bias),  x (m, n·k, i, j): the vectors of all blocks at a position,
-    concatenated. For one fitness per block and image, without W₁.
+    concatenated. One fitness per block and image is computed without W₁.
     """
 
     def __init__(self, capsules: int, dimension: int, width: int, per_position: bool):

@@ -68,8 +68,8 @@ class WCapsNetConfig:
     max_pooling: bool = False  # True: levels reduce their input by max pooling, not by strided convolutions
     nonlinearity: str = "tilt"
     routing: RoutingConfig = field(default_factory=RoutingConfig)
-    critic_channels: int = 32  # k_critic; of a joint critic, the hidden layer
-    critic_dropout: float = 0.3  # not in a joint critic
+    critic_channels: int = 32  # k_critic; in a joint critic, the width of the hidden layer
+    critic_dropout: float = 0.3  # joint critics have none
     projection_dropout: float = 0.3  # before W
     decoder_channels: tuple[int, int] = (32, 64)
     extra_class: bool = True  # the paper's output N + 1, "none of these", never a target (D5)
@@ -377,7 +377,7 @@ def critic(config: WCapsNetConfig, level: Level, size: tuple[int, int], last: bo
 
 @fitness("joint")
 def joint_critic(config: WCapsNetConfig, level: Level, size: tuple[int, int], last: bool) -> nn.Module:
-    """Judges all blocks of a level together, and trains them (D44)."""
+    """Judges all blocks of a level together and helps to train them (D44)."""
     per_position = last or config.routing.per_position
     return JointCritic(level.capsules, level.dimension, config.critic_channels, per_position)
 

@@ -1,4 +1,4 @@
-"""Beyond the paper, on a CPU: small networks whose routing decides (D43, D44), and with equal weights."""
+"""Beyond the paper, on a CPU: small networks whose routing matters (D43, D44), and the same with equal weights."""
 
 from __future__ import annotations
 
@@ -50,15 +50,13 @@ def _recipe(make: Callable[[str], Experiment], dataset: str, text: str) -> Calla
     def experiment() -> Experiment:
         return make(dataset)
 
-    experiment.__doc__ = (
-        f"{DATASETS[dataset].title} on a CPU, {text} {EPOCHS} epochs, about 15 minutes on one core."
-    )
+    experiment.__doc__ = f"{DATASETS[dataset].title} on a CPU, {text} {EPOCHS} epochs, about 15 minutes on one core."
     return experiment
 
 
 DECIDING: dict[str, Callable[[], Experiment]] = {}
 for _dataset in _DATA:
-    DECIDING[f"deciding-{_dataset}"] = _recipe(_deciding, _dataset, "with routing that decides.")
+    DECIDING[f"deciding-{_dataset}"] = _recipe(_deciding, _dataset, "with routing that matters.")
     DECIDING[f"deciding-{_dataset}-uniform"] = _recipe(
         _uniform, _dataset, f"with the network of deciding-{_dataset} and equal weights."
     )
