@@ -1,9 +1,9 @@
 """`python tools/ship.py NAME RUN …`: make a shipped network and its model card.
 
 RUN … are finished runs of one experiment with different seeds, or folders of them. The one with the best validation
-accuracy is taken, whatever its test accuracy. Its weights are stored in half precision if that changes no prediction on
-the validation and test images, else in single precision. The file is loaded again and must give the same prediction on
-every test image before it replaces the old one.
+accuracy is taken, whatever its test accuracy. Its weights are stored in half precision if that changes no prediction
+on the validation and test images, else in single precision; there, rounded to 16 bits under the same condition. The
+file is loaded again and must give the same prediction on every test image before it replaces the old one.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import copy
 import re
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -41,6 +42,8 @@ from wcapsnet.training.run_folder import PARTS, Run
 
 PLACE = Path("src/wcapsnet/shipped/weights")
 CARDS = Path("docs/model-cards")
+
+Rounder: TypeAlias = Callable[[Tensor], Tensor]
 
 
 class Half(NamedTuple):
@@ -83,10 +86,16 @@ def ship(name: str, folders: list[Path], root: Path, data_dir: Path | None, devi
     classifier = Classifier.load(run.weights(), device)
     run.check_weights(classifier.config, classifier.classes)
     test, validation = (_evaluate(classifier, dataset, part) for part in ("test", "validation"))
-    halved = _in_half_precision(classifier)
-    half_test, half_validation = (_evaluate(halved, dataset, part) for part in ("test", "validation"))
-    flips = sum(int((a.predicted != b.predicted).sum()) for a, b in ((test, half_test), (validation, half_validation)))
-    half = Half(flips, _counts(half_test)["correct"])
+
+    def with_weights(rounding: Rounder) -> Half:
+        network = _rounded(classifier, rounding)
+        rounded = [_evaluate(network, dataset, part) for part in ("test", "validation")]
+        pairs = zip((test, validation), rounded, strict=True)
+        flips = sum(int((one.predicted != other.predicted).sum()) for one, other in pairs)
+        return Half(flips, _counts(rounded[0])["correct"])
+
+    half = with_weights(_halved)
+    rounding = _halved if not half.flips else shortened if not with_weights(shortened).flips else _exact
     facts = {
         "name": name,
         "version": __version__,
@@ -101,7 +110,7 @@ def ship(name: str, folders: list[Path], root: Path, data_dir: Path | None, devi
     }
     with tempfile.TemporaryDirectory() as place:
         path = Path(place) / "weights.safetensors"
-        _write(path, classifier, facts)
+        save_tensors(path, _weights(classifier, rounding), {**classifier.description(), **facts})
         again = Classifier.load(path, device)
         if not torch.equal(_evaluate(again, dataset, "test").predicted, test.predicted):
             raise RuntimeError(f"{name} answers differently after reloading; nothing was written.")
@@ -186,18 +195,27 @@ def _halved(tensor: Tensor) -> Tensor:
     return tensor.half() if tensor.is_floating_point() else tensor
 
 
-def _in_half_precision(classifier: Classifier) -> Classifier:
-    """The network as it would be after storing it in half precision; it computes in single precision."""
+def _exact(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _rounded(classifier: Classifier, rounding: Rounder) -> Classifier:
+    """The network as it would be after storing rounded weights; it computes in single precision."""
     rounded = copy.deepcopy(classifier)
-    rounded.network.load_state_dict({name: _halved(t) for name, t in classifier.network.state_dict().items()})
+    rounded.network.load_state_dict(_weights(classifier, rounding))
     return rounded
 
 
-def _write(path: Path, classifier: Classifier, facts: dict[str, Any]) -> None:
-    tensors = classifier.network.state_dict()
-    if facts["stored"] == "float16":
-        tensors = {name: _halved(tensor) for name, tensor in tensors.items()}
-    save_tensors(path, tensors, {**classifier.description(), **facts})
+def _weights(classifier: Classifier, rounding: Rounder) -> dict[str, Tensor]:
+    return {name: rounding(tensor) for name, tensor in classifier.network.state_dict().items()}
+
+
+def shortened(tensor: Tensor) -> Tensor:
+    """float32 rounded to 16 significant bits: the zeros behind them make the wheel a fifth smaller"""
+    if tensor.dtype != torch.float32:
+        return tensor
+    mantissa, exponent = torch.frexp(tensor)  # 0.5 ≤ |mantissa| < 1
+    return torch.ldexp((mantissa * 2**16).round() / 2**16, exponent)
 
 
 def _rounding(classifier: Classifier, dataset: Dataset) -> Rounding:

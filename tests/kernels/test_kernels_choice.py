@@ -464,8 +464,10 @@ def assert_computed_as_pytorch_does(network, batch):
         assert error(one.fitness, two.fitness) < 0.05
     assert tuple(terms.named) == tuple(expected_terms.named) == tuple(PAPER)
     assert sums[-1] == expected_sums[-1] == 1
-    torch.testing.assert_close(sums[:4], expected_sums[:4], rtol=0.05, atol=0.02)
-    if torch.equal(output.best.place, expected.best.place):  # rounding may decide which vector is decoded
+    same = torch.equal(output.best.place, expected.best.place)  # rounding may decide which vector is decoded
+    compared = slice(0, 4) if same else slice(1, 3)  # without the total and the reconstruction
+    torch.testing.assert_close(sums[compared], expected_sums[compared], rtol=0.05, atol=0.02)
+    if same:
         assert torch.cosine_similarity(gradient(network), gradient(plain), dim=0) > 0.98
     return engine.description
 

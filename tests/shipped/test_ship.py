@@ -14,7 +14,7 @@ from PIL import Image
 from safetensors import safe_open
 
 import wcapsnet
-from ship import best_on_validation, main, ship
+from ship import best_on_validation, main, ship, shortened
 from wcapsnet import InputError, shipped
 from wcapsnet.classifier import Classifier, load_tensors, sealed
 from wcapsnet.data import DATASETS, load_dataset
@@ -497,3 +497,14 @@ def test_the_report_of_a_shipped_network_says_when_its_data_are_not_there(made, 
     page = (tmp_path / f"{NAME}-report.html").read_text(encoding="utf-8")
     assert "The pictures cannot be shown." in page
     assert f"{made.facts['test']['correct']} images of 60 correct" in page
+
+
+def test_single_precision_is_stored_with_sixteen_significant_bits():
+    exact = torch.tensor([0.0, 1.0, -1.0, 1 + 2**-15, 96.5, -(2.0**-40)])
+    assert torch.equal(shortened(exact), exact)
+    assert shortened(torch.tensor(1 + 2**-17)) == 1
+    x = torch.randn(1000) * torch.logspace(-20, 20, 1000)
+    rounded = shortened(x)
+    assert (rounded.view(torch.int32) & 0xFF == 0).all()  # the eight lowest bits
+    assert ((rounded - x).abs() <= x.abs() * 2**-16).all()
+    assert torch.equal(shortened(torch.arange(3)), torch.arange(3))
