@@ -25,7 +25,7 @@ _DATA = {
     "fashion-mnist": digits("fashion-mnist", **_GRAY, mirror=True, augment=Augmentations(erase=0.4)),
     "mnist": digits("mnist", **_GRAY, augment=Augmentations(rotate=10, zoom=0.1)),
 }
-_EPOCHS = {"cifar10": 150, "cifar100": 150, "fashion-mnist": 200, "mnist": 100}
+_EPOCHS = {"cifar10": 300, "cifar100": 300, "fashion-mnist": 200, "mnist": 100}
 
 
 def _plus(dataset: str, model: str = "wcapsnet-plus") -> Experiment:
