@@ -14,7 +14,7 @@ routed once. Otherwise, primary capsules start with length 1, and so do class ca
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -100,14 +100,59 @@ def dynamic_routing(votes: Tensor, bias: Tensor, iterations: int, leaky: bool = 
 
     û (m, j, i, d), v (m, j, d), c (m, j, i). The gradient flows through all iterations.
     """
+    uses: Uses = []
     b = torch.zeros(votes.shape[:3], device=votes.device)
     c = coupling(b, leaky)
-    v = squash(torch.einsum("mji,mjid->mjd", c.to(votes.dtype), votes) + bias, -1)
+    v = squash(WeightedSum.apply(c.to(votes.dtype), votes, uses, True) + bias, -1)
     for _ in range(iterations - 1):
-        b = b + torch.einsum("mjid,mjd->mji", votes, v.to(votes.dtype))
+        b = b + Agreement.apply(v.to(votes.dtype), votes, uses)
         c = coupling(b, leaky)
-        v = squash(torch.einsum("mji,mjid->mjd", c.to(votes.dtype), votes) + bias, -1)
+        v = squash(WeightedSum.apply(c.to(votes.dtype), votes, uses, False) + bias, -1)
     return v, c
+
+
+# The votes are the largest tensor by far, and every iteration uses them twice. Autograd would write a gradient of their
+# size for each use and add them all up. Here, each use leaves two small tensors, (m, j, i) and (m, j, d), whose outer
+# product is its gradient, and the first use, the last in the backward pass, turns all of them into one product.
+Uses: TypeAlias = list[tuple[Tensor, Tensor]]
+
+
+class WeightedSum(torch.autograd.Function):
+    """s_j = Σ_i c_ij û_ij"""
+
+    @staticmethod
+    def forward(ctx: Any, c: Tensor, votes: Tensor, uses: Uses, first: bool) -> Tensor:
+        ctx.save_for_backward(c, votes)
+        ctx.uses, ctx.first = uses, first
+        return torch.einsum("mji,mjid->mjd", c, votes)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        c, votes = ctx.saved_tensors
+        grad = grad.to(votes.dtype)
+        ctx.uses.append((c, grad))
+        if not ctx.first:
+            return torch.einsum("mjid,mjd->mji", votes, grad), None, None, None
+        weights, vectors = (torch.stack(parts, 2) for parts in zip(*ctx.uses, strict=True))
+        ctx.uses.clear()
+        return None, torch.einsum("mjui,mjud->mjid", weights, vectors), None, None
+
+
+class Agreement(torch.autograd.Function):
+    """û_ij·v_j"""
+
+    @staticmethod
+    def forward(ctx: Any, v: Tensor, votes: Tensor, uses: Uses) -> Tensor:
+        ctx.save_for_backward(v, votes)
+        ctx.uses = uses
+        return torch.einsum("mjid,mjd->mji", votes, v)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        v, votes = ctx.saved_tensors
+        grad = grad.to(votes.dtype)
+        ctx.uses.append((grad, v))
+        return torch.einsum("mji,mjid->mjd", grad, votes), None, None
 
 
 def coupling(b: Tensor, leaky: bool) -> Tensor:
