@@ -108,7 +108,7 @@ def uninitialised() -> Iterator[None]:
 def parameter_count(config: Any) -> int:
     """The number of parameters of a network
 
-    >>> parameter_count(model_config("densenet-bc-100-12", classes=10, channels=3, height=32, width=32))
+    >>> parameter_count(model_config("densenet-bc-100", classes=10, channels=3, height=32, width=32))
     769162
     """
     with uninitialised():

@@ -86,7 +86,7 @@ def test_a_saved_classifier_answers_as_before_and_predicts_a_picture(name, tmp_p
 @pytest.mark.parametrize("load", ["wcapsnet.load(path)", "wcapsnet.Classifier.load(pathlib.Path(path))"])
 def test_a_fresh_interpreter_loads_a_network_that_is_not_a_wcapsnet(load, tmp_path):
     path = tmp_path / "it.safetensors"
-    Classifier(small("densenet-bc-250-24"), ("a", "b", "c"), (0.5,), (0.5,)).save(path)
+    Classifier(small("densenet-bc-250"), ("a", "b", "c"), (0.5,), (0.5,)).save(path)
     program = f"import pathlib, wcapsnet; path = {str(path)!r}; {load}"
     subprocess.run([sys.executable, "-c", program], check=True)
 
@@ -188,9 +188,9 @@ def test_the_training_loop_stops_resumes_and_tests(name, tmp_path):
         ("vgg-19", {"layers": (1, 1)}, "5 and 2 entries"),
         ("vgg-19", {"widths": (), "layers": ()}, "0 and 0 entries"),
         ("attention-routing", {"size": 12}, "at least 14"),
-        ("densenet-bc-100-12", {"depth": 12}, "depth is 12"),
-        ("densenet-bc-100-12", {"growth": 0}, "growth is 0"),
-        ("densenet-bc-100-12", {"size": 4}, "height is 4"),
+        ("densenet-bc-100", {"depth": 12}, "depth is 12"),
+        ("densenet-bc-100", {"growth": 0}, "growth is 0"),
+        ("densenet-bc-100", {"size": 4}, "height is 4"),
         ("vgg-19", {"classes": 1}, "classes is 1"),
         ("deepcaps", {"channels": 0}, "channels is 0"),
     ],

@@ -25,7 +25,7 @@ from wcapsnet.training.evaluate import calibration, evaluate
 from wcapsnet.training.run_folder import Run
 from wcapsnet.training.trainer import Trainer
 
-NAMES = ("capsnet", "efficient-capsnet", "sr-capsnet", "densenet-bc-100-12")
+NAMES = ("capsnet", "efficient-capsnet", "sr-capsnet", "densenet-bc-100")
 DECODING = NAMES[:2]
 CLASSES = ("a", "b", "c")
 CPU = torch.device("cpu")
@@ -89,7 +89,7 @@ def test_a_report_shows_what_there_is_and_says_what_there_is_not(name, tmp_path)
 
 @pytest.mark.slow
 def test_runs_of_different_kinds_are_compared_on_one_page(tmp_path):
-    runs = [trained(name, tmp_path / name)[0].path for name in ("capsnet", "densenet-bc-100-12")]
+    runs = [trained(name, tmp_path / name)[0].path for name in ("capsnet", "densenet-bc-100")]
     page = wcapsnet.report(*runs, out=tmp_path / "both.html", quiet=True).read_text()
     assert "has not been measured yet" not in page
 
@@ -150,7 +150,7 @@ def test_the_live_page_has_predictions_and_reconstructions(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["capsnet", "densenet-bc-100-12"])
+@pytest.mark.parametrize("name", ["capsnet", "densenet-bc-100"])
 def test_the_live_page_works_without_blocks(name, browser):
     network = small(name)
     explorer = Explorer(Classifier(network, CLASSES, (0.0,), (1.0,)), name, data_of(network).test)

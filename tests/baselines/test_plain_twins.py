@@ -57,7 +57,7 @@ def vgg(network, x):
     return x
 
 
-TWINS = {"resnet-1001": resnet, "densenet-bc-100-12": densenet, "densenet-bc-250-24": densenet, "vgg-19": vgg}
+TWINS = {"resnet-1001": resnet, "densenet-bc-100": densenet, "densenet-bc-250": densenet, "vgg-19": vgg}
 
 
 @pytest.mark.parametrize("name", TWINS)
@@ -71,7 +71,7 @@ def test_a_plain_network_computes_what_its_paper_draws(name):
     torch.testing.assert_close(network(images).logits, expected)
 
 
-@pytest.mark.parametrize("name", ["resnet-1001", "densenet-bc-100-12", "vgg-19"])
+@pytest.mark.parametrize("name", ["resnet-1001", "densenet-bc-100", "vgg-19"])
 def test_convolutions_start_with_the_variance_of_their_output_fan(name):
     torch.manual_seed(0)
     network = wcapsnet.create(name, **({"depth": 29} if name == "resnet-1001" else {}))
@@ -82,6 +82,6 @@ def test_convolutions_start_with_the_variance_of_their_output_fan(name):
         assert conv.weight.std().item() == pytest.approx((2 / fan) ** 0.5, rel=0.08)
 
 
-@pytest.mark.parametrize("name", ["resnet-1001", "densenet-bc-100-12"])
+@pytest.mark.parametrize("name", ["resnet-1001", "densenet-bc-100"])
 def test_as_in_the_authors_code_the_bias_of_the_classes_starts_at_zero(name):
     assert not small(name).linear.bias.any()

@@ -181,7 +181,7 @@ def test_points_keep_their_order_on_a_logarithmic_axis_and_names_do_not_cover_ea
 
 def test_counting_parameters_draws_and_changes_nothing():
     state, drawn = torch.get_rng_state(), nn.init.normal_
-    config = model_config("densenet-bc-100-12", 10, 3, 32, 32)
+    config = model_config("densenet-bc-100", 10, 3, 32, 32)
     parameter_count.cache_clear()
     assert parameter_count(config) == sum(p.numel() for p in config.build().parameters())
     assert nn.init.normal_ is drawn

@@ -88,7 +88,7 @@ def test_fewer_large_images_are_taken():
 
 
 def test_a_network_without_routing_is_refused_in_a_sentence():
-    network = small("densenet-bc-100-12")
+    network = small("densenet-bc-100")
     config = network.config
     names = tuple(map(str, range(config.classes)))
     classifier = Classifier(network, names, (0.5,) * config.channels, (0.5,) * config.channels)

@@ -418,7 +418,7 @@ def test_what_computes_is_said(tmp_path, options, said):
 
 # ── DenseNet-BC ──
 
-DENSENET = model_config("densenet-bc-100-12", classes=10, channels=3, height=32, width=32)
+DENSENET = model_config("densenet-bc-100", classes=10, channels=3, height=32, width=32)
 ENTROPY = Objective(cross_entropy=1.0)
 
 

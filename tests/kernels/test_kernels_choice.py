@@ -394,7 +394,7 @@ def test_which_registered_models_the_kernels_train(a_card):
         objective = Objective(getattr(network.config, "terms", PAPER))
         if isinstance(choose(network, objective=objective), FusedEngine):
             found.append(name)
-    assert found == ["densenet-bc-100-12", "wcapsnet", "wcapsnet-quick", "wcapsnet-plus"]
+    assert found == ["densenet-bc-100", "wcapsnet", "wcapsnet-quick", "wcapsnet-plus"]
 
 
 def test_every_registered_part_but_the_joint_critic_has_a_kernel():

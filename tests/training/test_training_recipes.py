@@ -189,7 +189,7 @@ def summary(counts=(100, 120), height=40, width=30, color=True, one_shape=True):
 
 @pytest.mark.parametrize("color", [True, False])
 @pytest.mark.parametrize("size", [None, (24, 32)])
-@pytest.mark.parametrize("model", ["wcapsnet", "wcapsnet-small", "densenet-bc-100-12", "capsnet", "sr-capsnet"])
+@pytest.mark.parametrize("model", ["wcapsnet", "wcapsnet-small", "densenet-bc-100", "capsnet", "sr-capsnet"])
 def test_the_recipe_of_a_folder_fits_the_folder(color, size, model):
     experiment = folder(Path("some/pets"), summary(color=color), size, model)
     data, net = experiment.data, experiment.model

@@ -110,7 +110,7 @@ def tried(path: Path, text: str) -> str | None:
     return None
 
 
-BASES = {"wcapsnet-quick": 0.8, "densenet-bc-100-12": 0.2}  # share of the tries
+BASES = {"wcapsnet-quick": 0.8, "densenet-bc-100": 0.2}  # share of the tries
 
 
 def configurations(sample: Sample, tries: int, seed: int) -> Outcome:

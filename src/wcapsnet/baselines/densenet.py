@@ -34,14 +34,14 @@ class DenseNetConfig(Pictures):
         return DenseNet(self)
 
 
-@model("densenet-bc-100-12")
-def densenet_bc_100_12(classes: int, channels: int, height: int, width: int) -> DenseNetConfig:
+@model("densenet-bc-100")
+def densenet_bc_100(classes: int, channels: int, height: int, width: int) -> DenseNetConfig:
     """DenseNet-BC-100, k = 12: 0.77M parameters."""
     return DenseNetConfig(classes, channels, height, width)
 
 
-@model("densenet-bc-250-24")
-def densenet_bc_250_24(classes: int, channels: int, height: int, width: int) -> DenseNetConfig:
+@model("densenet-bc-250")
+def densenet_bc_250(classes: int, channels: int, height: int, width: int) -> DenseNetConfig:
     """DenseNet-BC-250, k = 24: 15.3M parameters."""
     return DenseNetConfig(classes, channels, height, width, depth=250, growth=24)
 

@@ -56,7 +56,7 @@ def _uniform(dataset: str) -> Experiment:
 
 def _densenet(dataset: str) -> Experiment:
     objective = Objective({name: _TERMS[name] for name in ("cross_entropy", "label_smoothing")})
-    return replace(_plus(dataset, "densenet-bc-100-12"), name=f"{dataset}-plus-densenet", objective=objective)
+    return replace(_plus(dataset, "densenet-bc-100"), name=f"{dataset}-plus-densenet", objective=objective)
 
 
 def _recipe(make: Callable[[str], Experiment], dataset: str, text: str) -> Callable[[], Experiment]:

@@ -142,10 +142,10 @@ SYSTEMS = {
         *("Efficient-CapsNet", "efficient-capsnet"), own={"mnist": (99.74, f"{_OWN}, mean, {_QUOTED}")}
     ),
     "densenet-bc-100": System(
-        *("DenseNet-BC-100 (k = 12)", "densenet-bc-100-12"), own={"cifar10": (95.49, _OWN), "cifar100": (77.73, _OWN)}
+        *("DenseNet-BC-100 (k = 12)", "densenet-bc-100"), own={"cifar10": (95.49, _OWN), "cifar100": (77.73, _OWN)}
     ),
     "densenet-bc-250": System(
-        *("DenseNet-BC-250 (k = 24)", "densenet-bc-250-24"),
+        *("DenseNet-BC-250 (k = 24)", "densenet-bc-250"),
         row="DenseNet 250",
         own={"cifar10": (96.38, _OWN), "cifar100": (82.40, _OWN)},
     ),
