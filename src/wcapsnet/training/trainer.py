@@ -41,7 +41,7 @@ from .tensorboard import event_writer
 
 # Saving may take this share of the time, so large networks with short epochs are only saved after some of them, and
 # after every best one. Saves that take fewer seconds than QUICK do not count.
-SAVING, QUICK = 0.05, 0.25
+SAVING, QUICK = 0.05, 0.05
 
 Measure: TypeAlias = Callable[[WCapsNet, DeviceSplit], Evaluation]
 
