@@ -179,6 +179,14 @@ def test_points_keep_their_order_on_a_logarithmic_axis_and_names_do_not_cover_ea
     assert abs(heights[0] - heights[1]) >= 11
 
 
+def test_a_name_covers_no_point():
+    """The second point is where the first one's name would be."""
+    body = str(scatter("it", [Point("long name", 1, 90, ""), Point("b", 1.2, 90, "")], x_name="x", y_name="y").body)
+    (first, second) = (float(part.split('cy="')[1].split('"')[0]) for part in body.split("<circle ")[1:])
+    name = next(part for part in body.split("<text ") if "long name" in part)
+    assert first == second and abs(float(name.split('y="')[1].split('"')[0]) - (first + 4)) >= 11
+
+
 def test_counting_parameters_draws_and_changes_nothing():
     state, drawn = torch.get_rng_state(), nn.init.normal_
     config = model_config("densenet-bc-100", 10, 3, 32, 32)

@@ -129,7 +129,8 @@ def line_chart(
 
 
 def scatter(label: str, points: Sequence[Point], *, x_name: str, y_name: str) -> Drawing:
-    """Named points; the horizontal axis is logarithmic. Names move up or down where they would cover each other."""
+    """Named points; the horizontal axis is logarithmic. Names move to the other side, up or down where they would cover
+    a point or another name."""
     width, height, left, right, top, bottom = 520.0, 340.0, 50.0, 12.0, 26.0, 298.0
     floor, ceiling = _limits([point.y for point in points], None, None, False)
     first, last = _limits([point.x for point in points], None, None, True)
@@ -138,22 +139,24 @@ def scatter(label: str, points: Sequence[Point], *, x_name: str, y_name: str) ->
     for at, name in _ticks_named(floor, ceiling).items():
         parts += _rule(left, width - right, y(at), name)
     parts += [text(x(at), bottom + 16, f"{at:g}", "tick", "middle") for at in _powers(first, last)]
-    taken: list[tuple[float, float, float]] = []  # left end, right end and height of names
+    # What a name must not cover: the points, and the names before it; left end, right end and height.
+    taken = [(x(point.x) - 6, x(point.x) + 6, y(point.y) + 4) for point in points]
     for point in sorted(points, key=lambda point: -point.y):
-        across, up, wide = x(point.x), y(point.y), room(point.name)
-        fits = across + 8 + wide < width
-        start = across + 8 if fits else across - 8 - wide
+        across, up, wide = x(point.x), y(point.y), 0.85 * room(point.name)  # what it needs in most fonts
+        fitting = [start for start in (across + 8, across - 8 - wide) if left <= start and start + wide < width]
         free = [
-            up + 4 + move
-            for move in (0, -12, 12, -24, 24, -36, 36)
-            if all(start > b or start + wide < a or abs(up + 4 + move - at) >= 11 for a, b, at in taken)
+            (start, at)
+            for at in (up + 4 + move for move in (0, -12, 12, -24, 24, -36, 36))
+            for start in fitting
+            if all(start > b or start + wide < a or abs(at - other) >= 11 for a, b, other in taken)
         ]
-        at = free[0] if free else up + 4
+        start, at = (free or [(start, up + 4) for start in fitting] or [(left, up + 4)])[0]
         taken.append((start, start + wide, at))
         kind = f"{'line' if point.hollow else 'dot'} c{point.color % PALETTE}"
         tip = f"{point.name}: {point.said}"
         parts.append(tag("circle", cx=across, cy=up, r=4.5, class_=kind, data_tip=tip))
-        parts.append(text(across + (8 if fits else -8), at, point.name, "label", None if fits else "end"))
+        before = start < across
+        parts.append(text(across - 8 if before else start, at, point.name, "label", "end" if before else None))
     return Drawing(width, height, label, Markup("").join(parts), "points")
 
 
