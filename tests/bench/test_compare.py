@@ -180,11 +180,12 @@ def test_points_keep_their_order_on_a_logarithmic_axis_and_names_do_not_cover_ea
 
 
 def test_a_name_covers_no_point():
-    """The second point is where the first one's name would be."""
-    body = str(scatter("it", [Point("long name", 1, 90, ""), Point("b", 1.2, 90, "")], x_name="x", y_name="y").body)
-    (first, second) = (float(part.split('cy="')[1].split('"')[0]) for part in body.split("<circle ")[1:])
-    name = next(part for part in body.split("<text ") if "long name" in part)
-    assert first == second and abs(float(name.split('y="')[1].split('"')[0]) - (first + 4)) >= 11
+    """The second point is where the name of the first would be."""
+    points = [Point("first", 1, 90, ""), Point("b", 1.1, 90, ""), Point("c", 10, 80, "")]
+    body = str(scatter("it", points, x_name="x", y_name="y").body)
+    height = float(body.split('cy="')[1].split('"')[0])
+    name = next(part for part in body.split("<text ") if ">first<" in part)
+    assert abs(float(name.split('y="')[1].split('"')[0]) - (height + 4)) >= 11
 
 
 def test_counting_parameters_draws_and_changes_nothing():
