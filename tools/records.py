@@ -18,6 +18,7 @@ from typing import Any
 from wcapsnet.atomic import write_text
 from wcapsnet.cli.exit import in_a_sentence
 from wcapsnet.errors import InputError
+from wcapsnet.experiment import published
 from wcapsnet.reports.records import Record, open_run, read_record, runs_in
 from wcapsnet.settings import to_dict
 from wcapsnet.training.environment import file_names_only
@@ -42,7 +43,10 @@ def keep(path: Path, results: Path) -> Path:
 
 def write_run(path: Path, run: Run, **more: dict[str, Any]) -> None:
     """The record of a run, without `test` if it is not finished, and more facts by name"""
-    facts = {"experiment": run.facts("experiment"), "environment": environment_of(run)}
+    experiment = run.facts("experiment")
+    source = published(run.experiment)["data"]["source"]  # no paths
+    experiment = {**experiment, "data": {**experiment["data"], "source": source}}
+    facts = {"experiment": experiment, "environment": environment_of(run)}
     tested = {"test": run.results()} if run.finished else {}
     write_record(path, facts | tested | more, history_of(run))
 

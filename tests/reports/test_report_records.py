@@ -142,6 +142,15 @@ def test_a_damaged_record_is_a_sentence(tmp_path):
     assert "is not valid JSON" in read_records(tmp_path / "results")[1][0]
 
 
+def test_the_record_of_a_folder_of_pictures_has_its_name_and_no_path(tmp_path):
+    experiment = recipe("vgg-19-cifar10")
+    data = replace(experiment.data, source="/home/me/photos", height=32, width=32, channels=3)
+    run = Run.create(tmp_path / "run", replace(experiment, data=data), {})
+    run.write_metrics([])
+    records.write_run(tmp_path / "record.json", run)
+    assert open_run(tmp_path / "record.json").experiment.data == replace(data, source="photos")
+
+
 def test_a_record_can_be_written_of_a_stopped_run_with_its_metrics(tmp_path, monkeypatch, capsys):
     """Also of a run that belongs in no table; an existing record is not replaced."""
     finished(tmp_path / "runs/whole", "vgg-19-cifar10", 9000, seed=1, epochs=3, milestones=())
