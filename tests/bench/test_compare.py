@@ -180,7 +180,7 @@ def test_points_keep_their_order_on_a_logarithmic_axis_and_names_do_not_cover_ea
 
 
 def test_a_name_covers_no_point():
-    """The second point is where the name of the first would be."""
+    """The second point is where the name of the first would go."""
     points = [Point("first", 1, 90, ""), Point("b", 1.1, 90, ""), Point("c", 10, 80, "")]
     body = str(scatter("it", points, x_name="x", y_name="y").body)
     height = float(body.split('cy="')[1].split('"')[0])

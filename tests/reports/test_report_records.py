@@ -142,7 +142,7 @@ def test_a_damaged_record_is_a_sentence(tmp_path):
     assert "is not valid JSON" in read_records(tmp_path / "results")[1][0]
 
 
-def test_the_record_of_a_folder_of_pictures_has_its_name_and_no_path(tmp_path):
+def test_a_record_holds_the_name_of_an_image_folder_but_not_its_path(tmp_path):
     experiment = recipe("vgg-19-cifar10")
     data = replace(experiment.data, source="/home/me/photos", height=32, width=32, channels=3)
     run = Run.create(tmp_path / "run", replace(experiment, data=data), {})

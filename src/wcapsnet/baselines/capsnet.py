@@ -111,9 +111,9 @@ def dynamic_routing(votes: Tensor, bias: Tensor, iterations: int, leaky: bool = 
     return v, c
 
 
-# The votes are the largest tensor by far, and every iteration uses them twice. Autograd would write a gradient of their
-# size for each use and add them all up. Here, each use leaves two small tensors, (m, j, i) and (m, j, d), whose outer
-# product is its gradient, and the first use, the last in the backward pass, turns all of them into one product.
+# The votes are by far the largest tensor, and every iteration uses them twice. Autograd would write a gradient of their
+# size for each use and add these gradients. Here, each use stores two small tensors, (m, j, i) and (m, j, d), whose
+# outer product is its gradient. The first use, the last in the backward pass, computes the sum as a single product.
 Uses: TypeAlias = list[tuple[Tensor, Tensor]]
 
 

@@ -129,8 +129,8 @@ def line_chart(
 
 
 def scatter(label: str, points: Sequence[Point], *, x_name: str, y_name: str) -> Drawing:
-    """Named points; the horizontal axis is logarithmic. Names move to the other side, up or down where they would cover
-    a point or another name."""
+    """Named points; the horizontal axis is logarithmic. A name that would cover a point or another name moves to
+    the other side, up or down."""
     width, height, left, right, top, bottom = 520.0, 340.0, 50.0, 12.0, 26.0, 298.0
     floor, ceiling = _limits([point.y for point in points], None, None, False)
     first, last = _limits([point.x for point in points], None, None, True)
@@ -139,10 +139,10 @@ def scatter(label: str, points: Sequence[Point], *, x_name: str, y_name: str) ->
     for at, name in _ticks_named(floor, ceiling).items():
         parts += _rule(left, width - right, y(at), name)
     parts += [text(x(at), bottom + 16, f"{at:g}", "tick", "middle") for at in _powers(first, last)]
-    # What a name must not cover: the points, and the names before it; left end, right end and height.
+    # Left end, right end and height of what a name must not cover: all points and the names already placed.
     taken = [(x(point.x) - 6, x(point.x) + 6, y(point.y) + 4) for point in points]
     for point in sorted(points, key=lambda point: -point.y):
-        across, up, wide = x(point.x), y(point.y), 0.85 * room(point.name)  # what it needs in most fonts
+        across, up, wide = x(point.x), y(point.y), 0.85 * room(point.name)  # enough in most fonts
         fitting = [start for start in (across + 8, across - 8 - wide) if left <= start and start + wide < width]
         free = [
             (start, at)
