@@ -43,9 +43,9 @@ def keep(path: Path, results: Path) -> Path:
 
 def write_run(path: Path, run: Run, **more: dict[str, Any]) -> None:
     """The record of a run, without `test` if it is not finished, and more facts by name"""
-    experiment = run.facts("experiment")
-    source = published(run.experiment)["data"]["source"]  # no paths
-    experiment = {**experiment, "data": {**experiment["data"], "source": source}}
+    experiment, without_paths = run.facts("experiment"), published(run.experiment)
+    source, start = without_paths["data"]["source"], without_paths["start"]
+    experiment = {**experiment, "data": {**experiment["data"], "source": source}, "start": start}
     facts = {"experiment": experiment, "environment": environment_of(run)}
     tested = {"test": run.results()} if run.finished else {}
     write_record(path, facts | tested | more, history_of(run))

@@ -1,6 +1,8 @@
 """Each routing procedure next to a literal twin with loops: the same answers, the same gradients."""
 
+import gc
 import math
+import weakref
 
 import pytest
 import torch
@@ -62,13 +64,42 @@ def slow_dynamic_routing(votes, bias, iterations, leaky):
 
 
 @pytest.mark.parametrize("leaky", [False, True])
-@pytest.mark.parametrize("iterations", [1, 3])
+@pytest.mark.parametrize("iterations", [1, 2, 3])
 def test_dynamic_routing_equals_its_loops_through_all_iterations(iterations, leaky):
     votes, bias = drawn(2, 5, 3, 4), drawn(3, 4, seed=1)
     v, c = dynamic_routing(votes.transpose(1, 2), bias, iterations, leaky)
     assert_same((v, c.transpose(1, 2)), slow_dynamic_routing(votes, bias, iterations, leaky), [votes, bias])
     share = c.sum(1)
     assert (share < 1 - 1e-3).all() if leaky else torch.allclose(share, torch.ones_like(share))
+
+
+def test_a_gradient_that_stops_early_leaves_the_next_one_right():
+    votes, bias = drawn(2, 3, 5, 4), drawn(3, 4, seed=1)
+    v, _ = dynamic_routing(votes, bias, 3)
+    (expected,) = torch.autograd.grad(v.square().sum(), votes, retain_graph=True)
+    torch.autograd.grad(v.square().sum(), bias, retain_graph=True)
+    (again,) = torch.autograd.grad(v.square().sum(), votes)
+    assert torch.equal(again, expected)
+
+
+def test_the_graph_of_dynamic_routing_is_freed_without_a_backward_pass():
+    votes, bias = drawn(2, 3, 5, 4), drawn(3, 4, seed=1)
+    gc.disable()
+    try:
+        v, c = dynamic_routing(votes, bias, 3)
+        torch.autograd.grad(v.sum(), bias, retain_graph=True)
+        left = weakref.ref(c)
+        del v, c
+        assert left() is None
+    finally:
+        gc.enable()
+
+
+def test_dynamic_routing_in_bf16_has_about_the_same_gradient():
+    votes, bias = drawn(2, 3, 5, 4), drawn(3, 4, seed=1)
+    (expected,) = torch.autograd.grad(dynamic_routing(votes, bias, 3)[0].square().sum(), votes)
+    (rounded,) = torch.autograd.grad(dynamic_routing(votes.bfloat16(), bias, 3)[0].square().sum(), votes)
+    assert (rounded - expected).norm() < 0.02 * expected.norm()
 
 
 # ── 3-D dynamic routing (DeepCaps) ──

@@ -40,7 +40,7 @@ def test_the_loop_decays_the_same_parameters():
     assert [p.shape for p in loop.decayed_parameters()] == [p.shape for p in plain.decayed_parameters()]
 
 
-def test_densenet_bc_100_12_has_the_parameters_of_its_paper():
+def test_densenet_bc_100_has_the_parameters_of_its_paper():
     network = DenseNet()
     parameters = sum(p.numel() for p in network.parameters())
     assert round(parameters / 1e6, 2) == 0.77

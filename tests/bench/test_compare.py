@@ -188,6 +188,14 @@ def test_a_name_covers_no_point():
     assert abs(float(name.split('y="')[1].split('"')[0]) - (height + 4)) >= 11
 
 
+def test_many_names_stay_in_the_picture():
+    points = [Point(f"network number {number}", 1 + number / 100, 90, "") for number in range(9)]
+    body = str(scatter("it", points, x_name="x", y_name="y").body)
+    names = [part for part in body.split("<text ")[1:] if ">network number" in part]
+    assert len(names) == 9
+    assert all(26 <= float(part.split('y="')[1].split('"')[0]) <= 298 for part in names)
+
+
 def test_counting_parameters_draws_and_changes_nothing():
     state, drawn = torch.get_rng_state(), nn.init.normal_
     config = model_config("densenet-bc-100", 10, 3, 32, 32)

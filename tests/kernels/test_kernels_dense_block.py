@@ -22,7 +22,7 @@ from wcapsnet.training.step import summed
 BLOCKS = [
     (3, 8, 8, 2, 16, 7, 5),
     (2, 12, 4, 3, 10, 8, 8),  # channels that do not fill their chunks
-    (2, 24, 12, 2, 20, 6, 6),  # as in DenseNet-BC-100-12
+    (2, 24, 12, 2, 20, 6, 6),  # as in DenseNet-BC-100
     (5, 20, 12, 1, 70, 2, 2),  # several groups of output
     (2, 8, 4, 2, 8, 17, 18),  # too wide for shifted taps
     (2, 16, 12, 3, 13, 16, 16),

@@ -16,6 +16,7 @@ import update_docs as pages
 from records import keep, records_json
 from update_docs import main
 from wcapsnet.errors import InputError
+from wcapsnet.experiment import Start
 from wcapsnet.recipes import ABLATIONS, PAPER, PLUS_ROWS, TABLE_V, recipe
 from wcapsnet.reports.records import (
     NETWORK,
@@ -142,13 +143,17 @@ def test_a_damaged_record_is_a_sentence(tmp_path):
     assert "is not valid JSON" in read_records(tmp_path / "results")[1][0]
 
 
-def test_a_record_holds_the_name_of_an_image_folder_but_not_its_path(tmp_path):
+def test_a_record_holds_the_names_of_an_image_folder_and_a_start_but_not_their_paths(tmp_path):
     experiment = recipe("vgg-19-cifar10")
     data = replace(experiment.data, source="/home/me/photos", height=32, width=32, channels=3)
-    run = Run.create(tmp_path / "run", replace(experiment, data=data), {})
+    start = Start("/home/me/nets/mine.safetensors", "0" * 64)
+    run = Run.create(tmp_path / "run", replace(experiment, data=data, start=start), {})
     run.write_metrics([])
     records.write_run(tmp_path / "record.json", run)
-    assert open_run(tmp_path / "record.json").experiment.data == replace(data, source="photos")
+    kept = open_run(tmp_path / "record.json").experiment
+    assert kept == replace(
+        run.experiment, data=replace(data, source="photos"), start=Start("mine.safetensors", "0" * 64)
+    )
 
 
 def test_a_record_can_be_written_of_a_stopped_run_with_its_metrics(tmp_path, monkeypatch, capsys):

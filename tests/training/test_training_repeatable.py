@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 import pytest
 import torch
@@ -141,6 +142,21 @@ def test_a_kill_while_the_test_set_is_reported_is_made_good_by_resuming(tmp_path
     run = to_the_end(go_on(tmp_path / "run"))
     assert run.finished
     assert_same_run(run, unbroken)
+
+
+@pytest.mark.parametrize(("took", "epochs"), [(0.04, [1, 2, 3]), (0.1, [1, 3])])
+def test_only_quick_saves_follow_every_short_epoch(tmp_path, monkeypatch, took, epochs):
+    saved, save = [], trainer_module.Trainer.save
+
+    def timed_save(trainer):
+        save(trainer)
+        trainer._saved, trainer._save_took = time.perf_counter() + 60, took  # the epochs after it take no time
+        saved.append(trainer.state.epoch)
+
+    monkeypatch.setattr(trainer_module.State, "better", lambda state, *_: state.best_epoch == 0)  # only the first
+    monkeypatch.setattr(trainer_module.Trainer, "save", timed_save)
+    trained(tmp_path / "run", toy_experiment())
+    assert saved == epochs
 
 
 @pytest.mark.parametrize("stopped", [False, True], ids=["to the end", "Ctrl-C after an epoch that was not saved"])

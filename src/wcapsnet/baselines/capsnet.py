@@ -14,11 +14,12 @@ routed once. Otherwise, primary capsules start with length 1, and so do class ca
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from ..errors import InputError
 from ..network.nonlinearity import squash
@@ -100,59 +101,68 @@ def dynamic_routing(votes: Tensor, bias: Tensor, iterations: int, leaky: bool = 
 
     û (m, j, i, d), v (m, j, d), c (m, j, i). The gradient flows through all iterations.
     """
-    uses: Uses = []
+    known = votes.detach()
+    uses = zip(*(parts.unbind() for parts in Uses.apply(votes, 2 * iterations - 1)), strict=True)
     b = torch.zeros(votes.shape[:3], device=votes.device)
     c = coupling(b, leaky)
-    v = squash(WeightedSum.apply(c.to(votes.dtype), votes, uses, True) + bias, -1)
+    v = squash(WeightedSum.apply(c.to(votes.dtype), known, *next(uses)) + bias, -1)
     for _ in range(iterations - 1):
-        b = b + Agreement.apply(v.to(votes.dtype), votes, uses)
+        b = b + Agreement.apply(v.to(votes.dtype), known, *next(uses))
         c = coupling(b, leaky)
-        v = squash(WeightedSum.apply(c.to(votes.dtype), votes, uses, False) + bias, -1)
+        v = squash(WeightedSum.apply(c.to(votes.dtype), known, *next(uses)) + bias, -1)
     return v, c
 
 
-# The votes are by far the largest tensor, and every iteration uses them twice. Autograd would write a gradient of their
-# size for each use and add these gradients. Here, each use stores two small tensors, (m, j, i) and (m, j, d), whose
-# outer product is its gradient. The first use, the last in the backward pass, computes the sum as a single product.
-Uses: TypeAlias = list[tuple[Tensor, Tensor]]
+class Uses(torch.autograd.Function):
+    """The gradient of votes that are used several times, as one product.
+
+    The votes are by far the largest tensor, and every iteration uses them twice. Autograd would write a gradient of
+    their size for each use and add these gradients. But the gradient of a use is an outer product of two small tensors,
+    (m, j, i) and (m, j, d). Each use gets two placeholders of these shapes and returns the factors as their gradients.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, votes: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        m, j, i, d = votes.shape
+        zero = votes.new_zeros(())
+        return zero.expand(count, m, j, i), zero.expand(count, m, j, d)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, weights: Tensor, vectors: Tensor) -> tuple[Tensor, None]:
+        return torch.einsum("umji,umjd->mjid", weights, vectors), None
 
 
 class WeightedSum(torch.autograd.Function):
     """s_j = Σ_i c_ij û_ij"""
 
     @staticmethod
-    def forward(ctx: Any, c: Tensor, votes: Tensor, uses: Uses, first: bool) -> Tensor:
+    def forward(ctx: Any, c: Tensor, votes: Tensor, weights: Tensor, vectors: Tensor) -> Tensor:
         ctx.save_for_backward(c, votes)
-        ctx.uses, ctx.first = uses, first
         return torch.einsum("mji,mjid->mjd", c, votes)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, Tensor, Tensor]:
         c, votes = ctx.saved_tensors
         grad = grad.to(votes.dtype)
-        ctx.uses.append((c, grad))
-        if not ctx.first:
-            return torch.einsum("mjid,mjd->mji", votes, grad), None, None, None
-        weights, vectors = (torch.stack(parts, 2) for parts in zip(*ctx.uses, strict=True))
-        ctx.uses.clear()
-        return None, torch.einsum("mjui,mjud->mjid", weights, vectors), None, None
+        return torch.einsum("mjid,mjd->mji", votes, grad), None, c, grad
 
 
 class Agreement(torch.autograd.Function):
     """û_ij·v_j"""
 
     @staticmethod
-    def forward(ctx: Any, v: Tensor, votes: Tensor, uses: Uses) -> Tensor:
+    def forward(ctx: Any, v: Tensor, votes: Tensor, weights: Tensor, vectors: Tensor) -> Tensor:
         ctx.save_for_backward(v, votes)
-        ctx.uses = uses
         return torch.einsum("mjid,mjd->mji", votes, v)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, Tensor, Tensor]:
         v, votes = ctx.saved_tensors
         grad = grad.to(votes.dtype)
-        ctx.uses.append((grad, v))
-        return torch.einsum("mji,mjid->mjd", grad, votes), None, None
+        return torch.einsum("mji,mjid->mjd", grad, votes), None, grad, v
 
 
 def coupling(b: Tensor, leaky: bool) -> Tensor:

@@ -1,4 +1,4 @@
-"""The implementations compared: the same network computed in several ways, and DenseNet-BC-100-12."""
+"""The implementations compared: the same network computed in several ways, and DenseNet-BC-100."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Formulation:
     kernels: str = "plain"
     graph: bool = True  # on CUDA: recorded once and replayed
     loop: bool = False  # a Python loop over capsules
-    baseline: bool = False  # DenseNet-BC-100-12
+    baseline: bool = False  # DenseNet-BC-100
     onnx: str | None = None  # an exported file in onnxruntime, in this precision; inference on a CPU only
 
     @property

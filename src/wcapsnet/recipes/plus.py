@@ -1,4 +1,4 @@
-"""Beyond the paper: `wcapsnet-plus` (D41), the same with equal weights, and DenseNet-BC-100-12, all trained alike.
+"""Beyond the paper: `wcapsnet-plus` (D41), the same with equal weights, and DenseNet-BC-100, all trained alike.
 
 The three recipes for a dataset share data, schedule and number of epochs. Names: cifar10-plus, cifar10-plus-uniform,
 cifar10-plus-densenet.
@@ -71,9 +71,7 @@ PLUS: dict[str, Callable[[], Experiment]] = {}
 for _dataset in _DATA:
     PLUS[f"{_dataset}-plus"] = _recipe(_plus, _dataset, "wcapsnet-plus")
     PLUS[f"{_dataset}-plus-uniform"] = _recipe(_uniform, _dataset, "wcapsnet-plus and equal weights")
-    PLUS[f"{_dataset}-plus-densenet"] = _recipe(
-        _densenet, _dataset, "DenseNet-BC-100-12 and the recipe of wcapsnet-plus"
-    )
+    PLUS[f"{_dataset}-plus-densenet"] = _recipe(_densenet, _dataset, "DenseNet-BC-100 and the recipe of wcapsnet-plus")
 
 PLUS_ROWS = {  # rows of records: their recipes' endings, and titles
     "wcapsnet-plus": ("plus", "WCapsNet-plus"),

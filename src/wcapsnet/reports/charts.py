@@ -142,21 +142,23 @@ def scatter(label: str, points: Sequence[Point], *, x_name: str, y_name: str) ->
     # Left end, right end and height of what a name must not cover: all points and the names already placed.
     taken = [(x(point.x) - 6, x(point.x) + 6, y(point.y) + 4) for point in points]
     for point in sorted(points, key=lambda point: -point.y):
-        across, up, wide = x(point.x), y(point.y), 0.85 * room(point.name)  # enough in most fonts
-        fitting = [start for start in (across + 8, across - 8 - wide) if left <= start and start + wide < width]
+        across, up, wide = x(point.x), y(point.y), room(point.name)
+        usual = 0.85 * wide
+        sides = {None: (across + 8, across + 8 + usual), "end": (across - 8 - usual, across - 8)}
+        fitting = [None] * (across + 8 + wide < width) + ["end"] * (across - 8 - wide > left) or ["end"]
         free = [
-            (start, at)
+            (anchor, at)
             for at in (up + 4 + move for move in (0, -12, 12, -24, 24, -36, 36))
-            for start in fitting
-            if all(start > b or start + wide < a or abs(at - other) >= 11 for a, b, other in taken)
+            for anchor in fitting
+            if top <= at <= bottom
+            and all(sides[anchor][0] > b or sides[anchor][1] < a or abs(at - other) >= 11 for a, b, other in taken)
         ]
-        start, at = (free or [(start, up + 4) for start in fitting] or [(left, up + 4)])[0]
-        taken.append((start, start + wide, at))
+        anchor, at = (free or [(fitting[0], up + 4)])[0]
+        taken.append((*sides[anchor], at))
         kind = f"{'line' if point.hollow else 'dot'} c{point.color % PALETTE}"
         tip = f"{point.name}: {point.said}"
         parts.append(tag("circle", cx=across, cy=up, r=4.5, class_=kind, data_tip=tip))
-        before = start < across
-        parts.append(text(across - 8 if before else start, at, point.name, "label", "end" if before else None))
+        parts.append(text(across + (-8 if anchor else 8), at, point.name, "label", anchor))
     return Drawing(width, height, label, Markup("").join(parts), "points")
 
 
