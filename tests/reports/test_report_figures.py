@@ -14,6 +14,7 @@ from update_docs import Panel, weight_maps
 from wcapsnet.errors import InputError
 from wcapsnet.explanations.shares import outlined
 from wcapsnet.network import RoutingConfig
+from wcapsnet.parts import loss_term
 from wcapsnet.reports import export, figures, run_page
 from wcapsnet.reports.charts import Bar, Line, bar_chart, line_chart
 from wcapsnet.reports.colors import hex_of, shades, share_map, share_over
@@ -141,6 +142,10 @@ def test_logarithmic_axes_put_equal_factors_at_equal_distances():
     assert b - a == pytest.approx(c - b, abs=0.15)
     assert x - y == pytest.approx(y - z, abs=0.15)
     assert {"100", "1,000", "10,000", "16", "64", "256"} <= set(words(drawing))
+
+
+def test_every_built_in_loss_term_is_described_without_formulas():
+    assert {name for name, term in loss_term.items() if term.__module__.startswith("wcapsnet.")} <= set(figures.TERMS)
 
 
 def test_a_loss_term_of_ones_own_has_a_chart():

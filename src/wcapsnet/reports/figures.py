@@ -32,6 +32,20 @@ TERMS = {
     "total": ("Total loss", "The training objective: the weighted sum of all terms."),
     "cross_entropy": ("Cross entropy", "The classification loss."),
     "wasserstein": ("Wasserstein loss", "The critics' loss; it falls as they tell fit blocks from unfit ones."),
+    "centred_wasserstein": (
+        "Centred Wasserstein loss",
+        "The Wasserstein loss of each block's fitness less its mean over the batch; it falls as fitness depends on the "
+        "image.",
+    ),
+    "information": (
+        "Information",
+        "Minus the information about the image in the weights, in nats, averaged over levels.",
+    ),
+    "class_information": (
+        "Class information",
+        "Minus the information about the class in the weights of the last feature level, in nats.",
+    ),
+    "margin": ("Margin loss", "The classification loss, on the lengths of the class capsules."),
     "reconstruction": ("Reconstruction loss", "Mean squared error of the reconstructed images."),
     "label_smoothing": (
         "Label smoothing",
