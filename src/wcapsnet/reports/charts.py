@@ -143,7 +143,7 @@ def scatter(label: str, points: Sequence[Point], *, x_name: str, y_name: str) ->
     taken = [(x(point.x) - 6, x(point.x) + 6, y(point.y) + 4) for point in points]
     for point in sorted(points, key=lambda point: -point.y):
         across, up, wide = x(point.x), y(point.y), room(point.name)
-        usual = 0.85 * wide
+        usual = 0.85 * wide  # `room` is an upper bound
         sides = {None: (across + 8, across + 8 + usual), "end": (across - 8 - usual, across - 8)}
         fitting = [None] * (across + 8 + wide < width) + ["end"] * (across - 8 - wide > left) or ["end"]
         free = [
