@@ -1,4 +1,4 @@
-"""Figures from a confusion matrix (true, predicted): accuracy and the figures printed next to it. Needs no torch."""
+"""Accuracy and the figures printed next to it. Needs no torch."""
 
 from __future__ import annotations
 
@@ -10,20 +10,49 @@ import numpy as np
 from .formatting import percent
 
 
-def accuracy(confusion: np.ndarray) -> float:
-    return float(confusion.trace() / confusion.sum())
+class Scores:
+    """The figures of an evaluation that has `confusion` (true, predicted), `loss` and `mean_weights`"""
 
+    @property
+    def accuracy(self: Any) -> float:
+        confusion = np.asarray(self.confusion)
+        return float(confusion.trace() / confusion.sum())
 
-def balanced_accuracy(confusion: np.ndarray) -> float:
-    """The mean of the accuracies of all classes that have images"""
-    totals = confusion.sum(1)
-    present = totals > 0
-    return float((confusion.diagonal()[present] / totals[present]).mean())
+    @property
+    def balanced_accuracy(self: Any) -> float:
+        """The mean of the accuracies of all classes that have images"""
+        confusion = np.asarray(self.confusion)
+        totals = confusion.sum(1)
+        present = totals > 0
+        return float((confusion.diagonal()[present] / totals[present]).mean())
 
+    @property
+    def majority(self: Any) -> float:
+        """The accuracy of always answering the most frequent class"""
+        totals = np.asarray(self.confusion).sum(1)
+        return float(totals.max() / totals.sum())
 
-def majority(confusion: np.ndarray) -> float:
-    """The accuracy of always answering the most frequent class"""
-    return float(confusion.sum(1).max() / confusion.sum())
+    def beside(self: Any) -> str:
+        return beside(self.balanced_accuracy, self.majority, self.confusion.sum(1).tolist())
+
+    def summary(self: Any, names: Sequence[str]) -> dict[str, Any]:
+        """Plain values, ready for JSON"""
+        confusion = np.asarray(self.confusion)
+        right, total = confusion.diagonal().tolist(), confusion.sum(1).tolist()
+        return {
+            "images": sum(total),
+            "accuracy": self.accuracy,
+            "balanced_accuracy": self.balanced_accuracy,
+            "majority": self.majority,
+            "errors": sum(total) - sum(right),
+            "cross_entropy": self.loss,
+            "per_class": {
+                name: {"accuracy": right[r] / total[r] if total[r] else None, "images": total[r]}
+                for r, name in enumerate(names)
+            },
+            "confusion": confusion.tolist(),
+            "mean_weights": [[[round(w, 6) for w in row] for row in level.tolist()] for level in self.mean_weights],
+        }
 
 
 def imbalanced(counts: Sequence[int]) -> bool:
@@ -46,24 +75,3 @@ def beside(balanced: float, majority: float, counts: Sequence[int], show: Callab
     if len(present) > 1 and not imbalanced(present):
         return absent
     return f"; balanced accuracy {show(balanced)}, majority class {show(majority)}{absent}"
-
-
-def summary(
-    confusion: np.ndarray, loss: float, names: Sequence[str], mean_weights: Sequence[np.ndarray]
-) -> dict[str, Any]:
-    """Plain values, ready for JSON; `mean_weights` is for each level (classes, n)"""
-    right, total = confusion.diagonal().tolist(), confusion.sum(1).tolist()
-    return {
-        "images": sum(total),
-        "accuracy": accuracy(confusion),
-        "balanced_accuracy": balanced_accuracy(confusion),
-        "majority": majority(confusion),
-        "errors": sum(total) - sum(right),
-        "cross_entropy": loss,
-        "per_class": {
-            name: {"accuracy": right[r] / total[r] if total[r] else None, "images": total[r]}
-            for r, name in enumerate(names)
-        },
-        "confusion": confusion.tolist(),
-        "mean_weights": [[[round(w, 6) for w in row] for row in level.tolist()] for level in mean_weights],
-    }

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from .. import scores
 from ..data.datasets import DATASETS, read_dataset
 from ..data.folder import load_labelled
 from ..data.formats import Arrays, checksum
 from ..errors import InputError
 from ..prediction import BATCH, check_finite
+from ..scores import Scores
 from .runtime import OnnxNetwork
 
 
 @dataclass(frozen=True)
-class OnnxEvaluation:
+class OnnxEvaluation(Scores):
     """The figures of `training.evaluate.Evaluation`, from arrays"""
 
     labels: np.ndarray  # (m,)
@@ -35,18 +34,6 @@ class OnnxEvaluation:
         """(true, predicted)"""
         classes = len(self.names)
         return np.bincount(self.labels * classes + self.predicted, minlength=classes**2).reshape(classes, classes)
-
-    @property
-    def accuracy(self) -> float:
-        return scores.accuracy(self.confusion)
-
-    def beside(self) -> str:
-        confusion = self.confusion
-        counts = confusion.sum(1).tolist()
-        return scores.beside(scores.balanced_accuracy(confusion), scores.majority(confusion), counts)
-
-    def summary(self, names: tuple[str, ...]) -> dict[str, Any]:
-        return scores.summary(self.confusion, self.loss, names, self.mean_weights)
 
 
 def evaluate_onnx(

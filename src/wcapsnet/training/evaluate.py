@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ def calibration(probability: Tensor, right: Tensor) -> Calibration:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(scores.Scores):
     labels: Tensor  # (m,)
     predicted: Tensor  # (m,)
     probability: Tensor  # (m,) probability of the predicted class, over the real classes
@@ -65,23 +65,6 @@ class Evaluation:
         return f"Evaluation(accuracy={percent(self.accuracy)} %, loss={self.loss:.4f}, images={len(self.labels):,})"
 
     @property
-    def accuracy(self) -> float:
-        return scores.accuracy(self.confusion.numpy())
-
-    @property
-    def balanced_accuracy(self) -> float:
-        """The mean of the accuracies of all classes that have images"""
-        return scores.balanced_accuracy(self.confusion.numpy())
-
-    @property
-    def majority(self) -> float:
-        """The accuracy of always answering the most frequent class"""
-        return scores.majority(self.confusion.numpy())
-
-    def beside(self) -> str:
-        return scores.beside(self.balanced_accuracy, self.majority, self.confusion.sum(1).tolist())
-
-    @property
     def calibration(self) -> Calibration:
         return calibration(self.probability, self.labels == self.predicted)
 
@@ -91,10 +74,8 @@ class Evaluation:
         cells = self.labels * self.classes + self.predicted
         return cells.bincount(minlength=self.classes**2).view(self.classes, self.classes)
 
-    def summary(self, names: tuple[str, ...]) -> dict[str, Any]:
-        weights = [level.numpy() for level in self.mean_weights]
-        facts = scores.summary(self.confusion.numpy(), self.loss, names, weights)
-        return {**facts, "calibration": self.calibration.summary()}
+    def summary(self, names: Sequence[str]) -> dict[str, Any]:
+        return {**super().summary(names), "calibration": self.calibration.summary()}
 
 
 def beside_figures(figures: Mapping[str, Any], show: Callable[[float], str] = scores.in_percent) -> str:
