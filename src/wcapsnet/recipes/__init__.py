@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from ..errors import InputError
 from ..experiment import Experiment
 from ..parts import recipe as recipes
 from ..parts import suggestion
 from . import paper, quick
-from .ablations import PAPER_FIGURES, ROWS, TABLE_OF, variant
+from .ablations import ROWS, variant
 from .deciding import DECIDING
 from .plus import PLUS, PLUS_ROWS
 from .published import SYSTEMS
@@ -44,17 +45,11 @@ SMALL: dict[str, Callable[[], Experiment]] = {
 }
 
 
-def _ablation(base: Callable[[], Experiment], dataset: str, row: str) -> Callable[[], Experiment]:
-    def experiment() -> Experiment:
-        return variant(base(), ROWS[row], f"{dataset}-{row}")
-
-    figure = PAPER_FIGURES.get(row, {}).get(dataset)
-    reached = f"{figure} % in the paper" if figure else "not in the paper"
-    experiment.__doc__ = f"{dataset} with {row!r} of Table {TABLE_OF[row]}: {reached}. Takes as long as {dataset}."
-    return experiment
+def _ablation(dataset: str, row: str) -> Experiment:
+    return variant(PAPER[dataset](), ROWS[row], f"{dataset}-{row}")
 
 
-ABLATIONS = {f"{dataset}-{row}": _ablation(base, dataset, row) for dataset, base in PAPER.items() for row in ROWS}
+ABLATIONS = {f"{dataset}-{row}": partial(_ablation, dataset, row) for dataset in PAPER for row in ROWS}
 # The recipes whose full-length runs are kept in results/, by dataset and row
 RECORDED: dict[tuple[str, str], Callable[[], Experiment]] = {
     **{(dataset, "wcapsnet"): base for dataset, base in PAPER.items()},
