@@ -103,8 +103,9 @@ def main() -> None:
     places = evenly(len(dataset.train.labels), TRAINING_IMAGES)
     some = Split(dataset.train.images[places], dataset.train.labels[places])
     train, validation = (DeviceSplit(one, *classifier.normalization, device) for one in (some, dataset.validation))
+    size = good_batch(classifier.network, device)
     with torch.no_grad():
-        batches = [images for images, _ in train.batches(good_batch(classifier.network, device))]
+        batches = [train.take(slice(start, start + size))[0] for start in range(0, len(train), size)]
     facts = {"run": options.name, "split": "validation", "images": len(validation), "training_images": len(train)}
     print(json.dumps(facts | measure(classifier.network, validation, batches)))
 

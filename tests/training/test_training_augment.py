@@ -226,16 +226,6 @@ def test_bytes_become_normalised_floats():
     assert normalize(images, split.mean, split.std).dtype == torch.float32
 
 
-@pytest.mark.parametrize("size", [1, 3, 7, 100])
-def test_evaluation_sees_every_image_once_in_order(size):
-    images = torch.arange(7, dtype=torch.uint8).view(7, 1, 1, 1)
-    split = DeviceSplit(Split(images, torch.arange(7)), (0.0,), (1.0,), torch.device("cpu"))
-    batches = list(split.batches(size))
-    assert torch.cat([labels for _, labels in batches]).tolist() == list(range(7))
-    assert (torch.cat([x for x, _ in batches]).flatten() * 255).round().tolist() == list(range(7))
-    assert max(len(labels) for _, labels in batches) == min(size, 7)
-
-
 @given(st.integers(1, 200), st.integers(1, 80), st.integers(0, 2**63 - 1), st.integers(0, 400))
 def test_an_epoch_sees_no_image_twice_and_leaves_out_less_than_a_batch(images, batch_size, seed, epoch):
     order = epoch_order(images, batch_size, seed, epoch)

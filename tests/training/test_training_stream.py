@@ -82,5 +82,5 @@ def test_a_part_of_streamed_images_is_that_part_and_stays_unread(tmp_path: Path)
     part = DeviceData(in_a_file(toy_dataset(), tmp_path), "unit", CPU).validation.part(5, 11)
     assert isinstance(part.images, Rows)
     assert len(part) == 6
-    for mine, other in zip(part.batches(4), memory.batches(4), strict=True):
-        assert all(map(torch.equal, mine, other))
+    for some in (slice(0, 4), slice(4, 8)):
+        assert all(map(torch.equal, part.take(some), memory.take(some)))

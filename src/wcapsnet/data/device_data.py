@@ -6,7 +6,6 @@ Images that do not fit are streamed (`stream.py`); nothing outside this file nee
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from functools import cached_property
 
 import torch
@@ -48,11 +47,6 @@ class DeviceSplit:
         other.images, other.labels = images, labels
         other.reader = Reader(images, labels.device) if isinstance(images, Rows) else None
         return other
-
-    def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """All images once, in order, without augmentation: for evaluation."""
-        for start in range(0, len(self), size):
-            yield self.take(slice(start, start + size))
 
     # ── training: batches in an order that is known in advance ──
 
