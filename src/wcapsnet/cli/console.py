@@ -32,13 +32,13 @@ def bold(text: str) -> str:
     return f"[bold]{text}[/]"
 
 
-def table(*columns: str | Column, title: str = "", **style: Any) -> Table:
-    return Table(*columns, title=title or None, title_justify="left", **style)
+def table(*columns: str | Column, title: str = "") -> Table:
+    return Table(*columns, title=title or None, title_justify="left")
 
 
-def print_table(columns: Sequence[str | Column], rows: Iterable[Sequence[str]], title: str = "", **style: Any) -> None:
+def print_table(columns: Sequence[str | Column], rows: Iterable[Sequence[str]], title: str = "") -> None:
     """Cells are shown as they are, without markup."""
-    shown = table(*columns, title=title, **style)
+    shown = table(*columns, title=title)
     for row in rows:
         shown.add_row(*map(escape, row))
     out.print(shown)
@@ -101,7 +101,7 @@ def _figures(result: dict[str, Any]) -> list[str]:
 
     if result["state"] != "finished":
         return ["", result["state"], "", ""]
-    accuracies = [accuracy(result["validation_accuracy"]), accuracy(result["test_accuracy"])]
+    accuracies = (accuracy(result[name]) for name in ("validation_accuracy", "test_accuracy"))
     return [*accuracies, f"{result['best_epoch']} of {result['epochs']}", clock(result["seconds"])]
 
 

@@ -116,8 +116,6 @@ def _trained(job: Job, scratch: Path) -> Iterator[News]:
 
 
 class _Records(Progress):
-    interval = 5.0
-
     def __init__(self) -> None:
         super().__init__()
         self.records: list[dict[str, Any]] = []
