@@ -11,6 +11,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from wcapsnet.parts import Kind
+
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), *(str(path) for path in HERE.iterdir() if path.is_dir())]  # twins and helpers, from any test
 
@@ -31,6 +33,20 @@ settings.load_profile("repeatable")
 def _one_thread():
     """Also after a test that chose another number, as the live page does"""
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def clean():
+    """What plugins of a test leave behind is removed: parts and modules."""
+    before = [(kind, dict(kind)) for kind in Kind.every]
+    modules = set(sys.modules)
+    yield
+    for kind, known in before:
+        kind.clear()
+        kind.update(known)
+    for name in set(sys.modules) - modules:
+        if name.startswith("wcapsnet_plugin_"):
+            del sys.modules[name]
 
 
 @pytest.fixture(scope="module")

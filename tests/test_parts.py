@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import sys
 from pathlib import Path
 
 import pytest
@@ -46,20 +45,6 @@ def blur(x):
 
 def sharpen(x):
     return 2 * x
-
-
-@pytest.fixture
-def clean():
-    """What plugins of a test leave behind is removed: parts and modules."""
-    before = [(kind, dict(kind)) for kind in Kind.every]
-    modules = set(sys.modules)
-    yield
-    for kind, known in before:
-        kind.clear()
-        kind.update(known)
-    for name in set(sys.modules) - modules:
-        if name.startswith("wcapsnet_plugin_"):
-            del sys.modules[name]
 
 
 def plugin(folder: Path, name: str, file: str = "routing.py") -> Path:

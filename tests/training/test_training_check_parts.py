@@ -10,12 +10,13 @@ import wcapsnet
 from wcapsnet.data.augment import Mixed
 from wcapsnet.errors import InputError
 from wcapsnet.experiment import Experiment
-from wcapsnet.parts import Kind, augmentation, fitness, loss_term, nonlinearity
+from wcapsnet.parts import augmentation, fitness, loss_term, nonlinearity
 from wcapsnet.recipes import recipe
 from wcapsnet.settings import with_setting
 from wcapsnet.training.check_parts import check_parts
 
 CPU = torch.device("cpu")
+pytestmark = pytest.mark.usefixtures("clean")
 
 
 class Mean(nn.Module):
@@ -27,15 +28,6 @@ class Mean(nn.Module):
 
     def forward(self, c):
         return c.mean(2) if self.per_vector else c.mean((2, 3, 4))
-
-
-@pytest.fixture(autouse=True)
-def clean():
-    before = [(kind, dict(kind)) for kind in Kind.every]
-    yield
-    for kind, known in before:
-        kind.clear()
-        kind.update(known)
 
 
 def experiment(setting: str) -> Experiment:
