@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,8 @@ from wcapsnet.errors import InputError
 from wcapsnet.experiment import Experiment
 from wcapsnet.models import parameter_count
 from wcapsnet.recipes import recipe
+from wcapsnet.recipes.ablations import variant
 from wcapsnet.reports.tables import markdown_table
-from wcapsnet.settings import with_setting
 from wcapsnet.training.run_folder import Run
 
 RECORDS = Path(__file__).parents[1] / "results/plus-search"
@@ -86,18 +86,13 @@ SETTINGS: dict[str, tuple[str, ...]] = {
 }
 
 
-def _candidate(name: str, settings: tuple[str, ...]) -> Callable[[], Experiment]:
-    def experiment() -> Experiment:
-        one = recipe("cifar10-plus")
-        one = replace(one, training=one.training.with_epochs(EPOCHS))
-        for setting in (*settings, f"name={name}"):
-            one = with_setting(one, setting)
-        return one
-
-    return experiment
+def _candidate(name: str) -> Experiment:
+    one = recipe("cifar10-plus")
+    one = replace(one, training=one.training.with_epochs(EPOCHS))
+    return variant(one, SETTINGS[name], f"{PREFIX}-{name}")
 
 
-CANDIDATES = {f"{PREFIX}-{name}": _candidate(f"{PREFIX}-{name}", settings) for name, settings in SETTINGS.items()}
+CANDIDATES = {f"{PREFIX}-{name}": partial(_candidate, name) for name in SETTINGS}
 
 
 def facts(run: Run) -> dict[str, Any]:

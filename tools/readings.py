@@ -185,18 +185,15 @@ def fan_out(network: WCapsNet) -> None:
         weight.mul_(math.sqrt(inputs / outputs))
 
 
-def tensorflow_momentum(network: WCapsNet) -> None:
-    for norm in _batch_norms(network):
-        norm.momentum = 0.01
+def batch_norms(**constants: float) -> Callable[[WCapsNet], None]:
+    """D20: other constants of all batch norms."""
 
+    def change(network: WCapsNet) -> None:
+        for layer in network.modules():
+            if isinstance(layer, BatchNorm):
+                vars(layer).update(constants)
 
-def tensorflow_epsilon(network: WCapsNet) -> None:
-    for norm in _batch_norms(network):
-        norm.eps = 1e-3
-
-
-def _batch_norms(network: WCapsNet) -> list[BatchNorm]:
-    return [layer for layer in network.modules() if isinstance(layer, BatchNorm)]
+    return change
 
 
 class OwnStatistics(BatchNorm):
@@ -303,8 +300,8 @@ NETWORKS: dict[str, type[WCapsNet] | Callable[[WCapsNet], None]] = {
     "all-weights-decay": AllWeightsDecay,
     "all-kernels-decay": AllKernelsDecay,
     "fan-out": fan_out,
-    "batch-norm-momentum": tensorflow_momentum,
-    "batch-norm-epsilon": tensorflow_epsilon,
+    "batch-norm-momentum": batch_norms(momentum=0.01),  # TensorFlow's
+    "batch-norm-epsilon": batch_norms(eps=1e-3),
     "statistics-per-capsule": statistics_per_capsule,
     "batch-norm-last": batch_norm_last,
     "shortcut-conv-plus": strided(shortcut_conv_plus),
