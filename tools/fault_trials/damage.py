@@ -42,6 +42,7 @@ READERS = {
     "run.onnx": ("predict onnx", "evaluate onnx"),
     "cache": ("evaluate", "resume"),
 }
+PYTHON_FILES = (*CIFAR10_FILES.train, CIFAR10_FILES.test, CIFAR10_FILES.python_names)
 # Files that are not part of a run; a payload takes the place of each.
 OTHER_FILES = (
     "picture.png",
@@ -59,9 +60,7 @@ OTHER_FILES = (
     "MNIST/raw/t10k-labels-idx1-ubyte",
     "train_32x32.mat",
     "test_32x32.mat",
-    *(f"cifar-10-batches-py/data_batch_{number}" for number in range(1, 6)),
-    "cifar-10-batches-py/test_batch",
-    "cifar-10-batches-py/batches.meta",
+    *(f"cifar-10-batches-py/{name}" for name in PYTHON_FILES),
     "packed/cifar-10-python.tar.gz",
 )
 CHECKED = ("best.safetensors", "state.safetensors", "survey.safetensors", "run.onnx", "cache")  # never a wrong answer
@@ -131,7 +130,11 @@ def _read(sample: Sample, reader: str, name: str, content: bytes, cache: Path) -
     if reader.endswith("onnx"):
         place = run.parent / "run.onnx"
     place.write_bytes(content)
-    os.chdir(run.parent)
+    return run.parent, _answer(sample, reader, run)
+
+
+def _answer(sample: Sample, reader: str, run: Path) -> Answer:
+    """A command about the run, called in the folder that holds it"""
     words: dict[str, list[object]] = {
         "predict": ["predict", "run", sample.picture, "--json"],
         "evaluate": ["evaluate", "run", "--json"],
@@ -142,10 +145,7 @@ def _read(sample: Sample, reader: str, name: str, content: bytes, cache: Path) -
         "predict onnx": ["predict", "run.onnx", sample.picture, "--json"],
         "evaluate onnx": ["evaluate", "run.onnx", sample.pictures, "--json"],
     }
-    try:
-        return run.parent, wcapsnet(*words[reader])
-    finally:
-        os.chdir(sample.place)
+    return wcapsnet(*words[reader], cwd=run.parent)
 
 
 # ── archives and files of datasets ──
@@ -154,20 +154,23 @@ def _read(sample: Sample, reader: str, name: str, content: bytes, cache: Path) -
 def _cifar(folder: Path, protocol: int | None) -> Path:
     """A small CIFAR-10 archive, binary or (with a pickle protocol) of the Python version"""
     random_bytes = np.random.default_rng(0)
-    names = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
     kind = "binary" if protocol is None else "python"
     archive = folder / f"cifar-10-{kind}.tar.gz"
     with tarfile.open(archive, "w:gz") as tar:
-        for name in names:
+        for name in (*CIFAR10_FILES.train, CIFAR10_FILES.test):
             rows = random_bytes.integers(0, 10, (4, 3073), np.uint8)
             if protocol is None:
                 data, name = rows.tobytes(), f"{name}.bin"
             else:
                 data = pickle.dumps({"data": rows[:, 1:], "labels": rows[:, 0].tolist()}, protocol)
-            member = tarfile.TarInfo(f"cifar-10/{name}")
-            member.size = len(data)
-            tar.addfile(member, io.BytesIO(data))
+            _add(tar, f"cifar-10/{name}", data)
     return archive
+
+
+def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(content)
+    tar.addfile(member, io.BytesIO(content))
 
 
 def _mnist(folder: Path) -> Path:
@@ -233,9 +236,7 @@ def foreign(sample: Sample, tries: int, seed: int) -> Outcome:
         for reader in readers:
             run = sample.copy(unfinished=reader == "resume")
             change(run)
-            words = {"predict": ["predict", run, sample.picture], "evaluate": ["evaluate", run]}
-            words |= {"report": ["report", run], "resume": ["train", "--resume", run, "-q"]}
-            answer = wcapsnet(*words[reader])
+            answer = _answer(sample, reader, run)
             outcome.add(f"{what}, {reader}", answer)
             if answer.code == 0 and not may_work and reader in ("predict", "evaluate"):
                 outcome.lost.append(f"{what}: {reader} answered with weights of another network")
@@ -313,10 +314,8 @@ def payloads(marker: Path) -> dict[str, bytes]:
     batch = pickle.dumps({"data": payload, "labels": [1]}, 2)
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w:gz") as tar:
-        for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch", "batches.meta"):
-            member = tarfile.TarInfo(f"cifar-10-batches-py/{name}")
-            member.size = len(batch)
-            tar.addfile(member, io.BytesIO(batch))
+        for name in PYTHON_FILES:
+            _add(tar, f"cifar-10-batches-py/{name}", batch)
     found["tar.gz of pickles"] = file.getvalue()
     return found
 
