@@ -27,6 +27,7 @@ from records import environment_of, history_of
 from wcapsnet import __version__
 from wcapsnet.atomic import replacing, write_text
 from wcapsnet.classifier import Classifier, save_tensors
+from wcapsnet.cli.exit import in_a_sentence
 from wcapsnet.data import DATASETS, Dataset, load_dataset
 from wcapsnet.data.device_data import DeviceSplit
 from wcapsnet.device import arithmetic, choose_device
@@ -238,27 +239,23 @@ def _rounding(classifier: Classifier, dataset: Dataset) -> Rounding:
     return Rounding(max(errors), min(margins), sum(flips))
 
 
-def main(arguments: list[str], root: Path) -> int:
+def main(arguments: list[str], root: Path) -> None:
     parser = argparse.ArgumentParser("python tools/ship.py", description=(__doc__ or "").partition("\n\n")[2])
     parser.add_argument("name", help="such as wcapsnet-cifar10")
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="finished runs, or folders of them")
     parser.add_argument("--data-dir", type=Path, help="directory of the dataset or the pictures")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     given = parser.parse_args(arguments)
-    try:
+    with in_a_sentence():
         measured = ship(given.name, given.runs, root, given.data_dir, choose_device(given.device))
         stale = update_docs.write(root)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
     counts = measured.facts["test"]
     print(f"{given.name}: {measured.run.path}, {counts['correct']:,} of {counts['images']:,} test images right")
     half = f"half precision answers {measured.half.flips} validation and test images differently"
     print(f"stored as {measured.facts['stored']}, {measured.bytes / 1e6:.2f} MB: {half}")
     for path in (PLACE / f"{given.name}.safetensors", CARDS / f"{given.name}.md", CARDS / f"{given.name}.svg", *stale):
         print(f"wrote {path}")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], Path()))
+    main(sys.argv[1:], Path())

@@ -21,6 +21,7 @@ from records import keep, records_json
 from wcapsnet.atomic import write_text
 from wcapsnet.bench import compare
 from wcapsnet.classifier import load_tensors
+from wcapsnet.cli.exit import in_a_sentence
 from wcapsnet.data import DATASETS
 from wcapsnet.errors import InputError
 from wcapsnet.formatting import mean_and_deviation, percent, plural
@@ -309,9 +310,9 @@ def weight_maps(title: str, panels: Mapping[str, Panel]) -> Drawing:
 
 
 def main(arguments: list[str], root: Path) -> int:
-    try:
+    refused = 0
+    with in_a_sentence():
         pages(root)  # keep nothing if the pages cannot be written
-        refused = 0
         for run in [run for argument in arguments for run in runs_in(Path(argument))]:
             try:
                 print(f"{run} → {keep(run, root / 'results').relative_to(root)}")
@@ -320,9 +321,6 @@ def main(arguments: list[str], root: Path) -> int:
                 refused += 1
         for path in write(root):
             print(f"wrote {path}")
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
     return 1 if refused else 0
 
 

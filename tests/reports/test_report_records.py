@@ -369,15 +369,17 @@ def test_one_command_keeps_a_whole_sweep_and_writes_the_pages(checkout, tmp_path
 
 
 def test_bad_input_is_a_sentence_and_nothing_is_kept(checkout, tmp_path, capsys):
-    assert main([str(tmp_path / "nowhere")], checkout) == 2
-    assert "There is no folder" in capsys.readouterr().err
+    def said(arguments, root):
+        with pytest.raises(SystemExit, match="2"):
+            main(arguments, root)
+        return capsys.readouterr().err
+
+    assert "There is no folder" in said([str(tmp_path / "nowhere")], checkout)
     (checkout / "README.md").write_text("no marks")
     run = finished(tmp_path / "run", "mnist", 9960, seed=60)
-    assert main([str(run)], checkout) == 2
-    assert "has no block for the generated results" in capsys.readouterr().err
+    assert "has no block for the generated results" in said([str(run)], checkout)
     assert not (checkout / "results/table-V/mnist/wcapsnet/seed=60.json").exists()
-    assert main([], tmp_path / "elsewhere") == 2
-    assert "is not a checkout of wcapsnet" in capsys.readouterr().err
+    assert "is not a checkout of wcapsnet" in said([], tmp_path / "elsewhere")
 
 
 def test_records_without_any_are_valid_json():
