@@ -69,7 +69,7 @@ def test_decoding_holds_only_a_chunk_in_memory(folder, monkeypatch):
     decode = pictures._decode
 
     def spied(source, shape, write, quiet):
-        return decode(source, shape, lambda images: (sizes.append(len(images)), write(images)), quiet)
+        return decode(source, shape, lambda at, images: (sizes.append(len(images)), write(at, images)), quiet)
 
     monkeypatch.setattr(pictures, "_decode", spied)
     again = read(folder, stream="always").train.images

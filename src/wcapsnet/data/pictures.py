@@ -105,10 +105,10 @@ def read_pictures(source: Source, shape: tuple[int, int, int], quiet: bool) -> P
 
 
 def _decode(
-    source: Source, shape: tuple[int, int, int], write: Callable[[np.ndarray], object], quiet: bool
+    source: Source, shape: tuple[int, int, int], write: Callable[[int, np.ndarray], object], quiet: bool
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Hand all pictures to `write`, in order, a few at a time. Returns the positions of the readable ones, and why the
-    others are not."""
+    """Hand all pictures to `write`, in order, a few at a time, with the position of the first. Returns the positions of
+    the readable ones, and why the others are not."""
     channels, height, width = shape
     images = np.empty((max(1, min(len(source), CHUNK // (channels * height * width))), *shape), np.uint8)
     readable: list[int] = []
@@ -136,7 +136,7 @@ def _decode(
                     else:
                         skipped.append(problem)
                     progress.advance(task)
-                write(images[: len(positions)])
+                write(start, images[: len(positions)])
         finally:
             pool.shutdown(cancel_futures=True)  # on Ctrl-C, do not wait for the rest of the folder
     return np.array(readable, np.int64), tuple(skipped)
@@ -150,12 +150,9 @@ def _in_memory(source: Source, shape: tuple[int, int, int], quiet: bool, why: st
             "a folder with enough space."
         )
     images = np.empty((len(source), *shape), np.uint8)
-    filled = 0
 
-    def write(some: np.ndarray) -> None:
-        nonlocal filled
-        images[filled : filled + len(some)] = some
-        filled += len(some)
+    def write(start: int, some: np.ndarray) -> None:
+        images[start : start + len(some)] = some
 
     return Pictures(images, *_decode(source, shape, write, quiet))
 
@@ -192,7 +189,7 @@ def _write_cache(entry: Path, source: Source, shape: tuple[int, int, int], quiet
     checksum = 0
     with replacing(entry) as partial, partial.open("wb") as file:
 
-        def write(images: np.ndarray) -> None:
+        def write(start: int, images: np.ndarray) -> None:
             nonlocal checksum
             checksum = zlib.crc32(images.data, checksum)
             file.write(images.data)

@@ -267,14 +267,10 @@ def train_on_ray(
                     outcome = lane.hear(ray.get(next(stream)))
                 except (StopIteration, ray.exceptions.RayError) as error:
                     del lanes[stream]
-                    if outcome := lane.lost(ray, error):
-                        board.ended(*outcome)
-                        yield outcome
-                    else:
+                    if not (outcome := lane.lost(ray, error)):
                         lanes[submit(lane.run)] = lane
-                    continue
                 if outcome:
-                    del lanes[stream]
+                    lanes.pop(stream, None)
                     lane.leave()
                     board.ended(*outcome)
                     yield outcome
