@@ -55,8 +55,8 @@ def best(unbroken):
     return Classifier.load(unbroken.file("best.safetensors"))
 
 
-def evaluated(classifier, split, **more):
-    return evaluate(classifier.network, DeviceSplit(split, *classifier.normalization, CPU), **more)
+def evaluated(classifier, split):
+    return evaluate(classifier.network, DeviceSplit(split, *classifier.normalization, CPU))
 
 
 # ── what is in it ──
@@ -202,7 +202,7 @@ def test_pictures_are_listed_by_their_files_and_names_with_commas_and_quotes_sur
 
 def test_evaluation_against_a_literal_loop(best):
     test = toy_dataset().test
-    result = evaluated(best, test, batch_size=4)
+    result = evaluated(best, test)
     (mean,), (std,) = best.normalization
     loss, sums = 0.0, [torch.zeros(3, 3), torch.zeros(3, 2)]
     for m in range(17):

@@ -95,16 +95,8 @@ class Survey:
 
     def evaluation(self) -> Evaluation:
         """The same results as `evaluate`, without another pass."""
-        classes, counts = self.probabilities.shape[1], self.counts.clamp_min(1)[:, None]
-        return Evaluation(
-            labels=self.labels,
-            predicted=self.predicted,
-            probability=self.probabilities.max(1).values,
-            winners=self.winners,
-            loss=float(self.cross_entropy.double().mean()),
-            mean_weights=tuple(class_sums(b, self.labels, classes) / counts for b in self.weights),
-            classes=classes,
-        )
+        probability, classes = self.probabilities.max(1).values, self.probabilities.shape[1]
+        return Evaluation.of(self.labels, self.predicted, probability, self.cross_entropy, self.weights, classes)
 
 
 def evenly(total: int, count: int) -> Tensor:

@@ -61,6 +61,23 @@ class Evaluation(scores.Scores):
     names: tuple[str, ...] = ()  # class names, if known
     unknown: tuple[str, ...] = ()  # classes of a folder that the network does not know; they are left out
 
+    @staticmethod
+    def of(
+        labels: Tensor, predicted: Tensor, probability: Tensor, losses: Tensor, weights: Sequence[Tensor], classes: int
+    ) -> Evaluation:
+        """From the results of every image, each (m,); `weights` for each level (m, n)"""
+        counts = labels.bincount(minlength=classes).clamp_min(1)[:, None]
+        means = (b.new_zeros(classes, b.shape[1]).index_add_(0, labels, b) / counts for b in weights)
+        return Evaluation(
+            labels=labels.cpu(),
+            predicted=predicted.cpu(),
+            probability=probability.cpu(),
+            winners=tuple(heaviest(b).cpu() for b in weights),
+            loss=float(exact(losses).mean()),
+            mean_weights=tuple(mean.cpu() for mean in means),
+            classes=classes,
+        )
+
     def __repr__(self) -> str:  # without the tensors
         return f"Evaluation(accuracy={percent(self.accuracy)} %, loss={self.loss:.4f}, images={len(self.labels):,})"
 
@@ -90,12 +107,11 @@ def evaluate(
     network: WCapsNet,
     split: DeviceSplit,
     precision: str = "fp32",
-    batch_size: int | None = None,
     forward: Callable[[Tensor], Any] | None = None,
 ) -> Evaluation:
     """Evaluate the whole split once, in order; the network keeps its mode. `forward` may be a faster implementation."""
     device, classes = split.labels.device, network.config.classes
-    size = batch_size or good_batch(network, device, 1000 if forward else 500)  # kernels need a tenth of the memory
+    size = good_batch(network, device, 1000 if forward else 500)  # kernels need a tenth of the memory
     answer = forward or network
 
     @torch.no_grad()  # set here because the mode is per thread
@@ -110,18 +126,8 @@ def evaluate(
 
     with evaluating(network):
         parts = list(on_every_core(look, range(0, len(split), size), device))
-    labels, predicted, probability, loss, *weights = (torch.cat(column) for column in zip(*parts, strict=True))
-    counts = labels.bincount(minlength=classes).clamp_min(1)
-    sums = [torch.zeros(classes, b.shape[1], device=device).index_add_(0, labels, b) for b in weights]
-    return Evaluation(
-        labels=labels.cpu(),
-        predicted=predicted.cpu(),
-        probability=probability.cpu(),
-        winners=tuple(heaviest(b).cpu() for b in weights),
-        loss=float(exact(loss).mean()),
-        mean_weights=tuple((total / counts[:, None]).cpu() for total in sums),
-        classes=classes,
-    )
+    labels, predicted, probability, losses, *weights = (torch.cat(column) for column in zip(*parts, strict=True))
+    return Evaluation.of(labels, predicted, probability, losses, weights, classes)
 
 
 def prediction_rows(evaluation: Evaluation, dataset: Dataset) -> Iterator[list[Any]]:
