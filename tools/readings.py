@@ -231,10 +231,7 @@ def batch_norm_last(network: WCapsNet) -> None:
         blocks.trans = NormLast(blocks.trans)
 
 
-Strided = Callable[[CapsuleBlocks, PerCapsuleShortcut], None]
-
-
-def strided(change: Strided) -> Callable[[WCapsNet], None]:
+def strided(change: Callable[[CapsuleBlocks, PerCapsuleShortcut], None]) -> Callable[[WCapsNet], None]:
     """D35: a change of the blocks that stride."""
 
     def every(network: WCapsNet) -> None:

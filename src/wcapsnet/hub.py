@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -100,11 +100,6 @@ def check_part(part: str) -> None:
         raise InputError(f"A dataset has no part {part!r}; choose one of {', '.join(PARTS)}.")
 
 
-class Loaded(NamedTuple):
-    classifier: Classifier
-    dataset: Dataset
-
-
 def load_with_data(
     source: str | Path,
     *parts: str,
@@ -112,7 +107,7 @@ def load_with_data(
     data_dir: Path | None = None,
     download: bool = False,
     quiet: bool = False,
-) -> Loaded:
+) -> tuple[Classifier, Dataset]:
     """A trained network and its dataset. `parts` must hold the images used to create the network."""
     for part in parts:
         check_part(part)
@@ -124,12 +119,12 @@ def load_with_data(
         classifier = load(path, device=str(device))
         dataset = data_of_run(run, data_dir, download, quiet)
         run.check_data(dataset, *parts)
-        return Loaded(classifier, dataset)
+        return classifier, dataset
     classifier = load(source, device=str(device))
     experiment = moved(shipped.experiment_of(classifier, str(source)), data_dir)
     dataset = dataset_of(experiment, data_dir, download, quiet, tell=False)
     shipped.check_data(classifier, dataset, str(source), *parts)
-    return Loaded(classifier, dataset)
+    return classifier, dataset
 
 
 def dataset_of(

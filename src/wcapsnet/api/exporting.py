@@ -125,8 +125,8 @@ def _page(
     files = onnxruntime_web(runtime)
     test, dataset = None, ""
     try:
-        loaded = load_with_data(source, "test", device=classifier.mean.device, data_dir=data_dir, download=download)
-        test, dataset = loaded.dataset.test, loaded.dataset.name
+        _, found = load_with_data(source, "test", device=classifier.mean.device, data_dir=data_dir, download=download)
+        test, dataset = found.test, found.name
     except InputError as error:
         if data_dir or download:
             raise
@@ -172,9 +172,9 @@ def images_of(
             raise InputError(f"There are no pictures in {pictures}.")
         return Images(read_images(files, shape), f"{plural(len(files), 'picture')} of {pictures}")
     try:
-        dataset = load_with_data(
+        _, dataset = load_with_data(
             source, part, device=classifier.mean.device, data_dir=data_dir, download=download, quiet=True
-        ).dataset
+        )
     except InputError as error:
         if data_dir or download:
             raise

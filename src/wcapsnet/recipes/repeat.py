@@ -35,7 +35,7 @@ def rebuild(experiment: Experiment) -> str:
     words = ["wcapsnet", "train", name]
     for field, value in differences(name).items():
         words += [OPTIONS[field], str(value)] if field in OPTIONS else ["--set", f"{field}={_typed(value)}"]
-    return " ".join(map(shlex.quote, words))
+    return shlex.join(words)
 
 
 def _leaves(content: dict[str, Any], path: str = "") -> dict[str, Any]:

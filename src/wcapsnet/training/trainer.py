@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,8 +42,6 @@ from .tensorboard import event_writer
 # Saving may take this share of the time, so large networks with short epochs are only saved after some of them, and
 # after every best one. Saves that take fewer seconds than QUICK do not count.
 SAVING, QUICK = 0.05, 0.05
-
-Measure: TypeAlias = Callable[[WCapsNet, DeviceSplit], Evaluation]
 
 
 @dataclass
@@ -290,7 +288,7 @@ class Trainer:
 
     # ── the test ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def finish(self, measure: Measure | None = None) -> Evaluation:
+    def finish(self, measure: Callable[[WCapsNet, DeviceSplit], Evaluation] | None = None) -> Evaluation:
         """The only use of the test set: with the best validation weights, in fp32. `measure` replaces `evaluate`."""
         best = Classifier.load(self.run.weights(), self.device)
         self.run.check_weights(best.config, best.classes)
