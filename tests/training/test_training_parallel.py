@@ -281,7 +281,8 @@ def test_live_board_shows_every_run_and_all_of_them(monkeypatch, tmp_path):
     runs = [Run(tmp_path / name, toy_experiment(epochs=4)) for name in "ab"]
     means = {"total": 1.234, "accuracy": 0.5}
     at = console(terminal=True)
-    with LiveBoard(at, runs) as board:
+    board = LiveBoard(at, runs)
+    with board.bar:
         rows = [board.row(run) for run in runs]
         for row in rows:
             row.batch(0, 4, 1, 10, 64, means)
@@ -305,7 +306,8 @@ def test_the_boards_count_what_was_over_before(tmp_path):
     runs[0].write_json("test.json", {**figures, "accuracy": 0.5, "errors": 2})
     runs[1].fail("it diverged.")
     at = console(terminal=True)
-    with LiveBoard(at, runs) as board:
+    board = LiveBoard(at, runs)
+    with board.bar:
         board.bar.refresh()
         assert board.bar.tasks[0].completed == 8
     assert "2/3 runs" in shown(at)

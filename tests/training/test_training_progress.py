@@ -51,7 +51,8 @@ def test_live_progress_shows_epoch_losses_accuracy_speed_and_time_left(monkeypat
     now = [0.0]
     monkeypatch.setattr("wcapsnet.training.console.time.perf_counter", lambda: now[0])
     at = console(terminal=True)
-    with LiveProgress(at) as progress:
+    progress = LiveProgress(at)
+    with progress.bar:
         now[0] = 60.0  # a slow start
         progress.batch(epoch, 5, 1, 10, 64, MEANS)
         now[0] += 2.0

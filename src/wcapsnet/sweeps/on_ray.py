@@ -249,16 +249,17 @@ def train_on_ray(
         )
         return task.remote(job)
 
-    with signals() as stop, board, ExitStack() as held:
+    with signals() as stop, board.bar, ExitStack() as held:
         lanes: dict[Any, _Lane] = {}
         held.callback(_cancel, ray, lanes)
         for run in runs:
-            lane = _Lane(run, board)
-            held.callback(lane.leave)
-            if lane.finished_elsewhere():
+            held.callback(run.release)
+            if Run.is_run(run.path):
+                run.hold()  # before its state is read
+            if run.finished:  # by another process in the meantime
                 yield Outcome(run)
             else:
-                lanes[submit(run)] = lane
+                lanes[submit(run)] = _Lane(run, board)
         while lanes and not stop:
             ready, _ = ray.wait(list(lanes), num_returns=1, timeout=0.5)
             for stream in ready:
@@ -271,7 +272,7 @@ def train_on_ray(
                         lanes[submit(lane.run)] = lane
                 if outcome:
                     lanes.pop(stream, None)
-                    lane.leave()
+                    lane.run.release()
                     board.ended(*outcome)
                     yield outcome
         if lanes:
@@ -283,14 +284,8 @@ class _Lane:
 
     def __init__(self, run: Run, board: Board):
         self.run, self.board = run, board
-        self.shown = ExitStack()
         self.progress: Progress | None = None
         self.attempts = 0  # since the last progress
-
-    def finished_elsewhere(self) -> bool:
-        if Run.is_run(self.run.path):
-            self.run.hold()  # before its state is read
-        return self.run.finished
 
     def hear(self, news: News) -> Outcome | None:
         """The outcome, if these are the last news"""
@@ -302,7 +297,7 @@ class _Lane:
         if news.environment is not None:
             run.start({**news.environment, "command": command_line()}, news.epoch)  # not the worker's, which is Ray's
             if self.progress is None:
-                self.progress = self.shown.enter_context(self.board.row(run))
+                self.progress = self.board.row(run)
             return None
         self.attempts = 0
         receive(run.path, news.files)
@@ -319,10 +314,6 @@ class _Lane:
         if self.attempts >= ATTEMPTS:
             return Outcome(self.run, f"its worker was lost {ATTEMPTS} times in a row ({type(error).__name__})")
         return None
-
-    def leave(self) -> None:
-        self.shown.close()
-        self.run.release()
 
 
 def _cancel(ray: Any, lanes: dict[Any, _Lane]) -> None:

@@ -3,41 +3,26 @@
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TaskID, TextColumn
 from rich.progress import Progress as RichProgress
-from typing_extensions import Self
 
 from ..formatting import percent
 from ..parts import loss_term
 from .evaluate import beside_figures
 from .run_folder import Run
 
-
-class _Display:
-    """Shown while it is entered, if it has a bar"""
-
-    bar: RichProgress | None = None
-
-    def __enter__(self) -> Self:
-        if self.bar:
-            self.bar.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self.bar:
-            self.bar.stop()
-
-
 # ── one run ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Progress(_Display):
-    """Prints nothing; base class of the others."""
+class Progress:
+    """Prints nothing; base class of the others. `bar` is entered while the run trains."""
 
+    bar: AbstractContextManager[object] = nullcontext()
     # seconds between two reads of the running means; each synchronises with the device. These only detect divergence.
     interval = 5.0
 
@@ -159,9 +144,10 @@ def _bar(console: Console, title: str, *more: ProgressColumn) -> RichProgress:
 # ── several runs ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Board(_Display):
-    """Prints nothing; base class of the others."""
+class Board:
+    """Prints nothing; base class of the others. `bar` is entered while runs train."""
 
+    bar: AbstractContextManager[object] = nullcontext()
     measured = "test"  # or "validation": the accuracy of a finished run that is shown
 
     def row(self, run: Run) -> Progress:

@@ -48,7 +48,7 @@ def train_together(
     active run and raises `Interrupted`.
     """
     waiting, lanes = deque(runs), [Lane(device) for _ in range(min(parallel, MAX_LANES, len(runs)))]
-    with signals() as stop, board, ExitStack() as held:
+    with signals() as stop, board.bar, ExitStack() as held:
         for lane in lanes:
             held.callback(lane.leave)
         while not stop and (waiting or any(lane.trainer for lane in lanes)):

@@ -147,7 +147,8 @@ class Trainer:
         if self.pace and not (self.state.epoch or self.state.step):
             self.pace.plan()
         records = self.run.metrics()[: self.state.epoch] if writes else []
-        with self.progress, event_writer(self.run.file("tensorboard") if writes else None, self.state.epoch) as events:
+        folder = self.run.file("tensorboard") if writes else None
+        with self.progress.bar, event_writer(folder, self.state.epoch) as events:
             while not self.over:
                 yield from self._train_epoch()
                 record = self._finish_epoch()
