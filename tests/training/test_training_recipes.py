@@ -178,8 +178,6 @@ def summary(counts=(100, 120), height=40, width=30, color=True, one_shape=True):
         path=Path("pets"),
         classes=tuple(f"class {i}" for i in range(len(counts))),
         counts=counts,
-        parts=(),
-        total=sum(counts),
         height=height,
         width=width,
         one_shape=one_shape,

@@ -34,8 +34,6 @@ class FolderSummary:
     path: Path
     classes: tuple[str, ...]
     counts: tuple[int, ...]  # training pictures per class; all pictures if there is no train folder
-    parts: tuple[str, ...]  # which of "train", "validation", "test" have a folder; () if there are only classes
-    total: int  # pictures in all parts
     height: int  # median over the sampled pictures
     width: int
     one_shape: bool  # all sampled pictures have the same aspect ratio
@@ -66,7 +64,7 @@ class FolderSummary:
 def scan_folder(path: Path, exclude: Iterable[str] = ()) -> FolderSummary:
     """Inspect a folder without reading all of it: at most 200 pictures, evenly spaced, the same every time."""
     source = read_layout(path, excluded := tuple(dict.fromkeys(exclude)))
-    return replace(summarize(source, path), parts=source.part_folders, exclude=excluded)
+    return replace(summarize(source, path), exclude=excluded)
 
 
 def load_folder(config: DataConfig, *, quiet: bool = False) -> Dataset:
@@ -240,8 +238,6 @@ def summarize(source: Source, path: Path, most: int = 200) -> FolderSummary:
         path=path,
         classes=source.classes,
         counts=tuple(np.bincount(in_training, minlength=len(source.classes)).tolist()),
-        parts=tuple(dict.fromkeys(source.parts.tolist())),
-        total=len(source),
         height=round(statistics.median(header.height for header in headers)),
         width=round(statistics.median(header.width for header in headers)),
         one_shape=max(ratios) <= 1.02 * min(ratios),  # manual cropping may be off by a pixel

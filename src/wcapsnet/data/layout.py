@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,12 +38,9 @@ class File(NamedTuple):
 class Files(Source):
     """The pictures of a folder"""
 
-    def __init__(
-        self, path: Path, classes: tuple[str, ...], files: Sequence[File], loose: Sequence[Path], parts: Iterable[str]
-    ):
+    def __init__(self, path: Path, classes: tuple[str, ...], files: Sequence[File], loose: Sequence[Path]):
         self.path, self.classes, self.files = path, classes, files
         self.loose = loose  # pictures outside the class folders
-        self.part_folders = tuple(parts)  # "train", "validation", "test"; () if there are only classes
         self.place, self.name = str(path), path.resolve().name
         self.names = np.array([self.relative(file.path) for file in files], object)
         self.labels = np.array([file.label for file in files], np.int64)
@@ -101,7 +98,7 @@ def read_layout(path: Path, exclude: Collection[str] = ()) -> Files:
                 problems[folder.name] = f"holds no pictures{only}"
             else:
                 files += [File(file, part, classes.index(folder.name)) for file in paths]
-    source = Files(path, classes, files, _loose_files(path, places.values()), parts)
+    source = Files(path, classes, files, _loose_files(path, places.values()))
     if problems:
         raise unusable(path, {**_unreadable_classes(source, set(classes) - set(problems)), **problems})
     if len(classes) < 2:
@@ -134,7 +131,7 @@ def match_classes(path: Path, classes: tuple[str, ...], part: str) -> tuple[File
         raise InputError(
             f"{place} holds {holds}, but the network knows {some(map(repr, classes))}: check the folder names."
         )
-    return Files(path, classes, files, _loose_files(path, [place]), ()), others
+    return Files(path, classes, files, _loose_files(path, [place])), others
 
 
 def unusable(path: Path | str, problems: Mapping[str, str]) -> InputError:
