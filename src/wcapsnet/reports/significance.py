@@ -17,9 +17,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
+from scipy.special import fdtrc, ndtr, ndtri, stdtr, stdtrit
 
 from ..explanations.probes import share_interval
 from ..formatting import percentage
@@ -54,12 +55,12 @@ class Spread(NamedTuple):
     def p(self, difference: float, n: int, m: int, other: Spread | None = None) -> float:
         """Student's p for a difference between means over n and m seeds; Welch's, if the m have another spread"""
         error, freedom = self._error(n, m, other)
-        return float(2 * distributions().t.sf(abs(difference) / error, freedom))
+        return float(2 * stdtr(freedom, -abs(difference) / error))
 
     def margin(self, n: int, m: int, other: Spread | None = None, level: float = LEVEL) -> float:
         """Half the 95 % confidence interval: a difference must exceed it to be larger than noise"""
         error, freedom = self._error(n, m, other)
-        return float(distributions().t.isf(level / 2, freedom)) * error
+        return float(-stdtrit(freedom, level / 2)) * error
 
     def _error(self, n: int, m: int, other: Spread | None) -> tuple[float, float]:
         """The standard error and its degrees of freedom; for two spreads, by Welch and Satterthwaite"""
@@ -107,7 +108,7 @@ def _as_wide(own: Sequence[float], others: Iterable[Sequence[float]]) -> float:
     mine, theirs = pooled([own]), pooled(others)
     if not theirs.variance:
         return 1.0
-    return float(distributions().f.sf(mine.variance / theirs.variance, mine.freedom, theirs.freedom))
+    return float(fdtrc(mine.freedom, theirs.freedom, mine.variance / theirs.variance))
 
 
 def spreads(rows: Mapping[Row, Sequence[float]], drawn: Collection[Row] = ()) -> dict[Row, Spread]:
@@ -125,9 +126,8 @@ def compare(one: Sample, other: Sample, spread: Spread | None = None, of_other: 
     if spread.variance == 0:  # single runs, or seeds with identical accuracy
         p, q = ((s.mean * s.images + 1) / (s.images + 2) for s in (one, other))
         error = math.sqrt(p * (1 - p) / (one.images + 2) + q * (1 - q) / (other.images + 2))
-        normal = distributions().norm
-        margin = float(normal.isf(LEVEL / 2)) * error + abs(difference - (p - q))  # around the measured difference
-        return Difference(difference, "z", float(2 * normal.sf(abs(p - q) / error)), margin)
+        margin = float(-ndtri(LEVEL / 2)) * error + abs(difference - (p - q))  # around the measured difference
+        return Difference(difference, "z", float(2 * ndtr(-abs(p - q) / error)), margin)
     return between(difference, len(one.accuracies), len(other.accuracies), spread, of_other)
 
 
@@ -146,10 +146,3 @@ def holm(ps: Sequence[float]) -> list[float]:
     adjusted = np.empty(len(ps))
     adjusted[order] = np.maximum.accumulate(np.minimum(np.arange(len(ps), 0, -1) * np.asarray(ps)[order], 1))
     return adjusted.tolist()
-
-
-def distributions() -> Any:
-    """scipy.stats, which is slow to import and needed by few commands"""
-    from scipy import stats
-
-    return stats
