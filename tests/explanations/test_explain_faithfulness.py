@@ -10,7 +10,7 @@ from explain_toys import Fixed, quadrants, toy
 from twins import close, tiny
 from wcapsnet import InputError, Level, WCapsNet
 from wcapsnet.explanations import available_methods, faithfulness, mean_and_margin
-from wcapsnet.explanations.faithfulness import BASELINES, METHODS, _cells, _ranks, cell_of_pixel
+from wcapsnet.explanations.faithfulness import BASELINES, METHODS, _cells, _over_pixels, _ranks
 
 OURS = ("routing", "contributions", "random")
 
@@ -96,10 +96,10 @@ def test_curves_begin_and_end_where_they_must(changes, baseline):
 
 def test_cells_are_the_pixels_below_a_position_of_the_last_level():
     network = WCapsNet(tiny(height=9, width=8, levels=(Level(1, 2, 2, 2), Level(1, 2, 2, 2))))
-    cells = cell_of_pixel(network)  # 3 × 2 positions of 4 × 4 pixels; the last row has one row of pixels
-    assert network.config.maps()[-1] == (3, 2)
-    assert cells[:, 0].tolist() == [0, 0, 0, 0, 2, 2, 2, 2, 4]
-    assert cells[0].tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert network.config.maps()[-1] == (3, 2)  # of 4 × 4 pixels; the last row has one row of pixels
+    pixels = _over_pixels(network, torch.arange(6)[None])[0, 0]
+    assert pixels[:, 0].tolist() == [0, 0, 0, 0, 2, 2, 2, 2, 4]
+    assert pixels[0].tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
     relevance = torch.zeros(1, 9, 8)
     relevance[0, 8, 4:] = 3.0
     close(_cells(network, relevance), torch.tensor([[[0.0, 0.0], [0.0, 0.0], [0.0, 3.0]]]), 1e-6)

@@ -190,13 +190,13 @@ def _curves(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Shares (steps + 1,), and probabilities of the target (m, steps + 1) as regions are removed or restored in order
     of `rank`"""
-    cells, of_pixel = rank.shape[1], cell_of_pixel(network)
+    cells = rank.shape[1]
     steps = min(steps, cells)
     counts = [round(step * cells / steps) for step in range(steps + 1)]
 
     def curve(before: Tensor, after: Tensor) -> Tensor:
         """With the first `count` regions of `before` replaced by those of `after`, for every count"""
-        first = ((rank < count)[:, of_pixel].unsqueeze(1) for count in counts)  # (m, 1, h, w)
+        first = (_over_pixels(network, rank < count) for count in counts)  # (m, 1, h, w)
         answers = (_answers(network, torch.where(some, after, before)) for some in first)
         return torch.cat([answer.gather(1, target[:, None]) for answer in answers], 1).cpu()
 
@@ -226,17 +226,13 @@ def _class_logits(network: WCapsNet) -> Callable[[Tensor], Tensor]:
     return lambda images: network.class_logits(network(images))
 
 
-def cell_of_pixel(network: WCapsNet) -> Tensor:
-    """(h, w): the position of the last level, counted row by row, that covers each pixel"""
-    side, (_, columns) = pixels_per_cell(network), network.config.maps()[-1]
-    device = network.projection.device
-    row = torch.arange(network.config.height, device=device) // side
-    column = torch.arange(network.config.width, device=device) // side
-    return row[:, None] * columns + column
+def _over_pixels(network: WCapsNet, cells: Tensor) -> Tensor:
+    """(m, i·j) → (m, 1, h, w): every pixel has the value of its cell"""
+    config, side = network.config, pixels_per_cell(network)
+    whole = cells.unflatten(1, config.maps()[-1]).repeat_interleave(side, 1).repeat_interleave(side, 2)
+    return whole[:, None, : config.height, : config.width]
 
 
 def _cells(network: WCapsNet, relevance: Tensor) -> Tensor:
     """(m, h, w) → (m, i, j): means over the pixels of each cell"""
-    rows, columns = network.config.maps()[-1]
-    member = F.one_hot(cell_of_pixel(network).flatten(), rows * columns).to(relevance)  # (h·w, cells)
-    return (relevance.detach().flatten(1) @ member / member.sum(0)).unflatten(1, (rows, columns))
+    return F.avg_pool2d(relevance.detach(), pixels_per_cell(network), ceil_mode=True)
