@@ -118,20 +118,13 @@ class Explorer:
 
     def _about_levels(self) -> dict[str, Any]:
         config = self.classifier.config
-        levels = [
-            {
-                "capsules": level.capsules,
-                "dimension": level.dimension,
-                "map": list(size),
-                "per_position": config.routing.per_position,
-            }
+        levels: list[dict[str, Any]] = [
+            {"capsules": level.capsules, "dimension": level.dimension, "map": list(size)}
             for level, size in zip(config.levels, config.maps(), strict=True)
         ]
-        levels[-1]["per_position"] = True
-        return {
-            "levels": levels,
-            "cell": pixels_per_cell(self.classifier.network),
-        }
+        for level in levels:
+            level["per_position"] = config.routing.per_position or level is levels[-1]
+        return {"levels": levels, "cell": pixels_per_cell(self.classifier.network)}
 
     def picture(self, data: bytes) -> dict[str, Any]:
         """A picture file → the network's input pixels, prepared as by `predict`"""
@@ -365,6 +358,6 @@ def _numbers(given: object, count: int, name: str) -> Tensor:
 
 
 def _text(values: Tensor | np.ndarray) -> str:
-    array = values.numpy() if isinstance(values, Tensor) else values
+    array = np.asarray(values)
     kind = "<f4" if array.dtype.kind == "f" else "u1"
-    return base64.b64encode(np.ascontiguousarray(array.astype(kind)).tobytes()).decode()
+    return base64.b64encode(array.astype(kind).tobytes()).decode()

@@ -19,9 +19,9 @@ NEEDED = {"classes", "channels", "height", "width", "input", "outputs", "levels"
 class OnnxNetwork:
     """The network in an ONNX file that `wcapsnet export` wrote; `facts` is its description."""
 
-    def __init__(self, path: str | Path, threads: int = 0):
+    def __init__(self, path: str | Path):
         self.path = Path(path)
-        self._session = session(read_sealed(self.path), str(self.path), threads)
+        self._session = session(read_sealed(self.path), str(self.path))
         self.facts: dict[str, Any] = facts_from(self._session.get_modelmeta().custom_metadata_map, self.path)
         if missing := NEEDED - self.facts.keys():
             raise InputError(f"{self.path} does not describe its {', '.join(sorted(missing))}; export it again.")
