@@ -24,7 +24,7 @@ from . import figures
 from .colors import share_map
 from .facts import Facts, class_accuracies, confusions
 from .figures import EXTREMES, MANY, Metrics
-from .pictures import Example, picture
+from .pictures import Example, Picture, picture
 from .records import paper_figure
 from .significance import Sample, compare, interval
 from .survey_cache import Seen, aside
@@ -244,20 +244,17 @@ def _routing(facts: Facts, found: Specialization) -> dict[str, Any]:
     tied, maps = facts.seen.survey.tied, found.map_mean
     shown = [r for r in range(len(facts.classes)) if not bool(maps[r].isnan().any())]
     shown = [shown[k] for k in evenly(len(shown), MANY)]
+
+    def blocks(r: int) -> list[Picture]:
+        name, vectors = facts.classes[r], maps[r].numel()
+        first = enumerate(maps[r, :4])
+        return [picture(share_map(b, vectors), f"{name}, block {k}: mean weights", 64) for k, b in first]
+
     return {
         "steps": [f"{formatting.signed(step.change)} ± {step.margin:.3f}" for step in found.steps],
         "levels": [_level(facts, level) for level in found.levels],
         "tied": {"share": float((tied > 1).double().mean()), "median": int(tied.median()), "most": int(tied.max())},
-        "positions": [
-            (
-                facts.classes[r],
-                [
-                    picture(share_map(maps[r, k], maps[0].numel()), f"{facts.classes[r]}, block {k}: mean weights", 64)
-                    for k in range(min(maps.shape[1], 4))
-                ],
-            )
-            for r in shown
-        ],
+        "positions": [(facts.classes[r], blocks(r)) for r in shown],
         "shape": maps.shape[1:],
         "vectors": maps[0].numel(),
         "per_position": facts.subject.experiment.model.routing.per_position,

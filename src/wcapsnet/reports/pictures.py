@@ -79,15 +79,8 @@ def choose(classifier: Classifier, dataset: Dataset, seen: Seen, device: torch.d
     def shown(one: int) -> Shown:
         index = int(places[one])
         named = files[index] if files else f"image {index}"
-        return Shown(
-            index,
-            named,
-            split.images[index],
-            int(found.labels[one]),
-            int(found.predicted[one]),
-            float(sure[one]),
-            float(found.squared_error[one]),
-        )
+        label, predicted, error = int(found.labels[one]), int(found.predicted[one]), float(found.squared_error[one])
+        return Shown(index, named, split.images[index], label, predicted, float(sure[one]), error)
 
     def normalized(chosen: Sequence[int]) -> Tensor:
         images = split.some(places[list(chosen)])
