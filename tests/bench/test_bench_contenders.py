@@ -12,10 +12,11 @@ from wcapsnet.objective import PAPER, objective
 
 
 @pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("max_pooling", [False, True])
 @pytest.mark.parametrize("levels", [(Level(3, 2, 4, 2), Level(2, 2, 3, 1)), (Level(2, 2, 4, 3), Level(1, 2, 3, 2))])
-def test_the_loop_answers_and_learns_as_the_plain_network(training, levels):
+def test_the_loop_answers_and_learns_as_the_plain_network(training, max_pooling, levels):
     torch.manual_seed(0)
-    plain = WCapsNet(quiet(levels=levels)).double().train(training)
+    plain = WCapsNet(quiet(levels=levels, max_pooling=max_pooling)).double().train(training)
     loop = WCapsNet(plain.config).double()
     loop.load_state_dict(plain.state_dict())
     loop = looped(loop.train(training))

@@ -23,8 +23,9 @@ class LoopedBlocks(nn.Module):
         self.blocks = blocks
 
     def forward(self, x: Tensor) -> Tensor:
-        dense, trans = self.blocks.dense, self.blocks.trans
-        n = self.blocks.capsules
+        dense, trans, n = self.blocks.dense, self.blocks.trans, self.blocks.capsules
+        if self.blocks.pool > 1:
+            x = F.max_pool2d(x, self.blocks.pool, ceil_mode=True)
         shortcuts = [None] * n if isinstance(dense.shortcut, nn.Identity) else dense.shortcut.weight.unbind()
         layers = [_apart(layer) for layer in (*dense.layers, trans.conv_plus)]
         vectors = [_capsule(x, shortcut, [layer[at] for layer in layers]) for at, shortcut in enumerate(shortcuts)]
