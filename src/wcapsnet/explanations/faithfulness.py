@@ -10,7 +10,6 @@ pass through joint critics (D44).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +25,7 @@ from ..network import WCapsNet
 from ..parts import suggestion
 from ..training.evaluate import evaluating, good_batch, on_every_core
 from .image import contributions, over_image, pixels_per_cell
-from .specialization import confidence_margin
+from .specialization import confidence_margin, plain
 
 BATCH = 16
 
@@ -53,7 +52,7 @@ class Faithfulness:
         """Plain values, ready for JSON: mean areas with half their 95 % confidence intervals, and mean curves"""
         areas = {"deletion": mean_and_margin(self.deletion_area), "insertion": mean_and_margin(self.insertion_area)}
         return {
-            **{name: {"area": mean, "margin": None if math.isnan(m) else m} for name, (mean, m) in areas.items()},
+            **{name: {"area": mean, "margin": plain(margin)} for name, (mean, margin) in areas.items()},
             "removed": self.removed.tolist(),
             "deletion_curve": self.deletion.mean(0).tolist(),
             "insertion_curve": self.insertion.mean(0).tolist(),
