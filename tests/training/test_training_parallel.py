@@ -317,6 +317,15 @@ def test_the_boards_count_what_was_over_before(tmp_path):
     assert shown(at) == "[3/3] c  test accuracy 25.00%\n"
 
 
+def test_a_run_may_fail_before_the_board_has_a_row_for_it(tmp_path):
+    board = LiveBoard(at := console(terminal=True), runs := [Run(tmp_path / "a", toy_experiment())])
+    with board.bar:
+        board.ended(runs[0], "its worker was lost.")
+        board.bar.refresh()
+    assert "its worker was lost." in shown(at)
+    assert "1/1 runs" in shown(at)
+
+
 def test_live_board_trains_and_is_taken_down_when_interrupted(tmp_path):
     at = console(terminal=True)
     runs = [Run(tmp_path / name, EXPERIMENTS[name]) for name in ("a", "b")]

@@ -217,7 +217,8 @@ class LiveBoard(PlainBoard):
 
     def ended(self, run: Run, failure: str | None) -> None:
         self.at[run] = self.epochs[run]
-        self.bar.remove_task(self.rows.pop(run))
+        if (task := self.rows.pop(run, None)) is not None:  # a worker may fail before it reports anything
+            self.bar.remove_task(task)
         super().ended(run, failure)
         self._show_all()
 
