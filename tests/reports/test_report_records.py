@@ -28,7 +28,7 @@ from wcapsnet.reports.records import (
     shipped_records,
 )
 from wcapsnet.reports.subject import subject_of_shipped
-from wcapsnet.reports.tables import OLD, build, remarks
+from wcapsnet.reports.tables import CHANGES, build, remarks
 from wcapsnet.training.run_folder import Run
 
 ROOT = Path(__file__).parents[2]
@@ -291,12 +291,12 @@ def test_sums_and_means_over_levels_are_never_seeds_or_rows_of_one_table(tmp_pat
     assert [(r.row, r.summed) for r in records] == [(NETWORK, True), (NETWORK, True), ("ce", False)]
     assert len(left_out) == 1
     assert left_out[0].startswith(f"{squash} was trained with the mean")
-    assert OLD in remarks([build("IV", records)])[-1]
+    assert CHANGES in remarks([build("IV", records)])[-1]
     finished(tmp_path / "mean", "mnist", 9970)
     records, left_out = read_records(tmp_path)
     assert [(r.row, r.correct) for r in records] == [(NETWORK, 9970), ("squash", 9950), ("ce", 9940)]
     assert [line.partition(" was trained with the sum")[0] for line in left_out] == [str(run) for run in sums]
-    assert not any(OLD in line for line in remarks([build("IV", records)]))
+    assert not any(CHANGES in line for line in remarks([build("IV", records)]))
 
 
 # ── what is made of them ──

@@ -191,16 +191,16 @@ def test_runs_that_were_not_computed_alike_are_named(runs):
 
 def test_runs_from_before_the_last_decisions_are_named_by_dataset_and_if_others_are_newer_by_row(runs):
     def old():
-        said = f"{tables.OLD}: "
-        return [line.removeprefix(said) for line in tables.remarks(read(runs, "IV")) if line.startswith(said)]
+        return [line for line in tables.remarks(read(runs, "IV")) if tables.CHANGES in line]
 
     assert old() == []
     for path in runs_in(runs):
         if read_record(path).dataset == "mnist" or read_record(path).row == "uniform":
             Run.open(path).write_json("environment.json", {**ENVIRONMENT, "started": "2026-11-15T10:00:00+00:00"})
-    assert old() == ["CIFAR-10 (Uniform), MNIST."]
+    (said,) = old()
+    assert said.startswith("The runs on CIFAR-10 (Uniform) and MNIST predate two changes")
     said = headline(read_records(runs)[0])
-    assert "CIFAR-10 (equal weights), MNIST." in said
+    assert "The runs on CIFAR-10 (equal weights) and MNIST predate two changes" in said
 
 
 # ── the command ──

@@ -77,9 +77,9 @@ PAPER_TABLES = {
             "WCapsNet": "950k",
         },
         notes=(
-            "The paper quotes all accuracies but WCapsNet's. The original papers have 96.38 for DenseNet on CIFAR-10 "
-            "and 77.29 for ResNet on CIFAR-100. On CIFAR-10 and SVHN, DeepCaps used images of 64×64, for which it has "
-            "13.4M parameters; CapsNet has 8.2M on MNIST and 22.5M on CIFAR-10.",
+            "The paper quotes all accuracies except WCapsNet's from other papers. These have 96.38 for DenseNet on "
+            "CIFAR-10 and 77.29 for ResNet on CIFAR-100. On CIFAR-10 and SVHN, DeepCaps used images of 64×64, for "
+            "which it has 13.4M parameters; CapsNet has 8.2M on MNIST and 22.5M on CIFAR-10.",
             "WCapsNet has 950k parameters according to the paper; ours has 968,877 on MNIST and Fashion-MNIST, 975,743 "
             "on CIFAR-10 and SVHN, 1,014,975 on CIFAR-100 (D17).",
             "The paper's SVHN figure for WCapsNet is that of WS alone in Table IV; with WS+CE it is 96.46.",

@@ -21,21 +21,17 @@ DASH = "–"
 REFERENCE = "reference"
 UNAVAILABLE = {"svhn": "not measured: the dataset was not available"}
 CHANGED = "2026-11-16T21:48"  # when D7 and D36 came into force; runs started before are older
-OLD = (
-    "Trained before two changes, D7 (Wasserstein loss averaged over levels, not summed) and D36 (which vector is "
-    "decoded)"
-)
+CHANGES = "D7 (Wasserstein loss averaged over levels, not summed) and D36 (which vector is decoded)"
 LEGEND = (
     "Test accuracy in %: mean ± standard deviation (number of seeds); a dash means that no full-length run is "
     "recorded. The paper reports single runs.",
-    f"Differences are in points, with their 95 % interval. Those with p < {LEVEL} (two-sided) are larger than the "
-    "noise.",
+    f"Differences are in points, with their 95 % interval. p < {LEVEL} (two-sided) counts as larger than the noise.",
     "Unless another test is named, p is from Student's t-test with one variance, pooled over the seeds of all rows of "
     "a dataset and also used for single runs.",
     "Welch's t-test is used for Random, whose weights are drawn, and for rows whose seeds vary more than those of the "
     "others (F-test, corrected for the number of rows).",
-    "z: the spread over seeds is unknown, so the binomial standard error of the test set takes its place. A larger "
-    "difference calls for more seeds; it is not a finding.",
+    "z: the spread over seeds is unknown, so the binomial standard error of the test set takes its place. Even "
+    "a large difference is then only a reason to run more seeds.",
 )
 CORRECTED = (
     "The reference is the paper's network: softmax, tilt, WS+CE. Corrected: p after Holm's correction for all "
@@ -184,7 +180,8 @@ def remarks(tables: Sequence[Table]) -> list[str]:
             records[0].epochs for _, dataset, records in places if dataset == name and records[0].row not in BESIDE
         }:
             lengths.setdefault(epochs, []).append(DATASETS[name].title)
-    full = [f"Full length: {'; '.join(f'{n} epochs on {listed(on)}' for n, on in lengths.items())}."]
+    epochs_on = "; ".join(f"{epochs} epochs on {listed(on)}" for epochs, on in lengths.items())
+    full = [f"Full length: for WCapsNet, {epochs_on}; for other systems, the epochs of their recipes."]
     return [
         *(full if lengths else []),
         *(f"{DATASETS[name].title} was {UNAVAILABLE[name]}." for name in missing),
@@ -212,7 +209,7 @@ def trained_before(rows: Mapping[str, Mapping[str, Cell]], datasets: Iterable[st
         before = [row for row, records in measured.items() if any(r.summed or r.started < CHANGED for r in records)]
         if before:
             old.append(DATASETS[dataset].title + (f" ({listed(before)})" if len(before) < len(measured) else ""))
-    return [f"{OLD}: {', '.join(old)}."] if old else []
+    return [f"The runs on {listed(old)} predate two changes: {CHANGES}."] if old else []
 
 
 def verdict(d: Difference) -> str:
