@@ -73,6 +73,13 @@ def test_a_name_that_is_taken_is_refused_and_the_part_before_stays(kind):
     assert kind["blur"] is blur
 
 
+def test_a_partial_counts_as_its_function(kind):
+    for _ in range(2):  # a module that is loaded again registers its parts again
+        kind("soft")(functools.partial(blur, 2))
+    with pytest.raises(InputError, match=r"already a filter 'soft' \(blur in .*test_parts\)"):
+        kind("soft")(sharpen)
+
+
 def test_a_part_that_is_defined_again_replaces_itself(kind):
     """As in a notebook, whose cell is run a second time."""
 

@@ -10,6 +10,7 @@ imported or loaded with `--plugin my_routing.py`; the run records that file and 
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -72,7 +73,8 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 def definition(part: Any) -> Any:
     """The function or class that defines a part; for a dataset, its reader"""
-    return inspect.unwrap(getattr(part, "read", part))
+    part = inspect.unwrap(getattr(part, "read", part))
+    return part.func if isinstance(part, functools.partial) else part
 
 
 def _defined_at(part: Any) -> str:

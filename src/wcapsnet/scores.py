@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,16 +11,24 @@ import numpy as np
 from .formatting import percent
 
 
-class Scores:
-    """The figures of an evaluation that has `confusion` (true, predicted), `loss` and `mean_weights`"""
+class Scores(ABC):
+    """The figures of an evaluation"""
+
+    loss: float
+    mean_weights: Any  # for each level (classes, n), as tensors or arrays
 
     @property
-    def accuracy(self: Any) -> float:
+    @abstractmethod
+    def confusion(self) -> Any:
+        """(true, predicted), as a tensor or an array"""
+
+    @property
+    def accuracy(self) -> float:
         confusion = np.asarray(self.confusion)
         return float(confusion.trace() / confusion.sum())
 
     @property
-    def balanced_accuracy(self: Any) -> float:
+    def balanced_accuracy(self) -> float:
         """The mean of the accuracies of all classes that have images"""
         confusion = np.asarray(self.confusion)
         totals = confusion.sum(1)
@@ -27,15 +36,15 @@ class Scores:
         return float((confusion.diagonal()[present] / totals[present]).mean())
 
     @property
-    def majority(self: Any) -> float:
+    def majority(self) -> float:
         """The accuracy of always answering the most frequent class"""
         totals = np.asarray(self.confusion).sum(1)
         return float(totals.max() / totals.sum())
 
-    def beside(self: Any) -> str:
+    def beside(self) -> str:
         return beside(self.balanced_accuracy, self.majority, self.confusion.sum(1).tolist())
 
-    def summary(self: Any, names: Sequence[str]) -> dict[str, Any]:
+    def summary(self, names: Sequence[str]) -> dict[str, Any]:
         """Plain values, ready for JSON"""
         confusion = np.asarray(self.confusion)
         right, total = confusion.diagonal().tolist(), confusion.sum(1).tolist()

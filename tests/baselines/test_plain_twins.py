@@ -7,6 +7,7 @@ from small import batch, small
 from torch import nn
 
 import wcapsnet
+from wcapsnet.baselines.capsnet import FirstConvolution
 
 
 def normed(x, norm):
@@ -85,3 +86,11 @@ def test_convolutions_start_with_the_variance_of_their_output_fan(name):
 @pytest.mark.parametrize("name", ["resnet-1001", "densenet-bc-100"])
 def test_as_in_the_authors_code_the_bias_of_the_classes_starts_at_zero(name):
     assert not small(name).linear.bias.any()
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("padding", [0, 4])
+def test_capsnets_first_convolution_as_a_matrix_product_is_the_convolution(channels, padding):
+    conv = FirstConvolution(channels, 7, 9, padding=padding).double()
+    x = torch.randn(2, channels, 11, 14, dtype=torch.float64)
+    torch.testing.assert_close(conv.as_product(x), F.conv2d(x, conv.weight, conv.bias, padding=padding))

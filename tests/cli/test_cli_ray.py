@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import json
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from cli_helpers import fruit, same_weights
+from rich.console import Console
 
 import wcapsnet
 from wcapsnet.cli.options import with_address
 from wcapsnet.errors import InputError
+from wcapsnet.recipes import recipe
+from wcapsnet.settings import with_setting
 from wcapsnet.sweeps import on_ray
+from wcapsnet.training.console import LiveBoard
+from wcapsnet.training.run_folder import Run
 
 STORE = 80 * 2**20
 
@@ -35,6 +43,66 @@ def test_files_of_a_worker_stay_inside_the_run_folder(tmp_path):
             on_ray.receive(tmp_path / "run", {name: b"x"})
     assert not list(tmp_path.rglob("elsewhere"))
     assert not Path("/etc/elsewhere").exists()
+
+
+class RayError(Exception):
+    pass
+
+
+class RayTaskError(RayError):
+    cause = None
+
+
+class LostRay:
+    """As much of Ray as a sweep needs. The worker of the run `a` is always lost, the program of `b` fails."""
+
+    exceptions = SimpleNamespace(RayError=RayError, RayTaskError=RayTaskError)
+
+    def __init__(self):
+        self.jobs = []
+
+    def remote(self, work):
+        return self
+
+    def options(self, **options):
+        return SimpleNamespace(remote=self.submit)
+
+    def submit(self, job):
+        self.jobs.append(job.experiment["name"])
+        return self.news(self.jobs[-1])
+
+    def news(self, name):
+        if name == "a":
+            raise RayError
+        yield on_ray.News(environment={"torch": "2"})
+        raise RayTaskError("out of luck")
+
+    @staticmethod
+    def wait(streams, num_returns, timeout):
+        return streams[:1], streams[1:]
+
+    @staticmethod
+    def get(news):
+        return news
+
+
+def test_lost_and_failed_runs_end_once_and_free_their_folders(tmp_path, monkeypatch):
+    ray = LostRay()
+    monkeypatch.setattr(on_ray, "ray_library", lambda: ray)
+    runs = [Run(tmp_path / name, with_setting(recipe("demo"), f"name={name}")) for name in "ab"]
+    board = LiveBoard(Console(file=io.StringIO(), force_terminal=True), runs)
+    data = SimpleNamespace(fingerprint=lambda *parts: {})
+    ended = {}
+    for run, failure in on_ray.train_on_ray(
+        runs, lambda run: data, torch.device("cpu"), 1, board, data_dir=None, download=False
+    ):
+        assert run.path.name not in ended
+        ended[run.path.name] = failure
+        run.hold()  # nobody else does
+        run.release()
+    assert ended == {"a": f"its worker was lost {on_ray.ATTEMPTS} times in a row (RayError)", "b": "out of luck"}
+    assert ray.jobs.count("a") == on_ray.ATTEMPTS
+    assert board.count == 2
 
 
 def test_without_ray_the_error_names_the_extra(monkeypatch):

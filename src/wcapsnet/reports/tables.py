@@ -181,7 +181,8 @@ def remarks(tables: Sequence[Table]) -> list[str]:
         }:
             lengths.setdefault(epochs, []).append(DATASETS[name].title)
     epochs_on = "; ".join(f"{epochs} epochs on {listed(on)}" for epochs, on in lengths.items())
-    full = [f"Full length: for WCapsNet, {epochs_on}; for other systems, the epochs of their recipes."]
+    others = any(records[0].row in BESIDE for _, _, records in places)
+    full = [f"Full length: {epochs_on}{'; for other systems, the epochs of their recipes' if others else ''}."]
     return [
         *(full if lengths else []),
         *(f"{DATASETS[name].title} was {UNAVAILABLE[name]}." for name in missing),
