@@ -211,17 +211,22 @@ def test_a_file_of_another_program_is_refused(exported, tmp_path):
 
 
 @pytest.mark.slow
-def test_int8_answers_nearly_as_fp32_in_a_smaller_file(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "quantised"),
+    [("wcapsnet-quick", b"_DequantizeLinear"), ("capsnet", b"primary.weight_DequantizeLinear")],
+)
+def test_int8_answers_nearly_as_fp32_with_quantised_layers(tmp_path, name, quantised):
     from wcapsnet.data.formats import read_sample
     from wcapsnet.exports.int8 import quantized
 
-    classifier = classifier_of(small("wcapsnet-quick", classes=10, size=(28, 28)))
+    classifier = classifier_of(small(name, classes=10, size=(28, 28)))
     path = written(classifier, tmp_path)
     network, sample = OnnxNetwork(path), read_sample()
     other = tmp_path / "int8.onnx"
     other.write_bytes(quantized(path.read_bytes(), sample.train.images[:64], network.facts))
     int8 = OnnxNetwork(other)
     assert int8.facts["int8"]
+    assert quantised in other.read_bytes()
     one, two = (each.run(sample.test.images[:50])["probabilities"] for each in (network, int8))
     assert 0 < np.abs(one - two).max() < 0.2
     assert (one.argmax(1) == two.argmax(1)).mean() > 0.9
